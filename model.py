@@ -1,0 +1,382 @@
+"""
+AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any order.
+
+    "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture", Xue et al. 2025, arXiv 2506.19935
+
+The one idea of this file is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ... A slot
+reads one visited token and is told which position to predict next. With the first n_known visits known,
+
+    the slot that predicts visit d reads visit min(d, n_known) - 1 (visit -1 is [None]);
+    it sees the slots before it that are below n_known, and itself.
+
+    order (3,0,2,1), teacher forcing, n_known = 3        same order, n_known = 1: three targets in parallel
+    slot       0       1      2      3                   slot       0       1      2      3
+    reads    [None]   x3     x0     x2                   reads    [None]   x3     x3     x3
+    predicts   3       0      2      1                   predicts   3       0      2      1
+    sees       0      0-1    0-2    0-3                  sees       0      0,1    0,2    0,3
+
+Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a cache
+is the same call that starts later. Tokens stay in natural order outside this file; nothing else knows of slots or [None].
+
+Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary, L layers
+"""
+import copy
+import os
+import pickle
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's vocabulary
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the network
+
+@dataclass
+class AOGPTConfig:
+    """Sizes of the network. `n_tokens` is the real vocabulary (0: all of vocab_size); rows above it are padding that has
+    probability zero everywhere. `gate_init` is the bias with which the AdaLN gates start (0 in the paper; 1 learns faster
+    in runs of minutes)."""
+    block_size: int = 1024
+    vocab_size: int = GPT2_PADDED
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    n_cond: int = 128
+    dropout: float = 0.0
+    bias: bool = True
+    n_tokens: int = 0
+    gate_init: float = 0.0
+
+    def __post_init__(self):
+        for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond'):
+            if getattr(self, name) < 1:
+                raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
+        if self.n_embd % self.n_head:
+            raise ValueError(f'n_embd must be divisible by n_head, got n_embd={self.n_embd} and n_head={self.n_head}')
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout}')
+        if not 0 <= self.n_tokens <= self.vocab_size:
+            raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
+
+
+class RMSNorm(nn.RMSNorm):
+    def forward(self, x):
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)   # one dtype: the fused kernel
+
+
+def modulate(x, shift, scale):
+    return x * (1 + scale) + shift
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention with RMSNorm on every head's queries and keys. `mask` None is causal."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.n_head, self.dropout = config.n_head, config.dropout
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.q_norm = RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+        self.k_norm = RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+
+    def forward(self, x, mask=None, store=None):
+        B, S, C = x.shape
+        q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if store is not None:
+            k, v = store(k, v)                                                            # (B, keys, H, D)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
+                                           attn_mask=mask, is_causal=mask is None,
+                                           dropout_p=self.dropout if self.training else 0.0)   # (B, H, S, D)
+        return F.dropout(self.c_proj(y.transpose(1, 2).reshape(B, S, C)), self.dropout, self.training)
+
+
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.dropout = config.dropout
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x):
+        return F.dropout(self.c_proj(F.gelu(self.c_fc(x))), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """A GPT block whose norms and residual branches are shifted, scaled and gated by the target position (AdaLN)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1 = RMSNorm(config.n_embd, eps=1e-5)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = RMSNorm(config.n_embd, eps=1e-5)
+        self.mlp = MLP(config)
+        self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 6 * config.n_embd))
+
+    def forward(self, x, cond, mask=None, store=None):
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN(cond).chunk(6, dim=-1)   # each (B, S, C)
+        x = x + gate_a * self.attn(modulate(self.ln_1(x), shift_a, scale_a), mask, store)
+        return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.ln_f = RMSNorm(config.n_embd, eps=1e-5)
+        self.adaLN_final = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 2 * config.n_embd))
+
+    def forward(self, x, cond):
+        shift, scale = self.adaLN_final(cond).chunk(2, dim=-1)
+        return modulate(self.ln_f(x), shift, scale)
+
+
+class AOGPT(nn.Module):
+    """The any-order decoder. Parameter names and their order are those of the published checkpoints."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.transformer = nn.ModuleDict(dict(
+            wte=nn.Embedding(config.vocab_size, config.n_embd),
+            wpe=nn.Embedding(config.block_size + 1, config.n_embd),    # row 0 for [None], row p + 1 for position p
+            wtpe=nn.Embedding(config.block_size, config.n_cond),       # target position
+            wnonee=nn.Embedding(1, config.n_embd),                     # [None]
+            h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+            final_layer=FinalLayer(config)))
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self):
+        """Truncated normal of std 0.02 cut at 3 std, residual projections by 1 / sqrt(2 L) smaller, biases 0 (AO appendix)."""
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if name.endswith('c_proj.weight') else 0.02
+                nn.init.trunc_normal_(p, std=std, a=-3 * std, b=3 * std)
+            elif name.endswith('bias'):
+                nn.init.zeros_(p)
+        for block in self.transformer.h:
+            gates = block.adaLN[1].bias.view(6, -1)
+            gates[2], gates[5] = self.config.gate_init, self.config.gate_init
+
+    def forward(self, idx, order):
+        """Negative log-likelihood of each visit given the visits before it.
+
+        nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
+
+        idx    (B, N') int tokens in natural order, N' at most block_size
+        order  (B, T) int positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
+        returns nll (B, T) float32 (float64 in a float64 model) in nats; column d belongs to position order[:, d]
+        """
+        B, T = self._check(idx, order)
+        slots = torch.arange(T, device=idx.device).expand(B, T)
+        x, cond = self._trunk(idx, order, slots, slots - 1)                 # n_known = T - 1
+        logits = self._head(x, cond)                                        # (B, T, V)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(logits.flatten(0, 1), idx.gather(1, order).flatten(), reduction='none').view(B, T)
+
+    def predict(self, idx, order, n_known, n_targets=None, cache=None):
+        """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
+
+        idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
+        order      (B, T) positions
+        n_known    int or (B,) number of known visits of each row (a CPU tensor or int needs no device synchronisation)
+        n_targets  n, by default T - min(n_known)
+        cache      KVCache: runs only what is not in it and leaves n_known + 1 slots there. Slot n_known was run for the target
+                   order[:, n_known]: whoever then reorders the tail sets cache.length back to n_known.
+        returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past a row's end are undefined
+        """
+        B, T = self._check(idx, order)
+        known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
+        n = T - int(known.min()) if n_targets is None else n_targets
+        if int(known.min()) < 0 or int(known.max()) > T or n < 1:
+            raise ValueError(f'n_known must be 0 to {T} (the visits in order) with a target left, '
+                             f'got n_known={known.tolist()} and n_targets={n_targets}')
+        end = (known + n).clamp(max=T)                                      # one past the last slot of each row
+        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
+        S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and not start.any()
+        length = (known + 1).clamp(max=T)
+        known, start, end = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (B, 1)
+
+        slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
+        reads = torch.minimum(slots, known) - 1
+        mask = store = None
+        if not causal:
+            keys, query = torch.arange(n_keys, device=idx.device), slots.unsqueeze(-1)
+            mask = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)   # (B, 1, S, keys)
+        if cache is not None:
+            store = cache.writer(slots, n_keys)
+        x, cond = self._trunk(idx, order, slots, reads, mask, store)
+        if cache is not None:
+            cache.length = length
+        columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start).unsqueeze(-1)   # (B, n, 1)
+        return self._head(x.gather(1, columns.expand(B, n, x.size(-1))), cond.gather(1, columns.expand(B, n, cond.size(-1))))
+
+    def _check(self, idx, order):
+        if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
+            raise ValueError(f'idx and order must be (B, N) and (B, T), got {tuple(idx.shape)} and {tuple(order.shape)}')
+        if not 1 <= order.size(1) <= idx.size(1) <= self.config.block_size:
+            raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
+                             f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
+        return order.shape
+
+    def _trunk(self, idx, order, slots, reads, mask=None, store=None):
+        """Run `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]); returns x (B, S, C) and cond (B, S, n_cond)."""
+        t = self.transformer
+        position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
+        token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
+        x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token) + t.wpe(position + 1)
+        x = F.dropout(x, self.config.dropout, self.training)
+        cond = t.wtpe(order.gather(1, slots))                                              # (B, S, n_cond)
+        for layer, block in enumerate(t.h):
+            x = block(x, cond, mask, store and partial(store, layer))
+        return x, cond
+
+    def _head(self, x, cond):
+        """Logits (.., V) of slots; the padding of the vocabulary has -inf, so that it has no probability anywhere."""
+        n_tokens, bias = self.config.n_tokens, self.lm_head.bias
+        if n_tokens:
+            bias = bias.masked_fill(torch.arange(len(bias), device=bias.device) >= n_tokens, -torch.inf)
+        return F.linear(self.transformer.final_layer(x, cond), self.lm_head.weight, bias)
+
+    def n_parameters(self):
+        return sum(p.numel() for p in self.parameters())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# its memory
+
+class KVCache:
+    """Keys and values of the slots that stay, allocated once. `length` (B,), on the host, is how many slots of a row are kept;
+    what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict."""
+
+    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32):
+        shape = (config.n_layer, batch_size, config.block_size, config.n_head, config.n_embd // config.n_head)
+        self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
+        self.v = torch.zeros(shape, device=device, dtype=dtype)
+        self.length = torch.zeros(batch_size, dtype=torch.long)
+
+    def writer(self, slots, n_keys):
+        """A function store(layer, k, v): put k and v (B, S, H, D) at `slots` (B, S) and return the first n_keys of every row."""
+        rows = torch.arange(len(slots), device=slots.device).unsqueeze(-1)
+
+        def store(layer, k, v):
+            self.k[layer, rows, slots], self.v[layer, rows, slots] = k.to(self.k.dtype), v.to(self.v.dtype)
+            return self.k[layer, :, :n_keys], self.v[layer, :, :n_keys]
+        return store
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# its input: orders
+
+def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None):
+    """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else a uniform permutation (AO sec. 3).
+
+    kind 'random' or 'l2r' (every row left-to-right)."""
+    l2r = torch.arange(n, device=device).expand(batch_size, n)
+    if kind == 'l2r':
+        return l2r.clone()
+    if kind != 'random':
+        raise ValueError(f"order kind must be 'random' or 'l2r', got {kind!r}")
+    keys = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)   # float64: no ties
+    return torch.where(keys[:, n:] < l2r_ratio, l2r, keys[:, :n].argsort(-1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# its average
+
+class EMA:
+    """Exponential moving average of the weights, kept as a second model in `.model`.
+
+    ema <- d ema + (1 - d) w  with  d = min(decay, (1 + n) / (10 + n)) at update n = 1, 2, ...          (AO appendix)
+    """
+
+    def __init__(self, model, decay):
+        if not 0 <= decay < 1:
+            raise ValueError(f'ema_decay must be at least 0 and below 1, got {decay}')
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.decay, self.n_updates = decay, 0
+
+    @torch.no_grad()
+    def update(self, model):
+        self.n_updates += 1
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), 1 - decay)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# its file
+
+def save_checkpoint(path, model, ema=None, **entries):
+    """Write a checkpoint in the published format: model, model_args, ema_model (shadow_params by name), and `entries`
+    (iter_num, config, optimizer, ...). Atomic: temporary file, flush to disk, rename; `path` is old or new, never half."""
+    checkpoint = {'model': model.state_dict(), 'model_args': asdict(model.config), **entries}
+    if ema is not None:
+        checkpoint['ema_model'] = {'decay': ema.decay, 'num_updates': ema.n_updates,
+                                   'shadow_params': dict(ema.model.named_parameters())}
+    temporary = f'{path}.tmp'
+    try:
+        with open(temporary, 'wb') as f:
+            torch.save(checkpoint, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+
+
+def load_checkpoint(path):
+    """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
+
+    Raises ValueError in one line when the file is missing, empty, truncated, or not a checkpoint."""
+    if not os.path.isfile(path):
+        raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
+    try:
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError, AttributeError, TypeError, pickle.UnpicklingError) as e:
+        raise ValueError(f'{path} ({os.path.getsize(path)} bytes) is not a whole checkpoint: '
+                         f'{str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__}') from None
+    if not isinstance(checkpoint, dict) or not {'model', 'model_args'} <= checkpoint.keys():
+        raise ValueError(f"{path} is not a checkpoint: it must hold a dict with 'model' and 'model_args'")
+    return checkpoint
+
+
+def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
+    """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint (a path or what load_checkpoint gave).
+
+    Reads our files and the published ones, whose EMA is a list in parameter order and whose names may carry `_orig_mod.`."""
+    checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, (str, os.PathLike)) else path_or_dict
+    if weights not in ('ema', 'raw'):
+        raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
+    state = {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+    args = {k: v for k, v in checkpoint['model_args'].items() if k in {f.name for f in fields(AOGPTConfig)}}
+    if 'n_tokens' not in args and args.get('vocab_size') == GPT2_PADDED:
+        args['n_tokens'] = GPT2_N_TOKENS
+    if 'n_cond' not in args and 'transformer.wtpe.weight' in state:
+        args['n_cond'] = state['transformer.wtpe.weight'].size(1)
+    with torch.device('meta'):
+        model = AOGPT(AOGPTConfig(**args))
+    if weights == 'ema':
+        if 'ema_model' not in checkpoint:
+            raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
+        shadow = checkpoint['ema_model']['shadow_params']
+        if not isinstance(shadow, dict):
+            names = [name for name, _ in model.named_parameters()]
+            if len(shadow) != len(names):
+                raise ValueError(f'the EMA list of the checkpoint must have {len(names)} weights, it has {len(shadow)}')
+            shadow = dict(zip(names, shadow))
+        state = shadow
+    wrong = sorted(name for name in state.keys() ^ model.state_dict().keys())
+    wrong += [name for name, p in model.state_dict().items() if name in state and state[name].shape != p.shape]
+    if wrong:
+        raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
+                         f'the first is {wrong[0]}')
+    model = model.to_empty(device=device)
+    model.load_state_dict(state)
+    return model.eval()

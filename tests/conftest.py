@@ -1,0 +1,46 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from model import AOGPT, AOGPTConfig
+
+torch.set_num_threads(1)   # tensors of a few numbers: a second thread only waits
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def make_model(seed=0, **config):
+    """A small float64 model whose weights are large and random, so that every part of it matters."""
+    torch.manual_seed(seed)
+    sizes = dict(block_size=9, vocab_size=11, n_layer=2, n_head=2, n_embd=16, n_cond=8)
+    model = AOGPT(AOGPTConfig(**sizes | config)).double().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    return model.requires_grad_(False)
+
+
+@pytest.fixture
+def model():
+    return make_model()
+
+
+@pytest.fixture
+def batch(model):
+    """(idx, order) of five rows over all positions."""
+    g = torch.Generator().manual_seed(1)
+    idx = torch.randint(model.config.vocab_size, (5, model.config.block_size), generator=g)
+    return idx, torch.rand(idx.shape, generator=g).argsort(-1)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """script('train.py', '--x=1', ...) runs a script of the project in an empty folder and returns the finished process."""
+    def run(name, *args, code=0):
+        # MKL and tqdm must not depend on where the tests run; warnings of libraries are not ours
+        process = subprocess.run([sys.executable, os.path.join(ROOT, name), *args], cwd=tmp_path, text=True, capture_output=True, timeout=170)
+        assert process.returncode == code, process.stdout + process.stderr
+        return process
+    return run

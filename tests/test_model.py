@@ -1,0 +1,322 @@
+"""The equalities that everything else stands on, in float64 against a slow oracle that shares no code with the model."""
+import math
+import os
+import struct
+
+import pytest
+import torch
+
+from conftest import ROOT, make_model
+from model import (EMA, AOGPT, AOGPTConfig, KVCache, load_checkpoint, model_from_checkpoint, sample_order,
+                   save_checkpoint)
+
+close = dict(rtol=0, atol=1e-10)
+
+
+def oracle(model, tokens, order, n_known, d):
+    """Logits (V,) for visit d of one row, written from the definition of the slot: the slots below min(d, n_known) with their
+    true targets, then the slot of d, through plain causal attention."""
+    w, c = model.state_dict(), model.config
+    read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
+    target = [order[s] for s in range(min(d, n_known))] + [order[d]]
+    t = 'transformer.'
+    x = torch.stack([w[t + 'wnonee.weight'][0] + w[t + 'wpe.weight'][0] if p is None else
+                     w[t + 'wte.weight'][tokens[p]] + w[t + 'wpe.weight'][p + 1] for p in read])
+
+    def norm(x, weight):
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+    def linear(x, name):
+        return x @ w[name + '.weight'].T + w[name + '.bias']
+    e = w[t + 'wtpe.weight'][target]
+    cond = e * torch.sigmoid(e)
+    for i in range(c.n_layer):
+        h = f'{t}h.{i}.'
+        shift, scale, gate, shift2, scale2, gate2 = linear(cond, h + 'adaLN.1').split(c.n_embd, -1)
+        q, k, v = linear(norm(x, w[h + 'ln_1.weight']) * (1 + scale) + shift, h + 'attn.c_attn').split(c.n_embd, -1)
+        heads = []
+        for a in range(c.n_head):
+            D = c.n_embd // c.n_head
+            s = slice(a * D, (a + 1) * D)
+            score = norm(q[:, s], w[h + 'attn.q_norm.weight']) @ norm(k[:, s], w[h + 'attn.k_norm.weight']).T / D ** 0.5
+            score = score.masked_fill(torch.ones_like(score).triu(1).bool(), -math.inf)
+            heads.append(score.softmax(-1) @ v[:, s])
+        x = x + gate * linear(torch.cat(heads, -1), h + 'attn.c_proj')
+        y = linear(norm(x, w[h + 'ln_2.weight']) * (1 + scale2) + shift2, h + 'mlp.c_fc')
+        x = x + gate2 * linear(y * 0.5 * (1 + torch.erf(y / 2 ** 0.5)), h + 'mlp.c_proj')
+    shift, scale = linear(cond, t + 'final_layer.adaLN_final.1').split(c.n_embd, -1)
+    return linear(norm(x, w[t + 'final_layer.ln_f.weight']) * (1 + scale) + shift, 'lm_head')[-1]
+
+
+# ---- the forward pass
+
+def test_forward_is_the_definition(model, batch):
+    idx, order = batch
+    N = idx.size(1)
+    nll = model(idx, order)
+    for r in range(len(idx)):
+        for d in range(N):
+            p = order[r, d]
+            expected = -oracle(model, idx[r].tolist(), order[r].tolist(), N - 1, d).log_softmax(-1)[idx[r, p]]
+            torch.testing.assert_close(nll[r, d], expected, **close)
+
+
+def test_predict_is_the_definition_for_rows_of_unequal_n_known(model, batch):
+    idx, order = batch
+    known = torch.tensor([0, 3, 8, 5, 1])
+    logits = model.predict(idx, order, known)
+    assert logits.shape == (5, 9, 11)
+    for r, k in enumerate(known.tolist()):
+        for j in range(9 - k):
+            torch.testing.assert_close(logits[r, j], oracle(model, idx[r].tolist(), order[r].tolist(), k, k + j), **close)
+
+
+def test_prefix_of_an_order_gives_the_prefix_of_its_nll(model, batch):
+    idx, order = batch
+    for T in (1, 2, 5, 9):
+        torch.testing.assert_close(model(idx, order)[:, :T], model(idx, order[:, :T]), **close)
+
+
+def test_short_sequences_score_as_the_same_positions_of_long_ones(model, batch):
+    idx, _ = batch
+    order = sample_order(5, 6, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(model(idx[:, :6], order), model(idx, order), **close)
+
+
+def test_score_equals_predict(model, batch):
+    idx, order = batch
+    nll = model(idx, order)
+    for i in range(9):
+        logprob = model.predict(idx, order[:, :i + 1], i)[:, 0].log_softmax(-1)
+        torch.testing.assert_close(-logprob.gather(1, idx.gather(1, order[:, i:i + 1]))[:, 0], nll[:, i], **close)
+
+
+def test_parallel_equals_alone(model, batch):
+    idx, order = batch
+    for known in (0, 4):
+        logits = model.predict(idx, order, known)
+        for j in range(9 - known):
+            alone = torch.cat([order[:, :known], order[:, known + j:known + j + 1]], dim=1)
+            torch.testing.assert_close(logits[:, j], model.predict(idx, alone, known)[:, 0], **close)
+
+
+def test_blindness_to_tokens_that_are_not_known(model, batch):
+    idx, order = batch
+    known = torch.tensor([0, 3, 8, 5, 1])
+    blind = idx.clone()
+    for r, k in enumerate(known.tolist()):
+        blind[r, order[r, k:]] = (blind[r, order[r, k:]] + 5) % 11
+    assert torch.equal(model.predict(blind, order, known, 1), model.predict(idx, order, known, 1))
+    assert not torch.equal(model.predict(blind, order, known + 1, 1), model.predict(idx, order, known + 1, 1))
+
+
+def test_causal_decoder_depends_on_the_order_of_its_context(model, batch):
+    idx, order = batch
+    swapped = order.clone()
+    swapped[:, :2] = order[:, :2].flip(1)
+    assert (model.predict(idx, order, 4) - model.predict(idx, swapped, 4)).abs().max() > 1e-3
+
+
+# ---- the cache
+
+@pytest.mark.parametrize('ends', [[1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 9], [9], [1, 5, 6, 9]])
+@pytest.mark.parametrize('prompt', [0, 3])
+def test_cached_equals_uncached_on_any_schedule(model, batch, ends, prompt):
+    idx, order = batch
+    cache, known = KVCache(model.config, 5, dtype=torch.float64), prompt
+    for end in [e for e in ends if e > prompt]:
+        cached = model.predict(idx, order, known, end - known, cache)
+        torch.testing.assert_close(cached, model.predict(idx, order, known, end - known), **close)
+        assert cache.length.tolist() == [known + 1] * 5
+        known = end
+
+
+def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch):
+    idx, order = batch
+    cache = KVCache(model.config, 5, dtype=torch.float64)
+    for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
+        known = torch.tensor(known)
+        cached, plain = model.predict(idx, order, known, 3, cache), model.predict(idx, order, known, 3)
+        assert cached.isfinite().all()
+        for r, k in enumerate(known.tolist()):
+            torch.testing.assert_close(cached[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
+
+
+def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
+    idx, order = batch
+    g, cache, known = torch.Generator().manual_seed(3), KVCache(model.config, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 4])
+    while known.min() < 9:
+        n = 9 - int(known.min())
+        cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
+        for r, k in enumerate(known.tolist()):
+            torch.testing.assert_close(cached[r, :9 - k], plain[r, :9 - k], **close)
+        for r, k in enumerate(known.tolist()):   # an adaptive policy: the tail in a new order
+            order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
+        cache.length = known                     # slot n_known was run for another target
+        known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
+
+
+def test_a_stale_slot_would_be_noticed(model, batch):
+    idx, order = batch
+    cache = KVCache(model.config, 5, dtype=torch.float64)
+    model.predict(idx, order, 3, 1, cache)
+    order[:, 3:] = order[:, 3:].flip(1)          # without setting cache.length back
+    assert (model.predict(idx, order, 4, 1, cache) - model.predict(idx, order, 4, 1)).abs().max() > 1e-3
+
+
+# ---- the vocabulary's padding, sizes, initialisation
+
+def test_padding_of_the_vocabulary_has_no_probability():
+    model = make_model(vocab_size=16, n_tokens=11)
+    order = sample_order(3, 9)
+    assert (model.predict(torch.zeros(3, 9, dtype=torch.long), order, 2)[..., 11:] == -math.inf).all()
+    small = make_model(vocab_size=11)
+    state = {k: v[:11] if k in ('transformer.wte.weight', 'lm_head.weight', 'lm_head.bias') else v for k, v in model.state_dict().items()}
+    small.load_state_dict(state)
+    idx = torch.randint(11, (3, 9))
+    torch.testing.assert_close(model(idx, order), small(idx, order), **close)
+
+
+@pytest.mark.parametrize('shape, millions', [((12, 12, 768), 170.6), ((24, 16, 1024), 425.8)])
+def test_parameters_of_the_published_sizes(shape, millions):
+    with torch.device('meta'):
+        n = AOGPT(AOGPTConfig(n_layer=shape[0], n_head=shape[1], n_embd=shape[2])).n_parameters()
+    assert round(n / 1e6, 1) == millions
+
+
+def test_initialisation():
+    torch.manual_seed(0)
+    w = dict(AOGPT(AOGPTConfig(vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64, gate_init=0.5)).named_parameters())
+    for name, std in (('transformer.h.3.attn.c_attn.weight', 0.02), ('transformer.h.3.adaLN.1.weight', 0.02), ('lm_head.weight', 0.02),
+                      ('transformer.h.3.mlp.c_proj.weight', 0.02 / 4), ('transformer.h.3.attn.c_proj.weight', 0.02 / 4)):
+        assert w[name].abs().max() <= 3 * std
+        assert abs(w[name].std().item() / std - 0.9866) < 0.03   # the std of a normal cut at 3
+    gates = w['transformer.h.3.adaLN.1.bias'].view(6, -1)
+    assert gates.mean(1).tolist() == [0, 0, 0.5, 0, 0, 0.5]
+
+
+@pytest.mark.parametrize('wrong, said', [(dict(n_embd=10, n_head=3), 'divisible'), (dict(block_size=0), 'block_size'),
+                                         (dict(vocab_size=5, n_tokens=6), 'n_tokens'), (dict(dropout=1.0), 'dropout')])
+def test_config_says_what_is_wrong(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        AOGPTConfig(**wrong)
+
+
+def test_shapes_are_checked(model):
+    idx = torch.zeros(2, 9, dtype=torch.long)
+    for order in (torch.zeros(3, 9, dtype=torch.long), torch.zeros(2, 10, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long)):
+        with pytest.raises(ValueError):
+            model(idx, order)
+    for known in (-1, 9, 10, torch.tensor([10, 2])):
+        with pytest.raises(ValueError, match='n_known'):
+            model.predict(idx, sample_order(2, 9), known)
+
+
+# ---- orders
+
+def test_orders_are_uniform_permutations():
+    order = sample_order(60000, 3, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(order @ torch.tensor([9, 3, 1]))
+    counts = counts[counts > 0]
+    assert len(counts) == 6 and (counts - 10000).abs().max() < 5 * 91   # 5 standard deviations
+
+
+def test_l2r_ratio_is_a_share_of_the_rows():
+    l2r = (sample_order(20000, 8, l2r_ratio=0.1, generator=torch.Generator().manual_seed(0)) == torch.arange(8)).all(1)
+    assert abs(l2r.sum() - 2000) < 5 * 43
+    assert (sample_order(3, 8, l2r_ratio=1.0) == torch.arange(8)).all() and (sample_order(3, 8, 'l2r') == torch.arange(8)).all()
+    with pytest.raises(ValueError, match='kind'):
+        sample_order(1, 8, 'rl')
+
+
+# ---- the average and the file
+
+def test_ema_in_closed_form():
+    model = make_model()
+    ema = EMA(model, 0.5)
+    weights, expected = [], {n: p.clone() for n, p in model.named_parameters()}
+    for n in range(1, 21):
+        for p in model.parameters():
+            p.add_(torch.randn_like(p))
+        weights.append({k: p.clone() for k, p in model.named_parameters()})
+        ema.update(model)
+        d = min(0.5, (1 + n) / (10 + n))
+        expected = {k: d * expected[k] + (1 - d) * p for k, p in weights[-1].items()}
+    for name, p in ema.model.named_parameters():
+        torch.testing.assert_close(p, expected[name], **close)
+    assert ema.n_updates == 20
+
+
+@pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024'])
+@pytest.mark.parametrize('weights', ['raw', 'ema'])
+@pytest.mark.parametrize('prefix', ['', '_orig_mod.'])
+def test_published_format(name, weights, prefix):
+    checkpoint = load_checkpoint(os.path.join(ROOT, 'tests', 'reference', f'{name}.ckpt.pt'))
+    checkpoint['model'] = {prefix + k: v for k, v in checkpoint['model'].items()}
+    expected = load_reference(name)
+    model = model_from_checkpoint(checkpoint, weights)
+    idx, order, stride = expected['idx'], expected['orders'], expected['logits_stride']
+    with torch.no_grad():
+        nll = model(idx, order)
+        logits = torch.stack([model.predict(idx, order[:, :d + 1], d)[:, 0] for d in range(0, idx.size(1), stride)], dim=1)
+    assert abs(nll.mean() - expected[weights]['loss']) < 1e-5
+    torch.testing.assert_close(logits, expected[weights]['logits'], rtol=0, atol=1e-4)
+    target = idx.gather(1, order)[:, ::stride, None]
+    torch.testing.assert_close(nll[:, ::stride], -expected[weights]['logits'].log_softmax(-1).gather(2, target)[..., 0], rtol=0, atol=1e-4)
+
+
+def load_reference(name):
+    return torch.load(os.path.join(ROOT, 'tests', 'reference', f'{name}.expected.pt'), weights_only=True)
+
+
+def test_our_file_gives_the_model_back(tmp_path):
+    model = make_model(gate_init=1.0, n_cond=24, n_tokens=7)
+    ema = EMA(model, 0.9)
+    for p in model.parameters():
+        p.mul_(1.1)
+    path = tmp_path / 'ckpt.pt'
+    save_checkpoint(path, model.float(), ema, iter_num=3)
+    ema.model.float()
+    for weights, origin in (('raw', model), ('ema', ema.model)):
+        loaded = model_from_checkpoint(path, weights)
+        assert loaded.config == model.config
+        for (name, p), q in zip(loaded.named_parameters(), origin.parameters()):
+            assert torch.equal(p, q), name
+    assert load_checkpoint(path)['iter_num'] == 3 and os.listdir(tmp_path) == ['ckpt.pt']
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, model):
+    path = tmp_path / 'ckpt.pt'
+    save_checkpoint(path, model, iter_num=1)
+    with pytest.raises(Exception, match='pickle'):
+        save_checkpoint(path, model, iter_num=2, unwritable=lambda: 0)
+    assert load_checkpoint(path)['iter_num'] == 1 and os.listdir(tmp_path) == ['ckpt.pt']
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ('exploded',)
+
+
+def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_checkpoint('whole.pt', model)
+    whole = open('whole.pt', 'rb').read()
+    for name, content in {'empty': b'', 'truncated': whole[:len(whole) // 2], 'text': b'hello, world\n' * 9, 'number': struct.pack('<d', 1.0)}.items():
+        open(name, 'wb').write(content)
+        with pytest.raises(ValueError, match=name) as e:
+            load_checkpoint(name)
+        assert '\n' not in str(e.value)
+    torch.save(Bomb(), 'bomb')
+    torch.save({'model': {}}, 'other')
+    for name in ('bomb', 'other', 'missing'):
+        with pytest.raises(ValueError, match=name) as e:
+            load_checkpoint(name)
+        assert '\n' not in str(e.value)
+    assert not os.path.exists('exploded')
+    checkpoint = load_checkpoint('whole.pt')
+    with pytest.raises(ValueError, match='EMA'):
+        model_from_checkpoint(checkpoint, 'ema')
+    checkpoint['model_args']['n_embd'] = 32
+    with pytest.raises(ValueError, match='differ'):
+        model_from_checkpoint(checkpoint, 'raw')
