@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
+from torch import nn
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's vocabulary
 
@@ -199,7 +199,7 @@ class AOGPT(nn.Module):
                              f'got n_known={known.tolist()} and n_targets={n_targets}')
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
-        S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and not start.any()
+        S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and cache is None
         length = (known + 1).clamp(max=T)
         known, start, end = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (B, 1)
 
@@ -347,33 +347,39 @@ def load_checkpoint(path):
     return checkpoint
 
 
+def config_from_checkpoint(checkpoint):
+    """AOGPTConfig of a checkpoint dict. What the published model_args leave out is read off: n_cond from the weights, and the
+    real vocabulary of GPT-2 from its padded size."""
+    known = {f.name for f in fields(AOGPTConfig)}
+    args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
+    if args.get('vocab_size') == GPT2_PADDED:
+        args.setdefault('n_tokens', GPT2_N_TOKENS)
+    wtpe = [p for name, p in checkpoint['model'].items() if name.endswith('transformer.wtpe.weight')]
+    if wtpe:
+        args.setdefault('n_cond', wtpe[0].size(1))
+    return AOGPTConfig(**args)
+
+
 def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint (a path or what load_checkpoint gave).
 
     Reads our files and the published ones, whose EMA is a list in parameter order and whose names may carry `_orig_mod.`."""
-    checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, (str, os.PathLike)) else path_or_dict
+    checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
     if weights not in ('ema', 'raw'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
+    with torch.device('meta'):   # shapes without memory or initialisation
+        model = AOGPT(config_from_checkpoint(checkpoint))
+    wanted = {name: p.shape for name, p in model.named_parameters()}
     state = {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
-    args = {k: v for k, v in checkpoint['model_args'].items() if k in {f.name for f in fields(AOGPTConfig)}}
-    if 'n_tokens' not in args and args.get('vocab_size') == GPT2_PADDED:
-        args['n_tokens'] = GPT2_N_TOKENS
-    if 'n_cond' not in args and 'transformer.wtpe.weight' in state:
-        args['n_cond'] = state['transformer.wtpe.weight'].size(1)
-    with torch.device('meta'):
-        model = AOGPT(AOGPTConfig(**args))
     if weights == 'ema':
         if 'ema_model' not in checkpoint:
             raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
-        shadow = checkpoint['ema_model']['shadow_params']
-        if not isinstance(shadow, dict):
-            names = [name for name, _ in model.named_parameters()]
-            if len(shadow) != len(names):
-                raise ValueError(f'the EMA list of the checkpoint must have {len(names)} weights, it has {len(shadow)}')
-            shadow = dict(zip(names, shadow))
-        state = shadow
-    wrong = sorted(name for name in state.keys() ^ model.state_dict().keys())
-    wrong += [name for name, p in model.state_dict().items() if name in state and state[name].shape != p.shape]
+        state = checkpoint['ema_model']['shadow_params']
+        if not isinstance(state, dict):
+            if len(state) != len(wanted):
+                raise ValueError(f'the EMA list of the checkpoint must have {len(wanted)} weights, it has {len(state)}')
+            state = dict(zip(wanted, state))
+    wrong = sorted(wanted.keys() ^ state.keys()) or [name for name, p in state.items() if p.shape != wanted[name]]
     if wrong:
         raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
                          f'the first is {wrong[0]}')

@@ -5,10 +5,9 @@ import struct
 
 import pytest
 import torch
-
 from conftest import ROOT, make_model
-from model import (EMA, AOGPT, AOGPTConfig, KVCache, load_checkpoint, model_from_checkpoint, sample_order,
-                   save_checkpoint)
+
+from model import AOGPT, EMA, AOGPTConfig, KVCache, load_checkpoint, model_from_checkpoint, sample_order, save_checkpoint
 
 close = dict(rtol=0, atol=1e-10)
 
@@ -131,12 +130,13 @@ def test_cached_equals_uncached_on_any_schedule(model, batch, ends, prompt):
         known = end
 
 
-def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch):
+@pytest.mark.parametrize('n', [1, 3])
+def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch, n):
     idx, order = batch
     cache = KVCache(model.config, 5, dtype=torch.float64)
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
         known = torch.tensor(known)
-        cached, plain = model.predict(idx, order, known, 3, cache), model.predict(idx, order, known, 3)
+        cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
         assert cached.isfinite().all()
         for r, k in enumerate(known.tolist()):
             torch.testing.assert_close(cached[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
@@ -302,7 +302,8 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_checkpoint('whole.pt', model)
     whole = open('whole.pt', 'rb').read()
-    for name, content in {'empty': b'', 'truncated': whole[:len(whole) // 2], 'text': b'hello, world\n' * 9, 'number': struct.pack('<d', 1.0)}.items():
+    for name, content in {'empty': b'', 'truncated': whole[:len(whole) // 2], 'text': b'hello, world\n' * 9,
+                          'number': struct.pack('<d', 1.0)}.items():
         open(name, 'wb').write(content)
         with pytest.raises(ValueError, match=name) as e:
             load_checkpoint(name)

@@ -1,0 +1,174 @@
+"""
+How the flat globals of a script are overridden, on nanoGPT's command line but strictly:
+
+    python train.py config/quickstart.py --batch_size=32 --compile=False
+
+An option is a lower-case global of the script that holds a number, string, bool or None. Config files hold `name = value` lines
+and nothing else (they are read, not run), later ones override earlier ones, and the command line overrides files. A name
+that is not an option is an error that names the nearest one. `--help` lists every option with its default and its comment.
+"""
+import ast
+import contextlib
+import difflib
+import io
+import operator
+import os
+import sys
+import tokenize
+
+import torch
+
+
+class Config(dict):
+    """The resolved options, config.name or config['name']; `given` holds the names that a file or the command line set."""
+    __getattr__ = dict.__getitem__
+    given = frozenset()
+
+
+def configure(namespace, argv=None):
+    """Options of `namespace` (a script's globals()) overridden by `argv` (default sys.argv[1:]); returns a Config.
+
+    Raises ValueError in one line for an unknown name, a value of another type, or a config file that cannot be read."""
+    defaults = {k: v for k, v in namespace.items() if k == k.lower() and not k.startswith('_')
+                and isinstance(v, bool | int | float | str | None)}
+    argv = sys.argv[1:] if argv is None else argv
+    if '--help' in argv or '-h' in argv:
+        print(help_text(namespace, defaults))
+        raise SystemExit(0)
+    given = {}
+    for arg in argv:
+        if not arg.startswith('--'):
+            for line, key, value in read_config_file(arg, defaults | given):
+                given[key] = check(defaults, key, value, f'{arg} line {line}')
+    for arg in (a for a in argv if a.startswith('--')):
+        key, equals, text = arg[2:].partition('=')
+        if key in defaults and not equals and not isinstance(defaults[key], bool):
+            raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
+        given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
+    config = Config(defaults | given)
+    config.given = frozenset(given)
+    return config
+
+
+def parse(default, text):
+    """The value that `text` of the command line stands for: a string where the default is one, else a Python literal."""
+    if isinstance(default, str) and default != 'auto':
+        return text
+    if isinstance(default, bool) and text in ('true', 'false', '1', '0'):
+        return text in ('true', '1')
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def check(defaults, key, value, where):
+    """`value` as the option `key` wants it: an int serves as a float; None and 'auto' defaults take any plain value."""
+    if key not in defaults:
+        near = difflib.get_close_matches(key, defaults, n=1, cutoff=0)
+        raise ValueError(f'{where}: there is no option {key!r}' + (f'; the nearest is {near[0]!r}' if near else '') + ' (--help lists all)')
+    default = defaults[key]
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default) and default is not None and default != 'auto':
+        raise ValueError(f'{where}: {key} wants {type(default).__name__} (default {default!r}), got {value!r}')
+    return value
+
+
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+             ast.FloorDiv: operator.floordiv}
+
+
+def read_config_file(path, known):
+    """Yield (line, name, value) of a file of assignments: literals, arithmetic of them, and options set before."""
+    if not os.path.isfile(path):
+        raise ValueError(f'no config file {path}; options are written --name=value')
+    known = dict(known)
+
+    def value(node):
+        match node:
+            case ast.Constant(value=int() | float() | str() | None as constant):
+                return constant
+            case ast.Name(id=name) if name in known:
+                return known[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                try:
+                    return OPERATORS[type(op)](value(left), value(right))
+                except (ArithmeticError, TypeError) as e:
+                    raise ValueError(f'{path} line {node.lineno}: {ast.unparse(node)}: {e}') from None
+        raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are allowed, '
+                         f'got {ast.unparse(node)}')
+    try:
+        with open(path, encoding='utf-8') as f:
+            statements = ast.parse(f.read()).body
+    except (SyntaxError, UnicodeDecodeError) as e:
+        raise ValueError(f'{path} is not a config file of `name = value` lines: {e}') from None
+    for node in statements:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):   # docstring
+                pass
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                known[name] = value(node.value)
+                yield node.lineno, name, known[name]
+            case _:
+                raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines only, got {ast.unparse(node)[:60]}')
+
+
+def help_text(namespace, defaults):
+    """The script's docstring, then every option as its source line has it: default and comment, under its heading."""
+    lines = [(namespace.get('__doc__') or '').strip(), '', 'options (--name=value), with their defaults:']
+    comments, headings = {}, {}
+    if os.path.isfile(namespace.get('__file__') or ''):
+        with open(namespace['__file__'], encoding='utf-8') as f:
+            source = f.read()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                kind = comments if token.line[:token.start[1]].strip() else headings
+                kind[token.start[0]] = token.string.lstrip('# ')
+        places = {n.targets[0].id: n.lineno for n in ast.parse(source).body
+                  if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
+    else:
+        places = {}
+    for key, default in defaults.items():
+        line = places.get(key, 0)
+        if line - 1 in headings:
+            lines += ['', f'  {headings[line - 1]}']
+        lines.append(f'    --{key}={default}'.ljust(40) + comments.get(line, ''))
+    return '\n'.join(lines)
+
+
+def resolve_device(device, dtype):
+    """('cuda' | 'cpu' | ..., torch dtype name) of two options that may be 'auto': the GPU when there is one, and bfloat16 where
+    the processor or GPU computes in it. Raises ValueError for a device that is not there."""
+    if device == 'auto':
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    try:
+        torch.empty(1, device=device)
+    except Exception as e:   # every backend has its own class of error
+        raise ValueError(f"device {device!r} is not there ({str(e).splitlines()[0][:80]}); use --device=cpu or leave 'auto'") from None
+    if dtype == 'auto':
+        has_bf16 = torch.cuda.is_bf16_supported(False) if torch.device(device).type == 'cuda' else cpu_has_bfloat16()
+        dtype = 'bfloat16' if has_bf16 else 'float32'
+    if dtype not in ('float32', 'bfloat16'):
+        raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
+    return device, dtype
+
+
+def cpu_has_bfloat16():
+    """Whether the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX or Arm's BF16), as Linux lists it."""
+    try:
+        with open('/proc/cpuinfo') as f:
+            return bool({'avx512_bf16', 'amx_bf16', 'bf16'} & set(f.read().split()))
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def one_line_errors():
+    """Wrong input (ValueError) and files that cannot be used (OSError) end a script with one line and exit code 1."""
+    try:
+        yield
+    except (ValueError, OSError) as e:
+        sys.exit(f'error: {e}')

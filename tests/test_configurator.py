@@ -1,0 +1,68 @@
+"""Options: what overrides what, and that nothing wrong passes in silence."""
+import pytest
+
+from configurator import configure, one_line_errors
+
+OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1, SHAPE=(1,), print=print)
+
+
+def test_order_of_overriding(tmp_path):
+    (tmp_path / 'base.py').write_text('"""A run."""\nbatch_size = 4 * 8  # a comment\nout_dir = "a"\n')
+    (tmp_path / 'more.py').write_text('out_dir = "b"\nlearning_rate = -batch_size / 2\n')
+    config = configure(OPTIONS, ['--bias=False', str(tmp_path / 'base.py'), str(tmp_path / 'more.py'), '--out_dir=c=d'])
+    assert config == dict(learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d', compile='auto', seed=None)
+    assert config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'} and config.batch_size == 32
+    assert OPTIONS['batch_size'] == 16
+
+
+@pytest.mark.parametrize('arg, value', [
+    ('--learning_rate=1', 1.0), ('--learning_rate=1e-3', 1e-3), ('--batch_size=-2', -2), ('--bias=false', False), ('--bias=True', True),
+    ('--bias', True), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False), ('--compile=auto', 'auto'), ('--seed=5', 5),
+    ('--seed=a b', 'a b'), ('--seed=None', None)])
+def test_values(arg, value):
+    key = arg[2:].partition('=')[0]
+    got = configure(OPTIONS, [arg])[key]
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize('arg, said', [
+    ('--learnin_rate=1', "nearest is 'learning_rate'"), ('--batch_size=4.5', 'wants int'), ('--batch_size=many', 'wants int'),
+    ('--batch_size=True', 'wants int'), ('--learning_rate=fast', 'wants float'), ('--bias=2', 'wants bool'), ('--bias=yes', 'wants bool'),
+    ('--batch_size', 'needs a value'), ('--_private=2', 'no option'), ('--SHAPE=2', 'no option'),
+    ('missing.py', 'no config file missing.py'), ('batch_size=4', 'no config file')])
+def test_wrong_arguments(arg, said):
+    with pytest.raises(ValueError, match=said) as e:
+        configure(OPTIONS, [arg])
+    assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize('text, said', [
+    ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
+    ('\nbatch_size = "4"', 'line 2: .* wants int'),
+    ('import os', 'line 1: .*only'), ('batch_size = open("x")', 'line 1: only plain values'), ('batch_size = 4 // 0', 'line 1: .*zero'),
+    ('batch_size = = 4', 'not a config file'), ('batch_size = unknown', 'line 1: only'), ('batch_size += 4', 'line 1: .*only'),
+    ('out_dir = "a" - 1', 'line 1'), ('learning_rate = [1]', 'line 1: only')])
+def test_wrong_files(tmp_path, text, said):
+    (tmp_path / 'c.py').write_text(text)
+    with pytest.raises(ValueError, match=said) as e:
+        configure(OPTIONS, [str(tmp_path / 'c.py')])
+    assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize('module', ['train', 'sample', 'eval_ppl'])
+def test_help_names_every_option_with_its_default(module, capsys):
+    namespace = vars(__import__(module))
+    with pytest.raises(SystemExit) as e:
+        configure(namespace, ['--help'])
+    said = capsys.readouterr().out
+    assert e.value.code == 0 and namespace['__doc__'].strip() in said
+    config = configure(namespace, [])
+    assert all(f'--{key}={value}' in said for key, value in config.items()) and len(config) > 10
+    assert 'a path, or hf:' in said or 'AdamW\'s peak, reached after warmup_iters' in said
+
+
+def test_errors_of_use_are_one_line_and_others_are_not():
+    with pytest.raises(SystemExit, match='error: the rule'), one_line_errors():
+        raise ValueError('the rule')
+    with pytest.raises(AssertionError), one_line_errors():
+        raise AssertionError('a bug')
