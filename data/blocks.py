@@ -1,0 +1,50 @@
+"""Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, measure its entropy."""
+import os
+
+import numpy as np
+import torch
+
+from data.prepare import DATA_SETS, prepare, read_meta
+
+
+def open_split(data_dir, name, split):
+    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. Makes data sets that need no source.
+
+    Raises ValueError with the command to run when the split is missing, or when its file is not the one meta.json describes."""
+    directory = os.path.join(data_dir, name)
+    path, meta = os.path.join(directory, f'{split}.bin'), read_meta(directory)
+    if split not in meta.get('splits', {}) or not os.path.isfile(path):
+        row = DATA_SETS.get(name)
+        if row is None or not row.offline or split not in ('train', 'val'):
+            known = f'{name} [--source=FILE]' if row else f'text --name={name} --source=FILE'
+            raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}'
+                             + ('' if split in ('train', 'val') else f' --split={split}'))
+        meta = prepare(name, data_dir)
+    n = meta['splits'][split]['tokens']
+    if os.path.getsize(path) != 2 * n:
+        raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: prepare {name} again with --force')
+    return np.memmap(path, dtype='<u2', mode='r', shape=(n,)), meta
+
+
+def check_length(tokens, block_size, name):
+    if len(tokens) < block_size:
+        raise ValueError(f'block_size={block_size} is beyond the data: {name} has {len(tokens)} tokens')
+
+
+def random_blocks(tokens, batch_size, block_size):
+    """(B, N) int64 blocks at uniform offsets, drawn from torch's default generator."""
+    starts = torch.randint(len(tokens) - block_size + 1, (batch_size, 1)).numpy()
+    return torch.from_numpy(tokens[starts + np.arange(block_size)].astype(np.int64))
+
+
+def all_blocks(tokens, block_size, n_blocks=0):
+    """(n, N) int64: the set cut once into blocks, its tail dropped; with n_blocks, that many spread evenly over them."""
+    n = len(tokens) // block_size
+    keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
+    return torch.from_numpy(tokens[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))
+
+
+def unigram_entropy(blocks):
+    """Entropy in nats per token of the blocks' own token frequencies: the line that any use of context beats."""
+    p = torch.bincount(blocks.flatten()).double() / blocks.numel()
+    return float(-torch.xlogy(p, p).sum())

@@ -1,0 +1,312 @@
+"""
+Text to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
+
+    python data/prepare.py pydocs                                        # what the quickstart reads; no network
+    python data/prepare.py text --source=books.jsonl.xz --name=books     # any .txt or .jsonl, also .xz and .gz
+    python data/prepare.py text --source=test.txt --name=books --split=test
+    python data/prepare.py shakespeare [--source=input.txt]
+    python data/prepare.py openwebtext                                   # 8 million documents through `datasets`
+
+Every document is followed by the end-of-text token. Without --split the documents are divided into train and val by a fixed
+seed; a text of one document is cut instead. A second run does nothing unless --force.
+"""
+import argparse
+import ast
+import functools
+import gzip
+import hashlib
+import itertools
+import json
+import lzma
+import os
+import random
+import sys
+import sysconfig
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import cleandoc
+
+import numpy as np
+from tqdm import tqdm
+
+SPLIT_SEED = 2357
+SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# tokenizers: name, n_tokens, eos, encode(text) -> ids, encode_batch, decode(ids) -> text, n_bytes[id] of text
+
+class Bytes:
+    """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
+    name, n_tokens, eos = 'bytes', 257, 256
+    n_bytes = np.array([1] * 256 + [0])
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def encode_batch(self, texts):
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def decode(self, ids):
+        return bytes(i for i in ids if i < 256).decode(errors='replace')
+
+
+class GPT2:
+    """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
+    name, n_tokens, eos = 'gpt2', 50257, 50256
+
+    def __init__(self):
+        import tiktoken
+        try:
+            self.bpe = tiktoken.get_encoding('gpt2')
+        except Exception as e:   # requests' own errors, and a cached file of a wrong hash
+            raise ValueError('the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a folder that holds '
+                             f'it, or use --tokenizer=bytes ({type(e).__name__})') from None
+        self.n_bytes = np.array([len(self.bpe.decode_single_token_bytes(i)) for i in range(self.eos)] + [0])
+        self.encode = self.bpe.encode_ordinary
+
+    def encode_batch(self, texts):
+        return self.bpe.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+
+    def decode(self, ids):
+        return self.bpe.decode([i for i in ids if i < self.eos])
+
+
+TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2}
+
+
+@functools.cache
+def get_tokenizer(name):
+    if name not in TOKENIZERS:
+        raise ValueError(f'tokenizer must be one of {", ".join(TOKENIZERS)}, got {name!r}')
+    return TOKENIZERS[name]()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sources: source -> documents, anything with len() that can be iterated again
+
+def pydocs(source):
+    """The language reference in pydoc_data and the docstrings of the standard library, one document a topic or module.
+    Docstrings seen before are left out. The same on every machine with the same Python."""
+    from pydoc_data.topics import topics
+    root, seen, documents = sysconfig.get_path('stdlib'), set(), []
+    for _, text in sorted(topics.items()):
+        documents.append(cleandoc(text))
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in ('site-packages', 'dist-packages', 'test', 'tests', '__pycache__'))
+        for file in sorted(f for f in files if f.endswith('.py')):
+            try:
+                with open(os.path.join(folder, file), 'rb') as f:
+                    tree = ast.parse(f.read())
+            except (SyntaxError, ValueError):   # templates and deliberately broken files are no English
+                continue
+            nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+            strings = dict.fromkeys(ast.get_docstring(n) or '' for n in nodes)
+            new = [s for s in strings if len(s) >= 40 and s not in seen]   # shorter ones are hardly sentences
+            seen.update(new)
+            if new:
+                documents.append('\n\n'.join(new))
+    return [text for text in dict.fromkeys(documents) if text]
+
+
+class TextFile:
+    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz."""
+
+    def __init__(self, path):
+        if not path:
+            raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz and .xz)')
+        if not os.path.isfile(path):
+            raise ValueError(f'no file {path}')
+        self.path, parts = path, path.split('.')
+        self.open = {'gz': gzip.open, 'xz': lzma.open}.get(parts[-1], open)
+        self.kind = parts[-2] if parts[-1] in ('gz', 'xz') and len(parts) > 2 else parts[-1]
+        if self.kind not in ('txt', 'jsonl'):
+            raise ValueError(f'{path} must end in .txt or .jsonl, or in one of these and .gz or .xz')
+
+    def _lines(self):
+        try:
+            with self.open(self.path, 'rt', encoding='utf-8', newline='') as f:
+                yield from [f.read()] if self.kind == 'txt' else (line for line in f if line.strip())
+        except (EOFError, UnicodeDecodeError, lzma.LZMAError, gzip.BadGzipFile) as e:
+            raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
+
+    def __len__(self):
+        return sum(1 for _ in self._lines())
+
+    def __iter__(self):
+        for number, line in enumerate(self._lines(), 1):
+            if self.kind == 'jsonl':
+                try:
+                    line = json.loads(line)['text']
+                    if not isinstance(line, str):
+                        raise TypeError
+                except (ValueError, KeyError, TypeError):
+                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under "text"') from None
+            yield line
+
+
+def shakespeare(source):
+    """Karpathy's tiny Shakespeare, 1,115,394 characters."""
+    if source:
+        return TextFile(source)
+    try:
+        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=60) as response:
+            return [response.read().decode()]
+    except OSError as e:
+        raise ValueError(f'cannot download {SHAKESPEARE_URL} ({e}); with a copy of it: '
+                         'python data/prepare.py shakespeare --source=input.txt') from None
+
+
+def openwebtext(source):
+    """OpenWebText, 8,013,769 documents, through `datasets` (downloads and caches about 25 GB); or a local file of it."""
+    if source:
+        return TextFile(source)
+    from datasets import load_dataset
+    n_proc = max(1, (os.cpu_count() or 2) // 2)
+    try:
+        try:
+            data = load_dataset('Skylion007/openwebtext', split='train', num_proc=n_proc)
+        except RuntimeError:   # a repository that is still a script: the hub's own conversion of it
+            data = load_dataset('Skylion007/openwebtext', split='train', num_proc=n_proc, revision='refs/convert/parquet')
+    except Exception as e:     # the hub's errors are of many classes; all mean that it was not reached
+        raise ValueError(f'cannot load Skylion007/openwebtext from the Hugging Face hub ({type(e).__name__}); on a machine with '
+                         'a network: python data/prepare.py openwebtext, or --source=FILE.jsonl') from None
+    return data['text']
+
+
+@dataclass
+class DataSet:
+    documents: Callable   # source -> documents
+    tokenizer: str        # default
+    val_ratio: float      # share of the documents that are for validation
+    offline: bool         # can be made from nothing but this Python
+    about: str
+
+
+DATA_SETS = {
+    'pydocs':      DataSet(pydocs,      'bytes', 0.05,   True,  'English of the Python documentation, about 2 MB; no network'),
+    'text':        DataSet(TextFile,    'gpt2',  0.1,    False, 'a .txt or .jsonl file of your own (--source)'),
+    'shakespeare': DataSet(shakespeare, 'gpt2',  0.1,    False, '1.1 MB of plays, downloaded'),
+    'openwebtext': DataSet(openwebtext, 'gpt2',  0.0005, False, '9 billion tokens of web text, through the hub'),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# documents -> files
+
+def split_documents(documents, val_ratio, seed=SPLIT_SEED):
+    """{split: (number of documents, iterable)}: whole documents drawn by `seed`; a document alone is cut at 1 - val_ratio."""
+    n = len(documents)
+    if n == 0:
+        raise ValueError('the source holds no document')
+    if n == 1:
+        text, = documents
+        cut = int(len(text) * (1 - val_ratio))
+        return {'train': (1, [text[:cut]]), 'val': (1, [text[cut:]])}
+    val = set(random.Random(seed).sample(range(n), max(1, round(n * val_ratio))))
+    return {'train': (n - len(val), (text for i, text in enumerate(documents) if i not in val)),
+            'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
+
+
+def replace_file(path, write):
+    """Call write(file) on a temporary file that becomes `path` only when it is whole."""
+    temporary = f'{path}.tmp'
+    try:
+        with open(temporary, 'wb') as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+
+
+def write_tokens(path, documents, tokenizer, n_documents):
+    """Encode every document, followed by end-of-text, into `path`; returns what meta.json says of it."""
+    info, sha = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
+
+    def write(f):
+        bar = tqdm(total=n_documents, desc=os.path.basename(path), unit='doc', mininterval=0.5)
+        iterator = iter(documents)
+        while batch := list(itertools.islice(iterator, 256)):
+            for text, ids in zip(batch, tokenizer.encode_batch(batch)):
+                tokens = np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')).tobytes()
+                f.write(tokens)
+                sha.update(tokens)
+                info['rows'] += 1
+                info['tokens'] += len(tokens) // 2
+                info['text_bytes'] += len(text.encode())
+            bar.update(len(batch))
+        bar.close()
+
+    replace_file(path, write)
+    return {**info, 'sha256': sha.hexdigest()}
+
+
+def read_meta(directory):
+    """meta.json of a prepared data set, or {} when there is none."""
+    path = os.path.join(directory, 'meta.json')
+    try:
+        with open(path) as f:
+            return json.load(f)
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise ValueError(f'{path} is not JSON: prepare the data set again with --force') from None
+
+
+def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, force=False):
+    """Prepare one row of DATA_SETS into out/name; returns its meta. Splits that are there stay unless `force`."""
+    if data_set not in DATA_SETS:
+        raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
+    row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
+    meta, wanted = read_meta(directory), [split] if split else ['train', 'val']
+    have = {s: info for s, info in meta.get('splits', {}).items() if os.path.exists(os.path.join(directory, f'{s}.bin'))}
+    origin = os.path.basename(source) if source else data_set
+    if not force and have.keys() >= set(wanted):
+        if any(have[s]['source'] != origin for s in wanted) or tokenizer not in (None, meta['tokenizer']):
+            raise ValueError(f"{directory} was made from {have[wanted[0]]['source']} with the tokenizer {meta['tokenizer']}: "
+                             'use --force to replace it, or another --name')
+        return meta
+    tok = get_tokenizer(tokenizer or (meta['tokenizer'] if have and split else row.tokenizer))
+    others = {s: info for s, info in have.items() if s not in wanted}
+    if others and tok.name != meta['tokenizer']:
+        raise ValueError(f"{directory} holds {', '.join(others)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
+                         'one folder has one tokenizer; use another --name')
+    documents = row.documents(source)
+    parts = {split: (len(documents), documents)} if split else split_documents(documents, row.val_ratio)
+    os.makedirs(directory, exist_ok=True)
+    new = {s: {**write_tokens(os.path.join(directory, f'{s}.bin'), texts, tok, n), 'source': origin} for s, (n, texts) in parts.items()}
+    meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'splits': {**others, **new}}
+    replace_file(os.path.join(directory, 'meta.json'), lambda f: f.write((json.dumps(meta, indent=2) + '\n').encode()))
+    return meta
+
+
+def main():
+    rows = '\n'.join(f'  {name:<12} {row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items())
+    parser = argparse.ArgumentParser(description=__doc__, epilog=f'data sets:\n{rows}',
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('data_set', metavar='NAME', help='a data set of the table below')
+    parser.add_argument('--source', help='local file to read: .txt (one document) or .jsonl (one a line, key "text"), also .gz and .xz')
+    parser.add_argument('--split', help='the whole source is this split (train, val, test); default: divide it into train and val')
+    parser.add_argument('--name', help='folder to write under --out; default: NAME')
+    parser.add_argument('--tokenizer', choices=TOKENIZERS, help='default: that of the data set')
+    parser.add_argument('--out', default=os.path.dirname(os.path.abspath(__file__)), help='default: the folder of this script')
+    parser.add_argument('--force', action='store_true', help='replace what is there')
+    args = parser.parse_args()
+    before = read_meta(os.path.join(args.out, args.name or args.data_set))
+    meta = prepare(args.data_set, args.out, args.name, args.source, args.split, args.tokenizer, args.force)
+    done = 'there already (--force replaces it)' if meta == before and not args.force else 'written'
+    print(f"{os.path.join(args.out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
+    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<24}sha256")
+    for split, s in meta['splits'].items():
+        print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}  {s['source']:<24}{s['sha256'][:16]}...")
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except (ValueError, OSError) as e:
+        sys.exit(f'error: {e}')

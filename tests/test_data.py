@@ -1,0 +1,198 @@
+"""Text to tokens and back: formats, splits, atomic files, and what is said when something is missing."""
+import gzip
+import hashlib
+import json
+import lzma
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from data import prepare as p
+from data.blocks import all_blocks, check_length, open_split, random_blocks, unigram_entropy
+from data.hub import local_path
+
+TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    path = tmp_path / 'texts.jsonl'
+    path.write_text(''.join(json.dumps({'title': 'x', 'text': t}) + '\n' for t in TEXTS))
+    return path
+
+
+def read_documents(directory, split):
+    tokens = np.fromfile(os.path.join(directory, f'{split}.bin'), dtype='<u2')
+    return [p.Bytes().decode(d.tolist()) for d in np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]]
+
+
+def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
+    meta = p.prepare('text', tmp_path, name='mine', source=str(jsonl), tokenizer='bytes')
+    train, val = (read_documents(tmp_path / 'mine', s) for s in ('train', 'val'))
+    assert sorted(train + val) == sorted(TEXTS) and len(val) == 2
+    for split, texts in (('train', train), ('val', val)):
+        s, raw = meta['splits'][split], (tmp_path / 'mine' / f'{split}.bin').read_bytes()
+        assert s == {'rows': len(texts), 'tokens': len(raw) // 2, 'text_bytes': len(raw) // 2 - len(texts),
+                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': 'texts.jsonl'}
+    assert json.loads((tmp_path / 'mine' / 'meta.json').read_text()) == meta
+    again = p.prepare('text', tmp_path / 'elsewhere', name='mine', source=str(jsonl), tokenizer='bytes')
+    assert again == meta
+
+
+@pytest.mark.parametrize('opener, ending', [(gzip.open, 'gz'), (lzma.open, 'xz')])
+def test_packed_files_and_given_splits(jsonl, tmp_path, opener, ending):
+    with opener(f'{jsonl}.{ending}', 'wb') as f:
+        f.write(jsonl.read_bytes())
+    p.prepare('text', tmp_path, source=f'{jsonl}.{ending}', split='train', tokenizer='bytes')
+    (tmp_path / 'v.txt').write_text('held out\n\nin one piece')
+    meta = p.prepare('text', tmp_path, source=str(tmp_path / 'v.txt'), split='val')   # in the tokenizer of the folder
+    assert read_documents(tmp_path / 'text', 'train') == TEXTS and read_documents(tmp_path / 'text', 'val') == ['held out\n\nin one piece']
+    assert meta['splits'].keys() == {'train', 'val'} and meta['tokenizer'] == 'bytes'
+
+
+def test_a_document_alone_is_cut(tmp_path):
+    (tmp_path / 'one.txt').write_text('0123456789' * 10)
+    p.prepare('shakespeare', tmp_path, source=str(tmp_path / 'one.txt'), tokenizer='bytes')
+    assert [read_documents(tmp_path / 'shakespeare', s) for s in ('train', 'val')] == [['0123456789' * 9], ['0123456789']]
+
+
+def test_a_second_run_does_nothing_unless_forced(jsonl, tmp_path):
+    def run(**more):
+        return p.prepare('text', tmp_path, source=str(jsonl), **{'tokenizer': 'bytes', **more})
+    run()
+    before = {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
+    run()
+    assert before == {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
+    with pytest.raises(ValueError, match='--force'):
+        run(tokenizer='gpt2')
+    jsonl.rename(tmp_path / 'other.jsonl')
+    with pytest.raises(ValueError, match='--force'):
+        p.prepare('text', tmp_path, source=str(tmp_path / 'other.jsonl'))
+    p.prepare('text', tmp_path, source=str(tmp_path / 'other.jsonl'), tokenizer='bytes', force=True)
+    assert before != {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
+
+
+@pytest.mark.parametrize('content, said', [(b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'),
+                                           (b'{"text": 3}\n', 'document 1'), (b'\xff\xfe\n', 'cannot be read'), (b'', 'no document')])
+def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
+    (tmp_path / 'bad.jsonl').write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'bad.jsonl'), split='train', tokenizer='bytes')
+        p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)   # empty is an error here
+    assert [f for _, _, files in os.walk(tmp_path / 'out') for f in files if f.endswith('.tmp')] == []
+
+
+def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
+    with lzma.open(f'{jsonl}.xz', 'wb') as f:
+        f.write(os.urandom(30000).hex().encode())
+    with open(f'{jsonl}.xz', 'r+b') as f:
+        f.truncate(9000)
+    for source, said in ((f'{jsonl}.xz', 'cannot be read'), ('none.txt', 'no file'), (None, '--source'), (__file__, 'must end in')):
+        with pytest.raises(ValueError, match=said):
+            p.prepare('text', tmp_path, source=source, tokenizer='bytes')
+    with pytest.raises(ValueError, match='data set must be one of pydocs'):
+        p.prepare('pidocs', tmp_path)
+
+
+def test_an_interrupted_write_keeps_the_old_file(tmp_path):
+    path = tmp_path / 'f'
+    p.replace_file(path, lambda f: f.write(b'old'))
+    with pytest.raises(KeyboardInterrupt):
+        p.replace_file(path, lambda f: f.write(b'new') and (_ for _ in ()).throw(KeyboardInterrupt))
+    assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['f']
+
+
+def test_pydocs_are_english_enough_and_reproducible():
+    documents = p.pydocs(None)
+    assert documents == p.pydocs(None) and len(documents) == len(set(documents))
+    assert sum(len(d) for d in documents) > 1_000_000 and sum(' the ' in d for d in documents) > 200
+
+
+def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
+    import datasets
+    asked = []
+
+    def load_dataset(name, revision=None, **options):   # the hub as it was when the set was still a script
+        asked.append(revision)
+        if revision is None:
+            raise RuntimeError('Dataset scripts are no longer supported')
+        return datasets.Dataset.from_dict({'text': TEXTS})
+    monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
+    meta = p.prepare('openwebtext', tmp_path, tokenizer='bytes')
+    assert asked == [None, 'refs/convert/parquet'] and meta['splits']['val']['rows'] == 1
+    assert sorted(read_documents(tmp_path / 'openwebtext', 'train') + read_documents(tmp_path / 'openwebtext', 'val')) == sorted(TEXTS)
+    monkeypatch.setattr(datasets, 'load_dataset', lambda *a, **k: (_ for _ in ()).throw(ConnectionError('no\nroute')))
+    with pytest.raises(ValueError, match='python data/prepare.py openwebtext') as e:
+        p.prepare('openwebtext', tmp_path, tokenizer='bytes', force=True)
+    assert '\n' not in str(e.value)
+
+
+def test_gpt2_tokens(monkeypatch, tmp_path):
+    try:
+        gpt2 = p.GPT2()
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached and there is no network')
+    text = 'hello world<|endoftext|> Grüße'
+    ids = gpt2.encode(text)
+    assert ids[:2] == [31373, 995] and gpt2.eos not in ids and gpt2.decode([*ids, gpt2.eos]) == text
+    assert gpt2.n_bytes[[*ids, gpt2.eos]].sum() == len(text.encode())
+
+
+def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):
+    import tiktoken
+    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: (_ for _ in ()).throw(ConnectionError('a\nlong story')))
+    with pytest.raises(ValueError, match='--tokenizer=bytes') as e:
+        p.GPT2()
+    assert '\n' not in str(e.value)
+
+
+def test_bytes_decode_what_is_no_text():
+    tok = p.Bytes()
+    assert tok.decode([72, 105, 256, 255]) == 'Hi�' and tok.decode(tok.encode('Grüße')) == 'Grüße'
+
+
+# ---- blocks
+
+def test_missing_sets_name_the_command(tmp_path):
+    for name, said in (('books', 'python data/prepare.py text --name=books --source=FILE'),
+                       ('openwebtext', 'python data/prepare.py openwebtext')):
+        with pytest.raises(ValueError, match=said):
+            open_split(tmp_path, name, 'train')
+    with pytest.raises(ValueError, match='--split=test'):
+        open_split(tmp_path, 'pydocs', 'test')
+
+
+def test_a_file_that_is_not_what_meta_says(jsonl, tmp_path):
+    p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
+    with open(tmp_path / 'text' / 'val.bin', 'ab') as f:
+        f.write(b'x')
+    with pytest.raises(ValueError, match='--force'):
+        open_split(tmp_path, 'text', 'val')
+    tokens, meta = open_split(tmp_path, 'text', 'train')
+    assert len(tokens) == meta['splits']['train']['tokens']
+    with pytest.raises(ValueError, match='block_size=100000 is beyond the data'):
+        check_length(tokens, 100000, 'text')
+
+
+def test_blocks():
+    tokens = np.arange(1003, dtype='<u2')
+    blocks = all_blocks(tokens, 10)
+    assert torch.equal(blocks.flatten(), torch.arange(1000)) and blocks.shape == (100, 10)
+    assert all_blocks(tokens, 10, 4)[:, 0].tolist() == [0, 250, 500, 750] and len(all_blocks(tokens, 10, 999)) == 100
+    torch.manual_seed(0)
+    random = random_blocks(tokens, 5000, 10)
+    assert (random.diff(dim=1) == 1).all() and random.min() == 0 and random.max() == 1002
+    assert abs(unigram_entropy(torch.tensor([[0, 1], [0, 7]])) - 1.5 * np.log(2)) < 1e-12
+
+
+def test_names_of_the_hub(monkeypatch):
+    import huggingface_hub
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
+    assert local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb')))
+    for name in ('hf:me/it/x.pt', 'hf:x.pt'):
+        with pytest.raises(ValueError, match=name) as e:
+            local_path(name)
+        assert '\n' not in str(e.value)
