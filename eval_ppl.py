@@ -1,0 +1,168 @@
+"""
+Likelihood of a text under a trained model: left to right, and the any-order bound.
+
+    python eval_ppl.py --ckpt=out/ckpt.pt
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=shakespeare,notes.txt --n_orders=4 --out=ppl.json
+
+A set is cut once into consecutive blocks of block_size, its tail dropped. Every block has its own orders, a function of the
+seed and its number alone, so that batch size changes nothing. Errors are standard errors over blocks.
+"""
+import itertools
+import json
+import math
+import os
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from configurator import configure, one_line_errors, resolve_device
+from data.blocks import all_blocks, check_length, open_split, unigram_entropy
+from data.hub import local_path
+from data.prepare import TextFile, get_tokenizer, replace_file
+from model import load_checkpoint, model_from_checkpoint, sample_order
+
+# which model
+ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+weights = 'ema'            # 'ema' or 'raw'
+# on what
+datasets = ''              # names of prepared sets or text files of your own, with commas; '' is what the checkpoint was trained on
+split = 'val'              # split of the prepared sets
+data_dir = 'data'
+n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
+# which estimates
+estimates = 'l2r,any'      # l2r: exact, left to right; any: bound of the uniform random order
+n_orders = 1               # random orders a block
+seed = 1337
+# system
+batch_size = 16
+device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
+dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
+out = ''                   # write the table to this JSON file
+
+
+@torch.inference_mode()
+def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None):
+    """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N)."""
+    device, sums = model.lm_head.weight.device, []
+    for idx, order in zip(blocks.split(batch_size), orders.split(batch_size)):
+        with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+            sums.append(model(idx.to(device), order.to(device)).double().sum(-1).cpu())
+        if bar is not None:
+            bar.update(len(idx))
+    return torch.cat(sums) if sums else torch.zeros(0, dtype=torch.float64)
+
+
+def draw_orders(n_blocks, block_size, kind, n_orders=1, seed=0):
+    """n_orders tensors (n_blocks, N) for the estimate `kind`: 'l2r' has one order; 'any' draws n_orders random ones of `seed`."""
+    if kind not in ('l2r', 'any'):
+        raise ValueError(f"an estimate must be 'l2r' or 'any', got {kind!r}")
+    if n_orders < 1:
+        raise ValueError(f'n_orders must be at least 1, got {n_orders}')
+    generator = torch.Generator().manual_seed(seed)
+    return [sample_order(n_blocks, block_size, 'l2r' if kind == 'l2r' else 'random', generator=generator)
+            for _ in range(1 if kind == 'l2r' else n_orders)]
+
+
+def context_logprobs(model, idx, order, i, n_contexts, generator=None):
+    """log p(x_{order_i} | prefix) under n_contexts orders of the prefix order[:, :i]                          (AO eq. of p_ens)
+
+    idx (B, N'), order (B, T), visit 0 <= i < T; returns (B, K) nats: column 0 is the order itself, the others shuffle the
+    prefix. Runs i + 1 slots and one row of the head a context."""
+    (B, T), K = order.shape, n_contexts
+    if not 0 <= i < T or K < 1:
+        raise ValueError(f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}')
+    shuffles = sample_order(B * K, i, device=order.device, generator=generator).view(B, K, i)
+    shuffles[:, 0] = torch.arange(i, device=order.device)
+    prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles)                         # (B, K, i)
+    orders = torch.cat([prefix, order[:, None, i:i + 1].expand(B, K, 1)], dim=2).flatten(0, 1)
+    logits = model.predict(idx.repeat_interleave(K, 0), orders, i)[:, 0]                    # (B K, V)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    token = idx.gather(1, order[:, i:i + 1]).expand(B, K)
+    return logits.log_softmax(-1).view(B, K, -1).gather(-1, token.unsqueeze(-1)).squeeze(-1)
+
+
+def ensemble_nll(logprobs):
+    """-log (1/K) sum_k exp(logprobs_k) over the last dimension, in nats: average probabilities, then take the log (AO eq. of p_ens)."""
+    return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
+
+
+def summarize(name, nats, blocks, n_bytes):
+    """One row of the table from nats (n,), the float64 total of every block: nats are summed, tokens counted, divided once."""
+    stderr = float(nats.std()) / len(nats) ** 0.5 / blocks.size(1) if len(nats) > 1 else None   # one block has no error to tell
+    return table_row(name, float(nats.sum()) / blocks.numel(), stderr, blocks, n_bytes)
+
+
+def unigram_row(blocks, n_bytes):
+    """The line to beat: the entropy of the blocks' own token frequencies, as a row of the table."""
+    return table_row('unigram entropy', unigram_entropy(blocks), 0.0, blocks, n_bytes)
+
+
+def table_row(name, nats, stderr, blocks, n_bytes):
+    perplexity = math.exp(nats)
+    return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity,
+            'perplexity_stderr': stderr and perplexity * stderr, 'bits_per_byte': nats * blocks.numel() / n_bytes / math.log(2),
+            'blocks': len(blocks), 'tokens': blocks.numel(), 'bytes': n_bytes}
+
+
+def format_table(rows):
+    """The rows of `summarize` as lines of text."""
+    lines = [f"{'':<24}{'nats/token':>22}{'perplexity':>22}{'bits/byte':>12}{'blocks':>9}{'tokens':>12}"]
+    for r in rows:
+        nats, ppl = (f"{r[key]:.{digits}f}" + (f" ± {r[error]:.{digits}f}" if r[error] else '')
+                     for key, error, digits in (('nats_per_token', 'stderr', 4), ('perplexity', 'perplexity_stderr', 3)))
+        lines.append(f"{r['estimate']:<24}{nats:>22}{ppl:>22}{r['bits_per_byte']:>12.4f}{r['blocks']:>9,}{r['tokens']:>12,}")
+    return '\n'.join(lines)
+
+
+def read_tokens(name, split, data_dir, tokenizer):
+    """Tokens of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
+    if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
+        return np.concatenate([np.append(ids, tokenizer.eos) for ids in map(tokenizer.encode, TextFile(name))])
+    tokens, meta = open_split(data_dir, name, split)
+    if meta['tokenizer'] != tokenizer.name:
+        raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens")
+    return tokens
+
+
+def main(config):
+    kinds = config.estimates.split(',')
+    for kind in kinds:
+        draw_orders(0, 0, kind, config.n_orders)
+    if config.batch_size < 1 or config.n_blocks < 0:
+        raise ValueError('batch_size must be at least 1 and n_blocks at least 0 (0: all), '
+                         f'got batch_size={config.batch_size}, n_blocks={config.n_blocks}')
+    device, dtype = resolve_device(config.device, config.dtype)
+    checkpoint = load_checkpoint(local_path(config.ckpt))
+    tokenizer = get_tokenizer(checkpoint.get('tokenizer', 'gpt2'))
+    names = [n for n in (config.datasets or checkpoint.get('config', {}).get('dataset', '')).split(',') if n]
+    if not names:
+        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
+    block_size = checkpoint['model_args']['block_size']
+    sets = {}
+    for name in names:   # all of them before the model: a missing one costs nothing
+        tokens = read_tokens(name, config.split, config.data_dir, tokenizer)
+        check_length(tokens, block_size, name)
+        sets[name] = all_blocks(tokens, block_size, config.n_blocks)
+    model = model_from_checkpoint(checkpoint, config.weights, device)
+    print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters; "
+          f'blocks of {block_size} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}')
+    results = []
+    for (name, blocks), kind in itertools.product(sets.items(), kinds):
+        orders = draw_orders(len(blocks), block_size, kind, config.n_orders, config.seed)
+        with tqdm(total=len(blocks) * len(orders), desc=f'{name} {kind}', unit='block', leave=False) as bar:
+            nats = torch.stack([block_nll(model, blocks, o, config.batch_size, dtype, bar) for o in orders]).mean(0)
+        label = 'left to right' if kind == 'l2r' else f'any order ({config.n_orders} a block)'
+        results.append({'dataset': name, **summarize(label, nats, blocks, int(tokenizer.n_bytes[blocks].sum()))})
+    for name, blocks in sets.items():
+        rows = [r for r in results if r['dataset'] == name] + [unigram_row(blocks, int(tokenizer.n_bytes[blocks].sum()))]
+        print(f'\n{name}' + ('' if os.path.isfile(name) else f' ({config.split})') + f'\n{format_table(rows)}')
+    if config.out:
+        result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'results': results}
+        replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
+        print(f'\nwritten: {config.out}')
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(configure(globals()))

@@ -1,0 +1,200 @@
+"""Drawing: the law of one token, of one sequence, of one step; cached = uncached; the published greedy runs; wrong input."""
+import itertools
+import json
+
+import pytest
+import torch
+from conftest import ROOT, make_model
+from test_model import load_reference
+
+from model import model_from_checkpoint, sample_order, save_checkpoint
+from sample import blanks_last, generate, sample_tokens, schedule_ends, unmask_schedule
+
+# ---- the schedule
+
+@pytest.mark.parametrize('kind', ['linear', 'cosine'])
+def test_schedule_increases_strictly_to_the_end(kind):
+    for n, steps in itertools.product(range(1, 40), range(1, 45)):
+        ends = unmask_schedule(n, steps, kind)
+        assert len(ends) == min(n, steps) and ends[-1] == n
+        assert all(a < b for a, b in zip([0, *ends], ends))
+
+
+def test_schedule_by_hand():
+    assert unmask_schedule(10, 4) == [2, 5, 7, 10]
+    assert unmask_schedule(10, 4, 'cosine') == [1, 2, 6, 10]      # 10 (1 - cos(k pi / 8)) = 0.76, 2.93, 6.17, 10
+    assert unmask_schedule(3, 99) == [1, 2, 3] and unmask_schedule(0, 5) == []
+    for wrong in (dict(n_steps=0), dict(n_steps=3, kind='square')):
+        with pytest.raises(ValueError):
+            unmask_schedule(4, **wrong)
+
+
+def test_rows_of_unequal_blanks_have_their_own_schedule():
+    assert schedule_ends([4, 1, 0], 2, 'linear').tolist() == [[2, 4], [1, 1], [0, 0]]
+    assert schedule_ends([4, 1], 9, [1, 4]).tolist() == [[1, 4], [1, 1]]
+    for wrong in ([1, 3], [2, 2, 4], [0, 4], []):
+        with pytest.raises(ValueError, match='increase strictly'):
+            schedule_ends([4, 1], 9, wrong)
+
+
+# ---- one token
+
+def kept(logits, top_k=0, top_p=1.0):
+    """The set of tokens that may be drawn, the slow way, from one row of logits."""
+    p = logits.softmax(-1)
+    ranked, total, keep = sorted(range(len(p)), key=lambda i: -p[i]), 0.0, []
+    for i in ranked[:top_k or None]:
+        keep.append(i)
+        total += p[i] / p[ranked[:top_k or None]].sum()
+        if total >= top_p:
+            break
+    return keep
+
+
+@pytest.mark.parametrize('how', [dict(), dict(top_k=3), dict(top_p=0.6), dict(top_p=0.6, top_k=4), dict(temperature=0.5), dict(top_k=1),
+                                 dict(temperature=2.0, top_k=5, top_p=0.9), dict(top_p=1e-9)])
+def test_drawn_frequencies_are_the_law(how):
+    logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
+    scaled = logits / how.get('temperature', 1.0)
+    keep = kept(scaled, how.get('top_k', 0), how.get('top_p', 1.0))
+    law = torch.zeros(7, dtype=torch.float64)
+    law[keep] = scaled[keep].softmax(-1)
+    n = 100_000
+    drawn = sample_tokens(logits.expand(n, 7), **how, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(drawn, minlength=7).double()
+    assert (counts[law == 0] == 0).all()
+    assert ((counts - n * law).abs() <= 5 * (n * law * (1 - law)).sqrt() + 1e-9).all()
+
+
+def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
+    logits = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0]).log()
+    u = torch.tensor([0.0, 0.499, 0.501, 0.749, 0.751, 1 - 2 ** -53], dtype=torch.float64)
+    assert sample_tokens(logits.expand(6, 5), u=u).tolist() == [0, 0, 2, 2, 3, 3]
+    assert sample_tokens(logits.expand(2, 3, 5), temperature=0).tolist() == [[0] * 3] * 2
+
+
+def test_the_last_uniform_number_never_draws_what_has_no_probability():
+    logits = torch.cat([torch.randn(200, 50000), torch.full((200, 3), -torch.inf)], dim=1)
+    u = torch.full((200,), 1 - 2 ** -53, dtype=torch.float64)
+    assert (sample_tokens(logits, u=u) < 50000).all()
+
+
+@pytest.mark.parametrize('wrong', [dict(temperature=-0.1), dict(temperature=float('nan')), dict(top_p=0.0), dict(top_p=1.1),
+                                   dict(top_k=-1)])
+def test_drawing_out_of_range(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        sample_tokens(torch.zeros(2, 3), **wrong)
+
+
+# ---- one sequence
+
+def sequence_law(model, order, ends):
+    """Probability of all 27 sequences under `order` revealed by `ends`, by enumeration."""
+    idx = torch.tensor(list(itertools.product(range(3), repeat=3)))
+    order, logprob, start = order.expand(27, 3), torch.zeros(27, dtype=torch.float64), 0
+    for end in ends:
+        logits = model.predict(idx, order, start, end - start)
+        logprob += logits.log_softmax(-1).gather(2, idx.gather(1, order[:, start:end]).unsqueeze(-1)).sum((1, 2))
+        start = end
+    return idx, logprob.exp()
+
+
+@pytest.mark.parametrize('ends', [[1, 2, 3], [1, 3], [3]])
+def test_sampling_is_exact(ends):
+    model, order, n = make_model(block_size=3, vocab_size=3), torch.tensor([[2, 0, 1]]), 50_000
+    idx, law = sequence_law(model, order, ends)
+    torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
+    if ends == [1, 2, 3]:
+        torch.testing.assert_close(law, (-model(idx, order.expand(27, 3)).sum(1)).exp())
+    drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, ends, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
+    chi2 = ((counts - n * law) ** 2 / (n * law)).sum()
+    assert chi2 < 26 + 5 * 52 ** 0.5     # 26 degrees of freedom, 5 standard deviations
+
+
+@pytest.mark.parametrize('n_steps', [1, 2, 3, 9])
+@pytest.mark.parametrize('schedule', ['linear', 'cosine'])
+def test_cached_equals_uncached_and_padding_is_never_drawn(batch, n_steps, schedule):
+    model, (idx, order) = make_model(vocab_size=16, n_tokens=11), batch
+    known = torch.tensor([0, 3, 9, 8, 5])
+    runs = [generate(model, idx, order, known, n_steps, schedule, use_cache=use_cache, seeds=range(5), return_trace=True)
+            for use_cache in (True, False)]
+    (cached, trace), (plain, _) = runs
+    assert torch.equal(cached, plain) and cached.max() < 11
+    for r, k in enumerate(known.tolist()):
+        assert torch.equal(cached[r, order[r, :k]], idx[r, order[r, :k]])                       # the prompt stays
+        assert (trace['step'][r, order[r, :k]] == -1).all() and (trace['step'][r, order[r, k:]] >= 0).all()
+    assert trace['step'].max() + 1 == len(unmask_schedule(9, n_steps))
+    torch.testing.assert_close(runs[0][1]['logprob'], runs[1][1]['logprob'], rtol=0, atol=1e-10)
+
+
+def test_logprob_while_generating_equals_scoring(batch):
+    model, (idx, order) = make_model(), batch
+    known = torch.tensor([0, 3, 8, 5, 1])
+    new, trace = generate(model, idx, order, known, 9, temperature=0.7, top_p=0.9, seeds=range(5), return_trace=True)
+    scored = -model(new, order)
+    for r, k in enumerate(known.tolist()):
+        torch.testing.assert_close(trace['logprob'][r].gather(0, order[r])[k:], scored[r, k:], rtol=0, atol=1e-10)
+    assert torch.equal(trace['order'], order)
+
+
+def test_a_sample_does_not_depend_on_its_batch(batch):
+    model, (idx, order) = make_model(), batch
+    seeds = [5, 3, 8, 1, 9]
+    together = generate(model, idx, order, 2, 4, seeds=seeds)
+    for r in range(5):
+        assert torch.equal(generate(model, idx[r:r + 1], order[r:r + 1], 2, 4, seeds=seeds[r:r + 1]), together[r:r + 1])
+    assert not torch.equal(generate(model, idx, order, 2, 4, seeds=range(5)), together)
+
+
+def test_prompts_come_first_left_to_right():
+    known = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 1, 0, 0]]).bool()
+    order, n_known = blanks_last(known, torch.tensor([[3, 4, 1, 0, 2], [0, 4, 3, 2, 1]]))
+    assert order.tolist() == [[1, 3, 4, 0, 2], [0, 1, 2, 4, 3]] and n_known.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize('use_cache', [True, False])
+def test_published_greedy_runs(use_cache):
+    reference = load_reference('adaln_1024')['generate']
+    model = model_from_checkpoint(f'{ROOT}/tests/reference/adaln_1024.ckpt.pt', reference['weights'])
+    for run in reference['runs']:
+        ends = [int(e) for e in run['ends']]
+        if len(ends) < 1000 or use_cache:    # 1024 uncached passes take minutes
+            idx = torch.zeros_like(reference['orders'])
+            assert torch.equal(generate(model, idx, reference['orders'], 0, 1, ends, temperature=0, use_cache=use_cache), run['tokens'])
+
+
+# ---- the command
+
+@pytest.fixture
+def ckpt(tmp_path):
+    torch.manual_seed(0)
+    save_checkpoint(tmp_path / 'ckpt.pt', make_model(block_size=32, vocab_size=320, n_tokens=257).float(), tokenizer='bytes', iter_num=7)
+    return tmp_path / 'ckpt.pt'
+
+
+def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt, tmp_path):
+    for n in (1, 3):
+        p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab', f'--n_samples={n}', '--n_steps=5', f'--out={n}.json')
+        assert 'iteration 7' in p.stdout and '5 steps for 30 tokens' in p.stdout
+    one, three = (json.loads((tmp_path / f'{n}.json').read_text())['samples'] for n in (1, 3))
+    assert len(three) == 3 and one[0]['tokens'] == three[0]['tokens'] != three[1]['tokens']
+    assert three[2]['tokens'][:2] == [97, 98] and sorted(three[2]['order']) == list(range(32)) and three[2]['order'][:2] == [0, 1]
+
+
+@pytest.mark.parametrize('args, said', [
+    (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=-1'], 'n_steps'), (['--length=33'], 'length'),
+    (['--order=up'], 'order'), (['--schedule=square'], 'schedule'), (['--tempratur=1'], "'temperature'"), (['--device=cuda:99'], 'device'),
+    (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'), (['--prompt=' + 'x' * 33], 'prompt')])
+def test_wrong_input_is_one_line(ckpt, capsys, args, said):
+    import sample
+    from configurator import configure, one_line_errors
+    with pytest.raises(SystemExit) as e, one_line_errors():
+        sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', *args]))
+    assert said in e.value.code and '\n' not in e.value.code
+
+
+def test_orders_are_left_to_right_when_asked(ckpt, script, tmp_path):
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--order=l2r', '--length=8', '--out=o.json')
+    assert all(s['order'] == list(range(8)) for s in json.loads((tmp_path / 'o.json').read_text())['samples'])
+    assert not torch.equal(sample_order(1, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8).view(1, 8))
