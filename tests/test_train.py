@@ -1,0 +1,176 @@
+"""The trainer: schedule, optimizers, random numbers, resume, two processes, and the README's commands at toy size."""
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, make_model
+
+import train
+from configurator import configure, one_line_errors
+from model import AOGPTConfig, load_checkpoint, model_from_checkpoint
+from train import get_lr, make_optimizers, resolve_compile, step_seed
+
+TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_embd=16', '--block_size=16', '--batch_size=8', '--warmup_iters=2',
+       '--out_dir=out', '--eval_interval=4', '--save_interval=4', '--eval_iters=2', '--log_interval=1', '--device=cpu', '--compile=False']
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """An empty working folder whose data/pydocs is there already: a little of the real text."""
+    from data import prepare as p
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: ['The quick brown fox jumps over the lazy dog. ' * 30] * 20,
+                                                             'bytes', 0.1, True, '')})
+    p.prepare('pydocs', 'data')
+    return tmp_path
+
+
+def run(*args):
+    train.main(configure(vars(train), [*TOY, *args]))
+
+
+def log(out_dir='out'):
+    with open(f'{out_dir}/log.jsonl') as f:
+        return [json.loads(line) for line in f]
+
+
+def test_schedule_by_hand():
+    lrs = [get_lr(it, 1.0, 0.1, 4, 14) for it in range(20)]
+    assert lrs[:4] == [0.2, 0.4, 0.6, 0.8] and lrs[4] == 1.0
+    assert math.isclose(lrs[9], 0.55) and math.isclose(lrs[14], 0.1) and math.isclose(lrs[19], 0.1)
+    assert lrs[4:] == sorted(lrs[4:], reverse=True)
+
+
+def test_random_numbers_are_a_function_of_seed_iteration_and_micro_batch():
+    seeds = {step_seed(s, it, micro) for s in range(5) for it in range(20) for micro in range(4)}
+    assert len(seeds) == 400 and step_seed(1, 2, 3) == step_seed(1, 2, 3) and all(0 <= s < 2 ** 63 for s in seeds)
+
+
+@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
+def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
+    model = make_model().requires_grad_(True)
+    names = {p: n for n, p in model.named_parameters()}
+    optimizers = make_optimizers(model, optimizer, 1e-3, 0.02, 0.1, (0.9, 0.95))
+    groups = [(type(o), g, names[p], p) for o in optimizers for g in o.param_groups for p in g['params']]
+    assert sorted(n for _, _, n, _ in groups) == sorted(names.values())
+    for kind, group, name, p in groups:
+        assert group['weight_decay'] == (0.1 if p.dim() == 2 else 0.0), name
+        hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
+        assert (kind is torch.optim.Muon) == (hidden and optimizer == 'muon'), name
+        assert group['peak_lr'] == (0.02 if kind is torch.optim.Muon else 1e-3)
+    with pytest.raises(ValueError, match='optimizer'):
+        make_optimizers(model, 'sgd', 1e-3, 0.02, 0.1, (0.9, 0.95))
+
+
+def test_compile_is_for_long_runs(monkeypatch):
+    cpu, cuda = torch.device('cpu'), torch.device('cuda')
+    assert resolve_compile(False, cpu, 1e20, 9)[0] is False and resolve_compile('auto', cpu, 1e10, 9)[0] is False
+    assert resolve_compile('auto', cuda, 1, 10 ** 5)[0] is True
+    monkeypatch.setattr(train.shutil, 'which', lambda tool: None)
+    assert resolve_compile('auto', cpu, 1e20, 10 ** 5) == (False, 'no C++ compiler')
+    for wrong in (True, 'yes', 3):
+        with pytest.raises(ValueError, match='compile'):
+            resolve_compile(wrong, cpu, 1e20, 9)
+
+
+def test_a_run_leaves_a_log_and_a_whole_checkpoint(data, capsys):
+    run('--max_iters=10')
+    entries = log()
+    assert [e['iter'] for e in entries] == list(range(1, 11)) and all(e['tokens_per_sec'] > 0 for e in entries)
+    assert [e['iter'] for e in entries if 'val_any' in e] == [4, 8, 10] and entries[-1]['val_l2r'] > 0
+    assert [e['lr'] for e in entries] == [get_lr(it, 1e-2, 1e-3, 2, 10) for it in range(10)]
+    checkpoint = load_checkpoint('out/ckpt.pt')
+    assert checkpoint['iter_num'] == 10 and checkpoint['ema_model']['num_updates'] == 10 and checkpoint['tokenizer'] == 'bytes'
+    assert checkpoint['config']['device'] == 'cpu' and checkpoint['config']['compile'] is False and checkpoint['config']['dtype'] != 'auto'
+    assert model_from_checkpoint(checkpoint).config == AOGPTConfig(16, 320, 2, 2, 16, n_tokens=257, gate_init=1.0)
+    said = capsys.readouterr().out
+    assert all(s in said for s in ('any order (bound)', 'left to right', 'unigram entropy',
+                                   'written in random order', 'written left to right',
+                                   'python sample.py --ckpt=out/ckpt.pt', 'python eval_ppl.py --ckpt=out/ckpt.pt'))
+    run('--max_iters=2')
+    assert load_checkpoint('out/ckpt.old.pt')['iter_num'] == 10 and len(log()) == 2
+
+
+@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
+def test_resume_is_the_uninterrupted_run(data, optimizer):
+    options = [f'--optimizer={optimizer}', '--dropout=0.1', '--gradient_accumulation_steps=2', '--lr_decay_iters=9', '--dtype=float32']
+    run('--max_iters=9', *options, '--out_dir=whole')
+    run('--max_iters=6', *options)
+    with open('out/log.jsonl', 'a') as f:
+        f.write('{"iter": 7, "loss": 1.0}\n{"iter": 8, "lo')                      # an interrupted run logged on
+    train.main(configure(vars(train), ['--init_from=resume', '--max_iters=9']))   # the checkpoint alone knows the rest
+    a, b = load_checkpoint('whole/ckpt.pt'), load_checkpoint('out/ckpt.pt')
+
+    def equal(x, y):
+        if isinstance(x, torch.Tensor):
+            return torch.equal(x, y)
+        if isinstance(x, dict):
+            return x.keys() == y.keys() and all(equal(x[k], y[k]) for k in x)
+        return len(x) == len(y) and all(map(equal, x, y)) if isinstance(x, list | tuple) else x == y
+    assert all(equal(a[key], b[key]) for key in ('model', 'ema_model', 'optimizer', 'iter_num', 'model_args', 'tokenizer'))
+    strip = [[{k: v for k, v in e.items() if k != 'tokens_per_sec'} for e in log(d) if e['iter'] != 6] for d in ('whole', 'out')]
+    assert strip[0] == strip[1] and [e['iter'] for e in log()] == list(range(1, 10))
+
+
+def test_two_processes_see_the_batch_of_one(data):
+    options = [*TOY, '--gradient_accumulation_steps=2', '--max_iters=5', '--dtype=float32']
+    run('--gradient_accumulation_steps=2', '--max_iters=5', '--dtype=float32', '--out_dir=one')
+    p = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', f'{ROOT}/train.py', *options],
+                       capture_output=True, text=True, timeout=170, check=False)
+    assert p.returncode == 0, p.stderr
+    one, two = log('one'), log('out')
+    for a, b in zip(one, two, strict=True):
+        for key in ('iter', 'loss', 'lr', 'val_any', 'val_l2r'):
+            assert (key in a) == (key in b) and math.isclose(a.get(key, 0), b.get(key, 0), rel_tol=1e-5), key
+
+
+def test_weights_of_another_checkpoint_start_a_run(data):
+    reference = f'{ROOT}/tests/reference/adaln_small.ckpt.pt'
+    with pytest.raises(ValueError, match='tokenizer'):
+        train.main(configure(vars(train), [f'--init_from={reference}', '--device=cpu', '--dtype=float32']))
+    with pytest.raises(ValueError, match='n_layer=5 contradicts'):
+        run(f'--init_from={reference}', '--n_layer=5', '--block_size=48', '--n_embd=32')
+    run('--max_iters=3')
+    os.rename('out/ckpt.pt', 'first.pt')
+    run('--max_iters=0', '--init_from=first.pt', '--out_dir=next')
+    first, then = model_from_checkpoint('first.pt', 'ema'), model_from_checkpoint('next/ckpt.pt', 'raw')
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), then.parameters()))
+
+
+@pytest.mark.parametrize('args, said', [
+    (['--n_embd=15'], 'n_embd must be divisible by n_head'), (['--block_size=100000'], 'beyond the data'),
+    (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--l2r_ratio=1.5'], 'l2r_ratio'),
+    (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'), (['--optimizer=sgd'], 'optimizer'),
+    (['--ema_decay=1.0'], 'ema_decay'), (['--init_from=resume'], 'ckpt.pt'), (['--init_from=none.pt'], 'none.pt'),
+    (['--init_from=hf:a/b/c.pt'], 'hf:a/b/c.pt'), (['--learning_rate=0'], 'learning_rate'), (['--max_iter=3'], "'max_iters'")])
+def test_wrong_input_is_one_line_and_writes_nothing(data, monkeypatch, args, said):
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    with pytest.raises(SystemExit) as e, one_line_errors():
+        run(*args)
+    assert said in e.value.code and '\n' not in e.value.code and not os.path.exists('out')
+
+
+def test_a_loss_that_is_not_finite_is_not_saved(data):
+    run('--max_iters=4')
+    with pytest.raises(ValueError, match='the loss is nan at iteration [5-8]'):
+        run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0')
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
+
+
+def test_the_commands_of_the_readme(script, tmp_path):
+    """The quickstart at toy size in an empty folder: it makes its own data, and the commands it ends with work."""
+    p = script('train.py', *TOY, '--max_iters=4')
+    assert os.path.exists(tmp_path / 'data' / 'pydocs' / 'train.bin')
+    commands = [line.split()[1:] for line in p.stdout.splitlines() if line.startswith('  python ')]
+    assert [c[0] for c in commands] == ['sample.py', 'eval_ppl.py']
+    assert 'sample 1' in script(*commands[0]).stdout
+    table = script(*commands[1], '--n_blocks=8', '--n_orders=2').stdout
+    assert 'any order (2 a block)' in table and 'unigram entropy' in table
+    for name in ('train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py'):
+        assert '--' in script(name, '--help').stdout
+    wrong = script('train.py', '--bathc_size=3', code=1)
+    assert wrong.stderr.strip() == "error: --bathc_size: there is no option 'bathc_size'; the nearest is 'batch_size' (--help lists all)"

@@ -1,0 +1,374 @@
+"""
+Train an any-order GPT.
+
+    python train.py config/quickstart.py
+    python train.py config/ao_gpt_small.py --batch_size=16
+    torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py
+    python train.py --init_from=resume --out_dir=out
+
+Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl.
+"""
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from configurator import Config, configure, one_line_errors, resolve_device
+from data.blocks import all_blocks, check_length, open_split, random_blocks
+from data.hub import local_path
+from data.prepare import get_tokenizer, replace_file
+from eval_ppl import block_nll, draw_orders, format_table, summarize, unigram_row
+from model import AOGPT, EMA, AOGPTConfig, config_from_checkpoint, load_checkpoint, model_from_checkpoint, sample_order, save_checkpoint
+from sample import write_samples
+
+# files
+out_dir = 'out'
+init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights only from a path or hf:OWNER/REPO/path.pt
+save_interval = 1000              # iterations between checkpoints; there is one at the end in any case
+# data
+dataset = 'pydocs'                # a folder of data_dir, made by data/prepare.py
+data_dir = 'data'
+# model
+block_size = 1024                 # positions
+n_layer = 12
+n_head = 12
+n_embd = 768
+n_cond = 128                      # width of the target position embedding that conditions AdaLN
+dropout = 0.0
+bias = True                       # in the linear layers of the blocks
+gate_init = 0.0                   # where the biases of the AdaLN gates start: 0 is the paper's, 1 learns faster in a short run
+# batch
+batch_size = 16                   # sequences of a micro-batch
+gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
+l2r_ratio = 0.1                   # share of the sequences that are read left to right; the others in a uniform random order
+# optimizer
+optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
+max_iters = 100000                # updates
+learning_rate = 6e-4              # AdamW's peak, reached after warmup_iters
+muon_learning_rate = 0.02         # Muon's peak
+min_lr = 6e-5                     # AdamW's end of the cosine at lr_decay_iters; Muon's falls in the same ratio
+warmup_iters = 2000
+lr_decay_iters = 0                # 0 is max_iters
+weight_decay = 0.05               # on matrices only
+beta1 = 0.9
+beta2 = 0.95
+grad_clip = 1.0                   # norm of all gradients together; 0 is off
+ema_decay = 0.9999                # per update, after min(ema_decay, (1 + n) / (10 + n))
+# watching
+eval_interval = 1000              # iterations between validations of the EMA weights
+eval_iters = 32                   # batches of a validation, a fixed set of blocks and orders
+log_interval = 10
+wandb_log = False
+wandb_project = 'ao-gpt'
+wandb_run_name = ''               # '' is out_dir
+# system
+seed = 1337                       # with iteration and micro-batch it fixes every random number
+device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', ...
+dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
+compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
+
+SHAPE = ('block_size', 'n_layer', 'n_head', 'n_embd', 'n_cond', 'bias', 'gate_init')   # a checkpoint fixes these
+
+
+def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
+    """Learning rate of update `it` (from 0): linear warm-up to learning_rate, then cosine to min_lr at lr_decay_iters."""
+    if it < warmup_iters:
+        return learning_rate * (it + 1) / (warmup_iters + 1)
+    progress = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
+    return min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (learning_rate - min_lr)
+
+
+def step_seed(seed, it, micro):
+    """One number of (seed, iteration, micro-batch of the global batch); all randomness of a micro-batch starts from it."""
+    return int(np.random.SeedSequence((seed, it, micro)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
+    """A list of torch optimizers; every parameter group carries its `peak_lr`. Weight decay on matrices only, and Muon, where
+    asked for, on the matrices of attention and MLP."""
+    if optimizer not in ('adamw', 'muon'):
+        raise ValueError(f"optimizer must be 'adamw' or 'muon', got {optimizer!r}")
+    hidden = {n: p for n, p in model.named_parameters() if optimizer == 'muon' and p.dim() == 2 and ('.attn.' in n or '.mlp.' in n)}
+    rest = [p for n, p in model.named_parameters() if n not in hidden]
+    groups = [{'params': [p for p in rest if p.dim() >= 2], 'weight_decay': weight_decay},
+              {'params': [p for p in rest if p.dim() < 2], 'weight_decay': 0.0}]
+    optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
+    if hidden:
+        optimizers.append(torch.optim.Muon(hidden.values(), lr=muon_learning_rate, weight_decay=weight_decay))
+    for o in optimizers:
+        for group in o.param_groups:
+            group['peak_lr'] = group['lr']
+    return optimizers
+
+
+def resolve_compile(compile, device, flops, max_iters):
+    """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
+    cuda = device.type == 'cuda'
+    tool = shutil.which('g++') or shutil.which('clang++') or (os.environ.get('CXX') if not cuda else None)
+    if compile is False or compile is True and (cuda or tool):
+        return compile, 'as asked'
+    if compile is True:
+        raise ValueError('compile=True needs a C++ compiler (g++ or clang++), none was found: install one or use --compile=False')
+    if compile != 'auto':
+        raise ValueError(f"compile must be 'auto', True or False, got {compile!r}")
+    if not cuda and not tool:
+        return False, 'no C++ compiler'
+    long = max_iters >= 2000 if cuda else flops > 1e14
+    return long, 'a long run' if long else 'the run is too short to pay for it'
+
+
+def check_options(c, world_size):
+    """Everything about the options that can be known before data, model and device are touched."""
+    for name in ('batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval', 'save_interval'):
+        if c[name] < 1:
+            raise ValueError(f'{name} must be at least 1, got {c[name]}')
+    for name in ('max_iters', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed'):
+        if c[name] < 0:
+            raise ValueError(f'{name} must be at least 0, got {c[name]}')
+    for name in ('learning_rate', 'muon_learning_rate'):
+        if not c[name] > 0:
+            raise ValueError(f'{name} must be above 0, got {c[name]}')
+    if not 0 <= c.l2r_ratio <= 1:
+        raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
+    if c.gradient_accumulation_steps % world_size:
+        raise ValueError('gradient_accumulation_steps must be a multiple of the number of processes, '
+                         f'got {c.gradient_accumulation_steps} and {world_size}')
+
+
+def start_checkpoint(config):
+    """(checkpoint to start from or None, the run's options). A resumed run has the options of its checkpoint, resolved values
+    included, overridden by those given now; the model's shape is the checkpoint's."""
+    if config.init_from == 'scratch':
+        return None, config
+    resume = config.init_from == 'resume'
+    checkpoint = load_checkpoint(os.path.join(config.out_dir, 'ckpt.pt') if resume else local_path(config.init_from))
+    if resume and not {'config', 'optimizer', 'iter_num', 'ema_model'} <= checkpoint.keys():
+        raise ValueError(f'{config.out_dir}/ckpt.pt holds weights only: start from them with --init_from={config.out_dir}/ckpt.pt')
+    args = config_from_checkpoint(checkpoint)
+    for name in SHAPE:
+        if name in config.given and config[name] != getattr(args, name):
+            raise ValueError(f'{name}={config[name]} contradicts the checkpoint, which has {getattr(args, name)}: leave it out')
+    saved = {k: v for k, v in checkpoint['config'].items() if k in config} if resume else {}
+    shape = {name: getattr(args, name) for name in SHAPE}
+    return checkpoint, Config(config | saved | {k: config[k] for k in config.given} | shape | {'out_dir': config.out_dir})
+
+
+def start_processes(config):
+    """(rank, world_size, device, dtype) of this process, alone or one of torchrun's."""
+    rank, world_size = int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
+    check_options(config, world_size)
+    own = world_size > 1 and config.device in ('auto', 'cuda') and torch.cuda.is_available()
+    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else config.device, config.dtype)
+    if own:
+        torch.cuda.set_device(device)
+    if world_size > 1:
+        dist.init_process_group('nccl' if own else 'gloo')
+    return rank, world_size, torch.device(device), dtype
+
+
+def load_data(config, rank, world_size):
+    """(train tokens, validation blocks (n, N), tokenizer); rank 0 makes a set that needs no source."""
+    for turn in (True, False):
+        if turn == (rank == 0):
+            train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
+            val_tokens, _ = open_split(config.data_dir, config.dataset, 'val')
+        if world_size > 1:
+            dist.barrier()
+    for split, tokens in (('train', train_tokens), ('val', val_tokens)):
+        check_length(tokens, config.block_size, f'{config.dataset}/{split}')
+    return train_tokens, all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size), get_tokenizer(meta['tokenizer'])
+
+
+def start_model(config, checkpoint, n_tokens, device):
+    """The model to train: new, with the vocabulary padded to a multiple of 64, or that of the checkpoint."""
+    if checkpoint is None:
+        torch.manual_seed(config.seed)
+        args = AOGPTConfig(vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens, dropout=config.dropout,
+                           **{name: config[name] for name in SHAPE})
+        return AOGPT(args).to(device)
+    checkpoint['model_args']['dropout'] = config.dropout
+    raw = config.init_from == 'resume' or 'ema_model' not in checkpoint
+    model = model_from_checkpoint(checkpoint, 'raw' if raw else 'ema', device)
+    if (model.config.n_tokens or model.config.vocab_size) != n_tokens:
+        raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint '
+                         f'{model.config.n_tokens or model.config.vocab_size}: it was trained with another tokenizer')
+    return model
+
+
+def resume(checkpoint, optimizers, ema, config):
+    """Put the state of the checkpoint into optimizers and EMA; returns its iteration."""
+    if len(checkpoint['optimizer']) != len(optimizers):
+        raise ValueError(f"optimizer={config.optimizer} contradicts the checkpoint's {checkpoint['config']['optimizer']}")
+    for o, state in zip(optimizers, checkpoint['optimizer']):
+        now = [(group['peak_lr'], group['weight_decay']) for group in o.param_groups]
+        o.load_state_dict(state)
+        for group, (peak_lr, decay) in zip(o.param_groups, now):
+            group.update(peak_lr=peak_lr, weight_decay=decay)   # what is asked for now holds
+    ema.model.load_state_dict(model_from_checkpoint(checkpoint, 'ema').state_dict())
+    ema.n_updates = checkpoint['ema_model']['num_updates']
+    return checkpoint['iter_num']
+
+
+def keep_old_run(out_dir):
+    """A new run into a used folder moves the old checkpoint and log aside instead of overwriting them."""
+    for name, old in (('ckpt.pt', 'ckpt.old.pt'), ('log.jsonl', 'log.old.jsonl')):
+        if os.path.exists(os.path.join(out_dir, name)):
+            os.replace(os.path.join(out_dir, name), os.path.join(out_dir, old))
+            print(f'{out_dir}/{name} of an earlier run is now {old}')
+
+
+def cut_log(path, iter_num):
+    """Drop what an interrupted run logged after the checkpoint it resumes from."""
+    if os.path.exists(path):
+        with open(path) as f:
+            lines = [line for line in f if line.endswith('\n') and json.loads(line)['iter'] <= iter_num]
+        replace_file(path, lambda f: f.write(''.join(lines).encode()))
+
+
+def add_gradients(run_model, tokens, micros, it, device, config):
+    """Backward passes of this process's micro-batches of update `it`; returns their mean loss, on the device, in nats per token."""
+    total = torch.zeros((), device=device)
+    for micro in micros:
+        torch.manual_seed(step_seed(config.seed, it, micro))
+        idx = random_blocks(tokens, config.batch_size, config.block_size).to(device)
+        order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device)
+        waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
+        with run_model.no_sync() if waits else nullcontext():
+            with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype == 'bfloat16'):
+                loss = run_model(idx, order).mean() / len(micros)
+            loss.backward()
+        total += loss.detach()
+    return total
+
+
+def validate(model, blocks, batch_size, dtype, rank, world_size):
+    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under their fixed random order and left to right."""
+    result = {}
+    for kind in ('any', 'l2r'):
+        orders, = draw_orders(*blocks.shape, kind)
+        nats = torch.zeros(len(blocks), dtype=torch.float64)
+        nats[rank::world_size] = block_nll(model, blocks[rank::world_size], orders[rank::world_size], batch_size, dtype)
+        if world_size > 1:
+            nats = nats.to(model.lm_head.weight.device)
+            dist.all_reduce(nats)
+        result[kind] = nats.cpu()
+    return result
+
+
+def main(config):
+    checkpoint, config = start_checkpoint(config)
+    rank, world_size, device, dtype = start_processes(config)
+    master = rank == 0
+    train_tokens, val_blocks, tokenizer = load_data(config, rank, world_size)
+    model = start_model(config, checkpoint, tokenizer.n_tokens, device).train()
+    optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,
+                                 (config.beta1, config.beta2))
+    ema = EMA(model, config.ema_decay)
+    iter_num = resume(checkpoint, optimizers, ema, config) if config.init_from == 'resume' else 0
+    del checkpoint
+    tokens_per_iter = config.batch_size * config.gradient_accumulation_steps * config.block_size
+    flops = 6 * model.n_parameters() * tokens_per_iter * config.max_iters / world_size
+    compiled, why = resolve_compile(config.compile, device, flops, config.max_iters)
+    config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
+    run_model = torch.compile(model) if compiled else model
+    if world_size > 1:
+        run_model = DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None)
+
+    log_path, ckpt_path = os.path.join(config.out_dir, 'log.jsonl'), os.path.join(config.out_dir, 'ckpt.pt')
+    if master:
+        os.makedirs(config.out_dir, exist_ok=True)
+        if config.init_from == 'resume':
+            cut_log(log_path, iter_num)
+        else:
+            keep_old_run(config.out_dir)
+        print(f'{model.n_parameters():,} parameters; {tokens_per_iter:,} tokens an update; {config.dataset}: {len(train_tokens):,} '
+              f'{tokenizer.name} tokens; validation on {len(val_blocks):,} blocks of {config.block_size}')
+        print(f'{world_size} x {device.type}, {torch.get_num_threads()} CPU threads each, {dtype}, compile={compiled} ({why})')
+        if config.wandb_log:
+            import wandb
+            wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, config=dict(config))
+
+    def save():
+        save_checkpoint(ckpt_path, model, ema, optimizer=[o.state_dict() for o in optimizers], iter_num=iter_num, config=dict(config),
+                        tokenizer=tokenizer.name)
+
+    micros = range(rank, config.gradient_accumulation_steps, world_size)   # of the global batch, those of this process
+    loss, val, shown = torch.zeros((), device=device), None, {}
+    clock, clock_iter = time.perf_counter(), iter_num
+    bar = tqdm(total=config.max_iters, initial=iter_num, unit='it', disable=not master, mininterval=0.5 if sys.stderr.isatty() else 30)
+    with open(log_path, 'a') if master else nullcontext() as log, bar:
+        while iter_num < config.max_iters:
+            lr = get_lr(iter_num, config.learning_rate, config.min_lr, config.warmup_iters, config.lr_decay_iters or config.max_iters)
+            for group in (g for o in optimizers for g in o.param_groups):
+                group['lr'] = group['peak_lr'] * lr / config.learning_rate
+            loss += add_gradients(run_model, train_tokens, micros, iter_num, device, config)
+            if config.grad_clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            for o in optimizers:
+                o.step()
+                o.zero_grad(set_to_none=True)
+            ema.update(model)
+            iter_num += 1
+            bar.update()
+
+            evaluating, saving, logging = (iter_num % interval == 0 or iter_num == config.max_iters
+                                           for interval in (config.eval_interval, config.save_interval, config.log_interval))
+            if not (evaluating or saving or logging):
+                continue
+            if world_size > 1:
+                dist.all_reduce(loss)
+            n_iters, seconds = iter_num - clock_iter, time.perf_counter() - clock
+            entry = {'iter': iter_num, 'loss': loss.item() / n_iters / world_size, 'lr': lr,
+                     'tokens_per_sec': round(n_iters * tokens_per_iter / seconds, 1)}
+            if not math.isfinite(entry['loss']):
+                raise ValueError(f'the loss is {entry["loss"]} at iteration {iter_num}, which is not saved: go on from the last '
+                                 'checkpoint with --init_from=resume and a lower learning rate')
+            if evaluating:
+                val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
+                entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
+            if master:
+                log.write(json.dumps(entry) + '\n')
+                log.flush()
+                if saving:
+                    save()
+                if config.wandb_log:
+                    wandb.log(entry, step=iter_num)
+                shown |= {k: f'{v:.3f}' for k, v in entry.items() if k == 'loss' or k.startswith('val_')}
+                bar.set_postfix({**shown, 'tok/s': f'{entry["tokens_per_sec"]:,.0f}'}, refresh=False)
+            loss.zero_()
+            clock, clock_iter = time.perf_counter(), iter_num
+    if val is None:   # nothing was left to train
+        val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
+    if master:
+        if not os.path.exists(ckpt_path):
+            save()
+        report(ema.model, val, val_blocks, tokenizer, config, ckpt_path)
+        if config.wandb_log:
+            wandb.finish()
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+def report(model, val, val_blocks, tokenizer, config, ckpt_path):
+    """What the run gave: a table, a sample in random order and one left to right, and the commands to go on with."""
+    n_bytes = int(tokenizer.n_bytes[val_blocks].sum())
+    rows = [summarize(name, val[kind], val_blocks, n_bytes) for kind, name in (('any', 'any order (bound)'), ('l2r', 'left to right'))]
+    print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram_row(val_blocks, n_bytes)])}')
+    for kind, title in (('random', 'in random order'), ('l2r', 'left to right')):
+        idx, _ = write_samples(model, [], config.block_size, kind, config.seed, 1)
+        print(f'\nwritten {title}\n{tokenizer.decode(idx[0].tolist())}')
+    print(f'\ngo on with\n  python sample.py --ckpt={ckpt_path}\n  python eval_ppl.py --ckpt={ckpt_path}')
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(configure(globals()))
