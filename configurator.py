@@ -172,3 +172,5 @@ def one_line_errors():
         yield
     except (ValueError, OSError) as e:
         sys.exit(f'error: {e}')
+    except KeyboardInterrupt:
+        sys.exit('interrupted')

@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from configurator import configure, one_line_errors, resolve_device
 from data.blocks import all_blocks, check_length, open_split, unigram_entropy
-from data.hub import local_path
-from data.prepare import TextFile, get_tokenizer, replace_file
-from model import load_checkpoint, model_from_checkpoint, sample_order
+from data.hub import open_checkpoint
+from data.prepare import TextFile, replace_file
+from model import model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -28,7 +28,7 @@ weights = 'ema'            # 'ema' or 'raw'
 # on what
 datasets = ''              # names of prepared sets or text files of your own, with commas; '' is what the checkpoint was trained on
 split = 'val'              # split of the prepared sets
-data_dir = 'data'
+data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
 estimates = 'l2r,any'      # l2r: exact, left to right; any: bound of the uniform random order
@@ -133,15 +133,15 @@ def main(config):
         raise ValueError('batch_size must be at least 1 and n_blocks at least 0 (0: all), '
                          f'got batch_size={config.batch_size}, n_blocks={config.n_blocks}')
     device, dtype = resolve_device(config.device, config.dtype)
-    checkpoint = load_checkpoint(local_path(config.ckpt))
-    tokenizer = get_tokenizer(checkpoint.get('tokenizer', 'gpt2'))
-    names = [n for n in (config.datasets or checkpoint.get('config', {}).get('dataset', '')).split(',') if n]
+    checkpoint, tokenizer = open_checkpoint(config.ckpt)
+    run = checkpoint.get('config', {})
+    names = [n for n in (config.datasets or run.get('dataset', '')).split(',') if n]
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     block_size = checkpoint['model_args']['block_size']
     sets = {}
     for name in names:   # all of them before the model: a missing one costs nothing
-        tokens = read_tokens(name, config.split, config.data_dir, tokenizer)
+        tokens = read_tokens(name, config.split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
         check_length(tokens, block_size, name)
         sets[name] = all_blocks(tokens, block_size, config.n_blocks)
     model = model_from_checkpoint(checkpoint, config.weights, device)

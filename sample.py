@@ -13,9 +13,9 @@ import torch
 from tqdm import tqdm
 
 from configurator import configure, one_line_errors, resolve_device
-from data.hub import local_path
-from data.prepare import get_tokenizer, replace_file
-from model import KVCache, load_checkpoint, model_from_checkpoint, sample_order
+from data.hub import open_checkpoint
+from data.prepare import replace_file
+from model import KVCache, model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'    # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -26,7 +26,7 @@ length = 0              # tokens of a sample, prompt included; 0 is the model's 
 n_samples = 2
 # how
 order = 'random'        # order of writing: 'random' or 'l2r'
-n_steps = 0             # forward passes; 0 is one token a step
+n_steps = 1024          # forward passes; as many as there are tokens or more is one token a step
 schedule = 'linear'     # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 temperature = 1.0       # 0 takes the most likely token
 top_k = 0               # keep the k most likely tokens; 0 keeps all
@@ -163,7 +163,7 @@ def schedule_ends(n_blanks, n_steps, schedule):
     return torch.tensor([e + [n] * (width - len(e)) for e, n in zip(ends, n_blanks)], dtype=torch.long).view(len(ends), width)
 
 
-def write_samples(model, prompt_ids, length, kind, seed, n_samples, n_steps=0, **how):
+def write_samples(model, prompt_ids, length, kind, seed, n_samples, n_steps, **how):
     """n_samples sequences (n_samples, length) that start with prompt_ids, and their trace; sample r depends on seed + r alone."""
     if not 0 < length <= model.config.block_size:
         raise ValueError(f'length must be 1 to block_size={model.config.block_size}, got {length}')
@@ -175,17 +175,16 @@ def write_samples(model, prompt_ids, length, kind, seed, n_samples, n_steps=0, *
     idx[known] = torch.tensor(list(prompt_ids) * n_samples, dtype=torch.long)
     orders = torch.cat([sample_order(1, length, kind, generator=torch.Generator().manual_seed(s)) for s in seeds])
     orders, n_known = blanks_last(known, orders)
-    return generate(model, idx.to(device), orders.to(device), n_known, n_steps or length, seeds=seeds, return_trace=True, **how)
+    return generate(model, idx.to(device), orders.to(device), n_known, n_steps, seeds=seeds, return_trace=True, **how)
 
 
 def main(config):
-    if config.n_steps < 0 or config.n_samples < 1 or config.length < 0:
-        raise ValueError('n_steps and n_samples must be at least 1 and length at least 0 (0 steps: one token a step), '
-                         f'got n_steps={config.n_steps}, n_samples={config.n_samples}, length={config.length}')
+    if config.n_samples < 1:
+        raise ValueError(f'n_samples must be at least 1, got {config.n_samples}')
+    unmask_schedule(1, config.n_steps, config.schedule)
     check_drawing(config.temperature, config.top_k, config.top_p)
     device, dtype = resolve_device(config.device, config.dtype)
-    checkpoint = load_checkpoint(local_path(config.ckpt))
-    tokenizer = get_tokenizer(checkpoint.get('tokenizer', 'gpt2'))
+    checkpoint, tokenizer = open_checkpoint(config.ckpt)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     length = config.length or model.config.block_size
     start = time.perf_counter()

@@ -112,15 +112,15 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 def resolve_compile(compile, device, flops, max_iters):
     """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
+    if compile not in ('auto', True, False):
+        raise ValueError(f"compile must be 'auto', True or False, got {compile!r}")
     cuda = device.type == 'cuda'
-    tool = shutil.which('g++') or shutil.which('clang++') or (os.environ.get('CXX') if not cuda else None)
-    if compile is False or compile is True and (cuda or tool):
-        return compile, 'as asked'
-    if compile is True:
+    compiler = cuda or shutil.which('g++') or shutil.which('clang++')
+    if compile is True and not compiler:
         raise ValueError('compile=True needs a C++ compiler (g++ or clang++), none was found: install one or use --compile=False')
     if compile != 'auto':
-        raise ValueError(f"compile must be 'auto', True or False, got {compile!r}")
-    if not cuda and not tool:
+        return compile, 'as asked'
+    if not compiler:
         return False, 'no C++ compiler'
     long = max_iters >= 2000 if cuda else flops > 1e14
     return long, 'a long run' if long else 'the run is too short to pay for it'
@@ -364,7 +364,7 @@ def report(model, val, val_blocks, tokenizer, config, ckpt_path):
     rows = [summarize(name, val[kind], val_blocks, n_bytes) for kind, name in (('any', 'any order (bound)'), ('l2r', 'left to right'))]
     print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram_row(val_blocks, n_bytes)])}')
     for kind, title in (('random', 'in random order'), ('l2r', 'left to right')):
-        idx, _ = write_samples(model, [], config.block_size, kind, config.seed, 1)
+        idx, _ = write_samples(model, [], config.block_size, kind, config.seed, 1, config.block_size)
         print(f'\nwritten {title}\n{tokenizer.decode(idx[0].tolist())}')
     print(f'\ngo on with\n  python sample.py --ckpt={ckpt_path}\n  python eval_ppl.py --ckpt={ckpt_path}')
 

@@ -1,4 +1,6 @@
-"""Checkpoints named hf:REPO/path.pt come from the Hugging Face hub, into its cache."""
+"""Where a checkpoint comes from: a path, or hf:OWNER/REPO/path.pt on the Hugging Face hub."""
+from data.prepare import TOKENIZERS, get_tokenizer
+from model import config_from_checkpoint, load_checkpoint
 
 
 def local_path(name):
@@ -16,3 +18,13 @@ def local_path(name):
     except Exception as e:   # many classes: no network, no such repository, no such file
         raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
                          'or download the file and give its path') from None
+
+
+def open_checkpoint(name):
+    """(checkpoint dict, its tokenizer) of a name; files that do not say, as the published ones, have GPT-2's."""
+    checkpoint = load_checkpoint(local_path(name))
+    config, tokenizer = config_from_checkpoint(checkpoint), checkpoint.get('tokenizer', 'gpt2')
+    have, want = config.n_tokens or config.vocab_size, TOKENIZERS[tokenizer].n_tokens
+    if have != want:
+        raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: it was trained with another tokenizer')
+    return checkpoint, get_tokenizer(tokenizer)

@@ -74,7 +74,7 @@ def ckpt(tmp_path):
     (tmp_path / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
     prepare('text', tmp_path / 'data', name='words', source=str(tmp_path / 'words.txt'), tokenizer='bytes')
     model = make_model(block_size=16, vocab_size=320, n_tokens=257).float()
-    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', iter_num=7, config={'dataset': 'words'})
+    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', iter_num=7, config={'dataset': 'words', 'data_dir': 'data'})
     return tmp_path / 'ckpt.pt'
 
 

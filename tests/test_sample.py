@@ -183,9 +183,10 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
 
 
 @pytest.mark.parametrize('args, said', [
-    (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=-1'], 'n_steps'), (['--length=33'], 'length'),
-    (['--order=up'], 'order'), (['--schedule=square'], 'schedule'), (['--tempratur=1'], "'temperature'"), (['--device=cuda:99'], 'device'),
-    (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'), (['--prompt=' + 'x' * 33], 'prompt')])
+    (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'), (['--n_samples=0'], 'n_samples'),
+    (['--length=-1'], 'length'), (['--length=33'], 'length'), (['--order=up'], 'order'), (['--schedule=square'], 'schedule'),
+    (['--tempratur=1'], "'temperature'"), (['--device=cuda:99'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
+    ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--prompt=' + 'x' * 33], 'prompt')])
 def test_wrong_input_is_one_line(ckpt, capsys, args, said):
     import sample
     from configurator import configure, one_line_errors
