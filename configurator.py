@@ -92,7 +92,7 @@ def read_config_file(path, known):
             case ast.Name(id=name) if name in known:
                 return known[name]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand)
+                return value(ast.BinOp(ast.Constant(0), ast.Sub(), operand, lineno=node.lineno))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 try:
                     return OPERATORS[type(op)](value(left), value(right))
@@ -144,9 +144,11 @@ def resolve_device(device, dtype):
     the processor or GPU computes in it. Raises ValueError for a device that is not there."""
     if device == 'auto':
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda'):
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
     try:
         torch.empty(1, device=device)
-    except Exception as e:   # every backend has its own class of error
+    except Exception as e:   # not compiled in, no driver, no such index: each has its own class
         raise ValueError(f"device {device!r} is not there ({str(e).splitlines()[0][:80]}); use --device=cpu or leave 'auto'") from None
     if dtype == 'auto':
         has_bf16 = torch.cuda.is_bf16_supported(False) if torch.device(device).type == 'cuda' else cpu_has_bfloat16()
@@ -163,6 +165,12 @@ def cpu_has_bfloat16():
             return bool({'avx512_bf16', 'amx_bf16', 'bf16'} & set(f.read().split()))
     except OSError:
         return False
+
+
+def check_out(path):
+    """A result file must have a folder to go to before the work begins."""
+    if path and not os.path.isdir(os.path.dirname(path) or '.'):
+        raise ValueError(f'no folder {os.path.dirname(path)} for --out={path}: make it first')
 
 
 @contextlib.contextmanager

@@ -4,8 +4,8 @@ Likelihood of a text under a trained model: left to right, and the any-order bou
     python eval_ppl.py --ckpt=out/ckpt.pt
     python eval_ppl.py --ckpt=out/ckpt.pt --datasets=shakespeare,notes.txt --n_orders=4 --out=ppl.json
 
-A set is cut once into consecutive blocks of block_size, its tail dropped. Every block has its own orders, a function of the
-seed and its number alone, so that batch size changes nothing. Errors are standard errors over blocks.
+A set is cut once into consecutive blocks of block_size, its tail dropped. The orders of a block are a function of the seed and
+of its number among the blocks evaluated, so that batch size changes nothing. Errors are standard errors over blocks.
 """
 import itertools
 import json
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from configurator import configure, one_line_errors, resolve_device
-from data.blocks import all_blocks, check_length, open_split, unigram_entropy
+from configurator import check_out, configure, one_line_errors, resolve_device
+from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
 from data.prepare import TextFile, replace_file
-from model import model_from_checkpoint, sample_order
+from model import config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -47,10 +47,10 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None):
     device, sums = model.lm_head.weight.device, []
     for idx, order in zip(blocks.split(batch_size), orders.split(batch_size)):
         with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-            sums.append(model(idx.to(device), order.to(device)).double().sum(-1).cpu())
+            sums.append(model(idx.to(device), order.to(device)).double().sum(-1))
         if bar is not None:
             bar.update(len(idx))
-    return torch.cat(sums) if sums else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(sums).cpu() if sums else torch.zeros(0, dtype=torch.float64)
 
 
 def draw_orders(n_blocks, block_size, kind, n_orders=1, seed=0):
@@ -59,11 +59,11 @@ def draw_orders(n_blocks, block_size, kind, n_orders=1, seed=0):
         raise ValueError(f"an estimate must be 'l2r' or 'any', got {kind!r}")
     if n_orders < 1:
         raise ValueError(f'n_orders must be at least 1, got {n_orders}')
-    generator = torch.Generator().manual_seed(seed)
-    return [sample_order(n_blocks, block_size, 'l2r' if kind == 'l2r' else 'random', generator=generator)
-            for _ in range(1 if kind == 'l2r' else n_orders)]
+    return [sample_order(n_blocks, block_size, 'l2r' if kind == 'l2r' else 'random',
+                         generator=torch.Generator().manual_seed(derive_seed(seed, k))) for k in range(1 if kind == 'l2r' else n_orders)]
 
 
+@torch.inference_mode()
 def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     """log p(x_{order_i} | prefix) under n_contexts orders of the prefix order[:, :i]                          (AO eq. of p_ens)
 
@@ -90,19 +90,22 @@ def ensemble_nll(logprobs):
 def summarize(name, nats, blocks, n_bytes):
     """One row of the table from nats (n,), the float64 total of every block: nats are summed, tokens counted, divided once."""
     stderr = float(nats.std()) / len(nats) ** 0.5 / blocks.size(1) if len(nats) > 1 else None   # one block has no error to tell
-    return table_row(name, float(nats.sum()) / blocks.numel(), stderr, blocks, n_bytes)
+    return table_row(name, float(nats.sum()) / blocks.numel(), stderr, len(blocks), blocks.numel(), n_bytes)
 
 
-def unigram_row(blocks, n_bytes):
-    """The line to beat: the entropy of the blocks' own token frequencies, as a row of the table."""
-    return table_row('unigram entropy', unigram_entropy(blocks), 0.0, blocks, n_bytes)
+def unigram_row(tokens, tokenizer, block_size):
+    """The line that any use of context beats: the entropy of the token frequencies of the whole set, as a row of the table."""
+    counts = token_counts(tokens, tokenizer.n_tokens)
+    p = counts[counts > 0] / counts.sum()
+    nats = float(-(p * np.log(p)).sum())
+    return table_row('unigram entropy', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
 
 
-def table_row(name, nats, stderr, blocks, n_bytes):
-    perplexity = math.exp(nats)
+def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
+    perplexity = math.exp(nats) if nats < 700 else math.inf
     return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity,
-            'perplexity_stderr': stderr and perplexity * stderr, 'bits_per_byte': nats * blocks.numel() / n_bytes / math.log(2),
-            'blocks': len(blocks), 'tokens': blocks.numel(), 'bytes': n_bytes}
+            'perplexity_stderr': stderr and perplexity * stderr, 'bits_per_byte': nats * n_tokens / n_bytes / math.log(2),
+            'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
 
 
 def format_table(rows):
@@ -118,7 +121,7 @@ def format_table(rows):
 def read_tokens(name, split, data_dir, tokenizer):
     """Tokens of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
     if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
-        return np.concatenate([np.append(ids, tokenizer.eos) for ids in map(tokenizer.encode, TextFile(name))])
+        return np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
     tokens, meta = open_split(data_dir, name, split)
     if meta['tokenizer'] != tokenizer.name:
         raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens")
@@ -132,18 +135,20 @@ def main(config):
     if config.batch_size < 1 or config.n_blocks < 0:
         raise ValueError('batch_size must be at least 1 and n_blocks at least 0 (0: all), '
                          f'got batch_size={config.batch_size}, n_blocks={config.n_blocks}')
-    device, dtype = resolve_device(config.device, config.dtype)
+    check_out(config.out)
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     run = checkpoint.get('config', {})
     names = [n for n in (config.datasets or run.get('dataset', '')).split(',') if n]
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
-    block_size = checkpoint['model_args']['block_size']
-    sets = {}
+    block_size = config_from_checkpoint(checkpoint).block_size
+    sets, lines = {}, {}
     for name in names:   # all of them before the model: a missing one costs nothing
         tokens = read_tokens(name, config.split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
         check_length(tokens, block_size, name)
         sets[name] = all_blocks(tokens, block_size, config.n_blocks)
+        lines[name] = unigram_row(tokens, tokenizer, block_size)
+    device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters; "
           f'blocks of {block_size} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}')
@@ -154,8 +159,8 @@ def main(config):
             nats = torch.stack([block_nll(model, blocks, o, config.batch_size, dtype, bar) for o in orders]).mean(0)
         label = 'left to right' if kind == 'l2r' else f'any order ({config.n_orders} a block)'
         results.append({'dataset': name, **summarize(label, nats, blocks, int(tokenizer.n_bytes[blocks].sum()))})
-    for name, blocks in sets.items():
-        rows = [r for r in results if r['dataset'] == name] + [unigram_row(blocks, int(tokenizer.n_bytes[blocks].sum()))]
+    for name in sets:
+        rows = [r for r in results if r['dataset'] == name] + [lines[name]]
         print(f'\n{name}' + ('' if os.path.isfile(name) else f' ({config.split})') + f'\n{format_table(rows)}')
     if config.out:
         result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'results': results}

@@ -12,10 +12,10 @@ import time
 import torch
 from tqdm import tqdm
 
-from configurator import configure, one_line_errors, resolve_device
+from configurator import check_out, configure, one_line_errors, resolve_device
 from data.hub import open_checkpoint
 from data.prepare import replace_file
-from model import KVCache, model_from_checkpoint, sample_order
+from model import KVCache, derive_seed, model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'    # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -74,7 +74,8 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
     check_drawing(temperature, top_k, top_p)
     if temperature == 0:
         return logits.argmax(-1)
-    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature                          # at most 0: any temperature is safe
     if 0 < top_k < logits.size(-1):
         values, kept = logits.topk(top_k)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
@@ -91,6 +92,11 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
     return torch.searchsorted(cdf, u, right=True).squeeze(-1)
 
 
+def stream(seed, name):
+    """The random numbers of one purpose of one sample: its order and its tokens must not be drawn from the same ones."""
+    return torch.Generator().manual_seed(derive_seed(int(seed), name))
+
+
 def blanks_last(known, order):
     """Turn `order` (B, N) into one that visits the positions of known (B, N) bool left to right first, then the blanks as in
     `order`; returns (order, n_known (B,) on the host)."""
@@ -100,8 +106,8 @@ def blanks_last(known, order):
 
 
 @torch.inference_mode()
-def generate(model, idx, order, n_known, n_steps, schedule='linear', temperature=1.0, top_k=0, top_p=1.0, use_cache=True,
-             generator=None, seeds=None, return_trace=False, on_step=None):
+def generate(model, idx, order, n_known, n_steps, policy='given', schedule='linear', temperature=1.0, top_k=0, top_p=1.0,
+             use_cache=True, generator=None, seeds=None, return_trace=False, on_step=None):
     """Fill the blanks of idx, in the order of `order`, in n_steps forward passes.
 
     The tokens of one step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)       (AO Lemma 1)
@@ -109,14 +115,18 @@ def generate(model, idx, order, n_known, n_steps, schedule='linear', temperature
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     n_steps   forward passes, at least 1; more than there are blanks is one token a pass
+    policy    'given': the blanks are revealed as `order` has them
     schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (then n_steps is not used)
-    seeds     (B,) ints: a row's draws depend on its seed alone, not on the batch or the schedule; else `generator` draws
+    seeds     (B,) ints: a row's draws depend on its seed alone (one uniform number a position), not on batch or schedule;
+              without them `generator` draws
     on_step   called after each step with (steps done, steps in all, idx)
     returns idx (B, N), and with return_trace a dict of (B, N): `order`; `step` (natural order, from 0; -1 for the prompt);
               `logprob` (natural order, nats, 0 for the prompt) of each drawn token under the untempered model
     """
     B, N = order.shape
     check_drawing(temperature, top_k, top_p)
+    if policy != 'given':
+        raise ValueError(f"policy must be 'given', got {policy!r}")
     if idx.shape != order.shape:
         raise ValueError(f'order must visit every position of idx, got {tuple(order.shape)} for {tuple(idx.shape)}')
     device, n_tokens = idx.device, model.config.n_tokens or model.config.vocab_size
@@ -125,7 +135,7 @@ def generate(model, idx, order, n_known, n_steps, schedule='linear', temperature
     if seeds is None:
         u = torch.rand(B, N, dtype=torch.float64, device=device, generator=generator)
     else:
-        u = torch.stack([torch.rand(N, dtype=torch.float64, generator=torch.Generator().manual_seed(int(s))) for s in seeds]).to(device)
+        u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     cache = None
     if use_cache:
         autocast = torch.is_autocast_enabled(device.type)
@@ -173,7 +183,7 @@ def write_samples(model, prompt_ids, length, kind, seed, n_samples, n_steps, **h
     known = (torch.arange(length) < len(prompt_ids)).expand(n_samples, length)
     idx = torch.zeros(n_samples, length, dtype=torch.long)
     idx[known] = torch.tensor(list(prompt_ids) * n_samples, dtype=torch.long)
-    orders = torch.cat([sample_order(1, length, kind, generator=torch.Generator().manual_seed(s)) for s in seeds])
+    orders = torch.cat([sample_order(1, length, kind, generator=stream(s, 'order')) for s in seeds])
     orders, n_known = blanks_last(known, orders)
     return generate(model, idx.to(device), orders.to(device), n_known, n_steps, seeds=seeds, return_trace=True, **how)
 
@@ -183,8 +193,9 @@ def main(config):
         raise ValueError(f'n_samples must be at least 1, got {config.n_samples}')
     unmask_schedule(1, config.n_steps, config.schedule)
     check_drawing(config.temperature, config.top_k, config.top_p)
-    device, dtype = resolve_device(config.device, config.dtype)
+    check_out(config.out)
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
+    device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     length = config.length or model.config.block_size
     start = time.perf_counter()

@@ -16,7 +16,6 @@ import sys
 import time
 from contextlib import nullcontext
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -27,7 +26,17 @@ from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer, replace_file
 from eval_ppl import block_nll, draw_orders, format_table, summarize, unigram_row
-from model import AOGPT, EMA, AOGPTConfig, config_from_checkpoint, load_checkpoint, model_from_checkpoint, sample_order, save_checkpoint
+from model import (
+    AOGPT,
+    EMA,
+    AOGPTConfig,
+    config_from_checkpoint,
+    derive_seed,
+    load_checkpoint,
+    model_from_checkpoint,
+    sample_order,
+    save_checkpoint,
+)
 from sample import write_samples
 
 # files
@@ -87,16 +96,9 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
     return min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (learning_rate - min_lr)
 
 
-def step_seed(seed, it, micro):
-    """One number of (seed, iteration, micro-batch of the global batch); all randomness of a micro-batch starts from it."""
-    return int(np.random.SeedSequence((seed, it, micro)).generate_state(1, np.uint64)[0] >> 1)
-
-
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
     """A list of torch optimizers; every parameter group carries its `peak_lr`. Weight decay on matrices only, and Muon, where
     asked for, on the matrices of attention and MLP."""
-    if optimizer not in ('adamw', 'muon'):
-        raise ValueError(f"optimizer must be 'adamw' or 'muon', got {optimizer!r}")
     hidden = {n: p for n, p in model.named_parameters() if optimizer == 'muon' and p.dim() == 2 and ('.attn.' in n or '.mlp.' in n)}
     rest = [p for n, p in model.named_parameters() if n not in hidden]
     groups = [{'params': [p for p in rest if p.dim() >= 2], 'weight_decay': weight_decay},
@@ -112,8 +114,6 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 def resolve_compile(compile, device, flops, max_iters):
     """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
-    if compile not in ('auto', True, False):
-        raise ValueError(f"compile must be 'auto', True or False, got {compile!r}")
     cuda = device.type == 'cuda'
     compiler = cuda or shutil.which('g++') or shutil.which('clang++')
     if compile is True and not compiler:
@@ -137,8 +137,11 @@ def check_options(c, world_size):
     for name in ('learning_rate', 'muon_learning_rate'):
         if not c[name] > 0:
             raise ValueError(f'{name} must be above 0, got {c[name]}')
-    if not 0 <= c.l2r_ratio <= 1:
-        raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
+    if not 0 <= c.l2r_ratio <= 1 or not 0 <= c.ema_decay < 1:
+        raise ValueError(f'l2r_ratio must be 0 to 1 and ema_decay 0 to below 1, got {c.l2r_ratio} and {c.ema_decay}')
+    for name, values in (('optimizer', ('adamw', 'muon')), ('compile', ('auto', True, False)), ('dtype', ('auto', 'float32', 'bfloat16'))):
+        if c[name] not in values:
+            raise ValueError(f'{name} must be one of {", ".join(map(repr, values))}, got {c[name]!r}')
     if c.gradient_accumulation_steps % world_size:
         raise ValueError('gradient_accumulation_steps must be a multiple of the number of processes, '
                          f'got {c.gradient_accumulation_steps} and {world_size}')
@@ -151,7 +154,7 @@ def start_checkpoint(config):
         return None, config
     resume = config.init_from == 'resume'
     checkpoint = load_checkpoint(os.path.join(config.out_dir, 'ckpt.pt') if resume else local_path(config.init_from))
-    if resume and not {'config', 'optimizer', 'iter_num', 'ema_model'} <= checkpoint.keys():
+    if resume and not ({'config', 'iter_num', 'ema_model'} <= checkpoint.keys() and isinstance(checkpoint.get('optimizer'), list)):
         raise ValueError(f'{config.out_dir}/ckpt.pt holds weights only: start from them with --init_from={config.out_dir}/ckpt.pt')
     args = config_from_checkpoint(checkpoint)
     for name in SHAPE:
@@ -176,7 +179,7 @@ def start_processes(config):
 
 
 def load_data(config, rank, world_size):
-    """(train tokens, validation blocks (n, N), tokenizer); rank 0 makes a set that needs no source."""
+    """(train tokens, validation tokens, tokenizer); rank 0 makes a set that needs no source."""
     for turn in (True, False):
         if turn == (rank == 0):
             train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
@@ -185,13 +188,13 @@ def load_data(config, rank, world_size):
             dist.barrier()
     for split, tokens in (('train', train_tokens), ('val', val_tokens)):
         check_length(tokens, config.block_size, f'{config.dataset}/{split}')
-    return train_tokens, all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size), get_tokenizer(meta['tokenizer'])
+    return train_tokens, val_tokens, get_tokenizer(meta['tokenizer'])
 
 
 def start_model(config, checkpoint, n_tokens, device):
     """The model to train: new, with the vocabulary padded to a multiple of 64, or that of the checkpoint."""
     if checkpoint is None:
-        torch.manual_seed(config.seed)
+        torch.manual_seed(derive_seed(config.seed))
         args = AOGPTConfig(vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens, dropout=config.dropout,
                            **{name: config[name] for name in SHAPE})
         return AOGPT(args).to(device)
@@ -209,10 +212,10 @@ def resume(checkpoint, optimizers, ema, config):
     if len(checkpoint['optimizer']) != len(optimizers):
         raise ValueError(f"optimizer={config.optimizer} contradicts the checkpoint's {checkpoint['config']['optimizer']}")
     for o, state in zip(optimizers, checkpoint['optimizer']):
-        now = [(group['peak_lr'], group['weight_decay']) for group in o.param_groups]
+        now = [{k: v for k, v in group.items() if k != 'params'} for group in o.param_groups]
         o.load_state_dict(state)
-        for group, (peak_lr, decay) in zip(o.param_groups, now):
-            group.update(peak_lr=peak_lr, weight_decay=decay)   # what is asked for now holds
+        for group, options in zip(o.param_groups, now):
+            group.update(options)   # the state is the checkpoint's, the options are the run's
     ema.model.load_state_dict(model_from_checkpoint(checkpoint, 'ema').state_dict())
     ema.n_updates = checkpoint['ema_model']['num_updates']
     return checkpoint['iter_num']
@@ -220,17 +223,24 @@ def resume(checkpoint, optimizers, ema, config):
 
 def keep_old_run(out_dir):
     """A new run into a used folder moves the old checkpoint and log aside instead of overwriting them."""
-    for name, old in (('ckpt.pt', 'ckpt.old.pt'), ('log.jsonl', 'log.old.jsonl')):
-        if os.path.exists(os.path.join(out_dir, name)):
-            os.replace(os.path.join(out_dir, name), os.path.join(out_dir, old))
-            print(f'{out_dir}/{name} of an earlier run is now {old}')
+    n = 1
+    while any(os.path.exists(os.path.join(out_dir, f'{name}.old-{n}')) for name in ('ckpt.pt', 'log.jsonl')):
+        n += 1
+    for path in (os.path.join(out_dir, name) for name in ('ckpt.pt', 'log.jsonl')):
+        if os.path.exists(path):
+            os.replace(path, f'{path}.old-{n}')
+            print(f'{path} of an earlier run is now {path}.old-{n}')
 
 
 def cut_log(path, iter_num):
-    """Drop what an interrupted run logged after the checkpoint it resumes from."""
+    """Drop what an interrupted run logged after the checkpoint it resumes from; its last line may be half written."""
     if os.path.exists(path):
         with open(path) as f:
-            lines = [line for line in f if line.endswith('\n') and json.loads(line)['iter'] <= iter_num]
+            lines = [line for line in f if line.endswith('\n')]
+        try:
+            lines = [line for line in lines if json.loads(line)['iter'] <= iter_num]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f'{path} has a line that is no log entry: move it away to resume') from None
         replace_file(path, lambda f: f.write(''.join(lines).encode()))
 
 
@@ -238,8 +248,9 @@ def add_gradients(run_model, tokens, micros, it, device, config):
     """Backward passes of this process's micro-batches of update `it`; returns their mean loss, on the device, in nats per token."""
     total = torch.zeros((), device=device)
     for micro in micros:
-        torch.manual_seed(step_seed(config.seed, it, micro))
-        idx = random_blocks(tokens, config.batch_size, config.block_size).to(device)
+        torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
+        idx = random_blocks(tokens, config.batch_size, config.block_size)
+        idx = idx.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else idx
         order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device)
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
@@ -268,7 +279,8 @@ def main(config):
     checkpoint, config = start_checkpoint(config)
     rank, world_size, device, dtype = start_processes(config)
     master = rank == 0
-    train_tokens, val_blocks, tokenizer = load_data(config, rank, world_size)
+    train_tokens, val_tokens, tokenizer = load_data(config, rank, world_size)
+    val_blocks = all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size)
     model = start_model(config, checkpoint, tokenizer.n_tokens, device).train()
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,
                                  (config.beta1, config.beta2))
@@ -329,9 +341,10 @@ def main(config):
             n_iters, seconds = iter_num - clock_iter, time.perf_counter() - clock
             entry = {'iter': iter_num, 'loss': loss.item() / n_iters / world_size, 'lr': lr,
                      'tokens_per_sec': round(n_iters * tokens_per_iter / seconds, 1)}
-            if not math.isfinite(entry['loss']):
-                raise ValueError(f'the loss is {entry["loss"]} at iteration {iter_num}, which is not saved: go on from the last '
-                                 'checkpoint with --init_from=resume and a lower learning rate')
+            size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving else 0.0
+            if not math.isfinite(entry['loss'] + size):
+                raise ValueError(f'the loss is {entry["loss"]} and the norm of the weights {size} at iteration {iter_num}, which is not '
+                                 'saved: go on from the last checkpoint with --init_from=resume and a lower learning rate')
             if evaluating:
                 val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
                 entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
@@ -351,20 +364,22 @@ def main(config):
     if master:
         if not os.path.exists(ckpt_path):
             save()
-        report(ema.model, val, val_blocks, tokenizer, config, ckpt_path)
+        report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, ckpt_path)
         if config.wandb_log:
             wandb.finish()
     if world_size > 1:
+        del run_model            # DDP and the process group end together in all processes: gloo aborts otherwise, now and then
+        dist.barrier()
         dist.destroy_process_group()
 
 
-def report(model, val, val_blocks, tokenizer, config, ckpt_path):
+def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):
     """What the run gave: a table, a sample in random order and one left to right, and the commands to go on with."""
     n_bytes = int(tokenizer.n_bytes[val_blocks].sum())
     rows = [summarize(name, val[kind], val_blocks, n_bytes) for kind, name in (('any', 'any order (bound)'), ('l2r', 'left to right'))]
-    print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram_row(val_blocks, n_bytes)])}')
-    for kind, title in (('random', 'in random order'), ('l2r', 'left to right')):
-        idx, _ = write_samples(model, [], config.block_size, kind, config.seed, 1, config.block_size)
+    print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram])}')
+    for seed, (kind, title) in enumerate((('random', 'in random order'), ('l2r', 'left to right')), config.seed):
+        idx, _ = write_samples(model, [], config.block_size, kind, seed, 1, config.block_size)
         print(f'\nwritten {title}\n{tokenizer.decode(idx[0].tolist())}')
     print(f'\ngo on with\n  python sample.py --ckpt={ckpt_path}\n  python eval_ppl.py --ckpt={ckpt_path}')
 

@@ -17,8 +17,9 @@ def open_split(data_dir, name, split):
         row = DATA_SETS.get(name)
         if row is None or not row.offline or split not in ('train', 'val'):
             known = f'{name} [--source=FILE]' if row else f'text --name={name} --source=FILE'
-            raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}'
-                             + ('' if split in ('train', 'val') else f' --split={split}'))
+            if meta.get('splits') or split not in ('train', 'val'):
+                known += f' --split={split}'
+            raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}')
         meta = prepare(name, data_dir)
     n = meta['splits'][split]['tokens']
     if os.path.getsize(path) != 2 * n:
@@ -44,7 +45,7 @@ def all_blocks(tokens, block_size, n_blocks=0):
     return torch.from_numpy(tokens[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))
 
 
-def unigram_entropy(blocks):
-    """Entropy in nats per token of the blocks' own token frequencies: the line that any use of context beats."""
-    p = torch.bincount(blocks.flatten()).double() / blocks.numel()
-    return float(-torch.xlogy(p, p).sum())
+def token_counts(tokens, n_tokens):
+    """How often each of n_tokens ids stands in a whole set."""
+    chunks = (tokens[i:i + 2 ** 24] for i in range(0, len(tokens), 2 ** 24))   # bincount copies what it counts
+    return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)

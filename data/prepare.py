@@ -198,8 +198,6 @@ DATA_SETS = {
 def split_documents(documents, val_ratio, seed=SPLIT_SEED):
     """{split: (number of documents, iterable)}: whole documents drawn by `seed`; a document alone is cut at 1 - val_ratio."""
     n = len(documents)
-    if n == 0:
-        raise ValueError('the source holds no document')
     if n == 1:
         text, = documents
         cut = int(len(text) * (1 - val_ratio))
@@ -250,11 +248,14 @@ def read_meta(directory):
     path = os.path.join(directory, 'meta.json')
     try:
         with open(path) as f:
-            return json.load(f)
+            meta = json.load(f)
+        if not {'tokenizer', 'splits'} <= meta.keys():
+            raise ValueError
+        return meta
     except FileNotFoundError:
         return {}
-    except ValueError:
-        raise ValueError(f'{path} is not JSON: prepare the data set again with --force') from None
+    except (ValueError, AttributeError):
+        raise ValueError(f'{path} is not what data/prepare.py wrote: remove its folder and prepare the data set again') from None
 
 
 def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, force=False):
@@ -262,20 +263,22 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
-    meta, wanted = read_meta(directory), [split] if split else ['train', 'val']
+    meta, wanted = read_meta(directory), {split} if split else {'train', 'val'}
     have = {s: info for s, info in meta.get('splits', {}).items() if os.path.exists(os.path.join(directory, f'{s}.bin'))}
-    origin = os.path.basename(source) if source else data_set
-    if not force and have.keys() >= set(wanted):
-        if any(have[s]['source'] != origin for s in wanted) or tokenizer not in (None, meta['tokenizer']):
-            raise ValueError(f"{directory} was made from {have[wanted[0]]['source']} with the tokenizer {meta['tokenizer']}: "
-                             'use --force to replace it, or another --name')
-        return meta
-    tok = get_tokenizer(tokenizer or (meta['tokenizer'] if have and split else row.tokenizer))
-    others = {s: info for s, info in have.items() if s not in wanted}
+    origin = f'{os.path.basename(source)} ({os.path.getsize(source):,} bytes)' if source and os.path.isfile(source) else data_set
+    there, others = have.keys() & wanted, {s: info for s, info in have.items() if s not in wanted}
+    if there and not force:
+        if there == wanted and all(have[s]['source'] == origin for s in there) and tokenizer in (None, meta['tokenizer']):
+            return meta
+        raise ValueError(f"{directory} holds {', '.join(sorted(there))} already, from {have[min(there)]['source']} with the tokenizer "
+                         f"{meta['tokenizer']}: --force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split")
+    tok = get_tokenizer(tokenizer or (meta['tokenizer'] if others else row.tokenizer))
     if others and tok.name != meta['tokenizer']:
         raise ValueError(f"{directory} holds {', '.join(others)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
     documents = row.documents(source)
+    if len(documents) == 0:
+        raise ValueError(f'{origin} holds no document')
     parts = {split: (len(documents), documents)} if split else split_documents(documents, row.val_ratio)
     os.makedirs(directory, exist_ok=True)
     new = {s: {**write_tokens(os.path.join(directory, f'{s}.bin'), texts, tok, n), 'source': origin} for s, (n, texts) in parts.items()}
@@ -300,9 +303,9 @@ def main():
     meta = prepare(args.data_set, args.out, args.name, args.source, args.split, args.tokenizer, args.force)
     done = 'there already (--force replaces it)' if meta == before and not args.force else 'written'
     print(f"{os.path.join(args.out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
-    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<24}sha256")
+    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<40}sha256")
     for split, s in meta['splits'].items():
-        print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}  {s['source']:<24}{s['sha256'][:16]}...")
+        print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}  {s['source']:<40}{s['sha256'][:16]}...")
 
 
 if __name__ == '__main__':

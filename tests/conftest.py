@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 
+os.environ['HF_HUB_OFFLINE'] = '1'   # read when huggingface_hub is imported: no test reaches for the network
+
 import pytest
 import torch
 

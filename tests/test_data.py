@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data import prepare as p
-from data.blocks import all_blocks, check_length, open_split, random_blocks, unigram_entropy
+from data.blocks import all_blocks, check_length, open_split, random_blocks, token_counts
 from data.hub import local_path
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
@@ -35,7 +35,7 @@ def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
     for split, texts in (('train', train), ('val', val)):
         s, raw = meta['splits'][split], (tmp_path / 'mine' / f'{split}.bin').read_bytes()
         assert s == {'rows': len(texts), 'tokens': len(raw) // 2, 'text_bytes': len(raw) // 2 - len(texts),
-                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': 'texts.jsonl'}
+                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': f'texts.jsonl ({os.path.getsize(jsonl):,} bytes)'}
     assert json.loads((tmp_path / 'mine' / 'meta.json').read_text()) == meta
     again = p.prepare('text', tmp_path / 'elsewhere', name='mine', source=str(jsonl), tokenizer='bytes')
     assert again == meta
@@ -59,29 +59,44 @@ def test_a_document_alone_is_cut(tmp_path):
 
 
 def test_a_second_run_does_nothing_unless_forced(jsonl, tmp_path):
-    def run(**more):
-        return p.prepare('text', tmp_path, source=str(jsonl), **{'tokenizer': 'bytes', **more})
-    run()
-    before = {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
-    run()
-    assert before == {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
-    with pytest.raises(ValueError, match='--force'):
-        run(tokenizer='gpt2')
-    jsonl.rename(tmp_path / 'other.jsonl')
-    with pytest.raises(ValueError, match='--force'):
-        p.prepare('text', tmp_path, source=str(tmp_path / 'other.jsonl'))
-    p.prepare('text', tmp_path, source=str(tmp_path / 'other.jsonl'), tokenizer='bytes', force=True)
-    assert before != {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
+    def times():
+        return {f: os.stat(tmp_path / 'text' / f).st_mtime_ns for f in os.listdir(tmp_path / 'text')}
+    p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
+    before = times()
+    p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
+    p.prepare('text', tmp_path, source=str(jsonl))
+    assert before == times()
+    (tmp_path / 'other').mkdir()
+    other = tmp_path / 'other' / 'texts.jsonl'   # the same name, another file
+    other.write_text('{"text": "other"}\n{"text": "texts"}\n')
+    for different in (dict(source=str(jsonl), tokenizer='gpt2'), dict(source=str(other)), dict(source=str(other), split='val')):
+        with pytest.raises(ValueError, match='--force'):
+            p.prepare('text', tmp_path, **different)
+    assert before == times()
+    p.prepare('text', tmp_path, source=str(other), split='val', force=True)
+    assert read_documents(tmp_path / 'text', 'val') == ['other', 'texts'] and len(read_documents(tmp_path / 'text', 'train')) == 18
+    p.prepare('text', tmp_path, source=str(other), tokenizer='bytes', force=True)
+    assert len(read_documents(tmp_path / 'text', 'train')) == 1
+
+
+def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
+    p.prepare('text', tmp_path, source=str(jsonl), split='train', tokenizer='bytes')
+    with pytest.raises(ValueError, match='--split=val'):
+        open_split(tmp_path, 'text', 'val')
+    with pytest.raises(ValueError, match='holds train already'):
+        p.prepare('text', tmp_path, source=str(jsonl))
+    p.prepare('text', tmp_path, source=str(jsonl), split='val')
+    assert read_documents(tmp_path / 'text', 'train') == read_documents(tmp_path / 'text', 'val') == TEXTS
 
 
 @pytest.mark.parametrize('content, said', [(b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'),
                                            (b'{"text": 3}\n', 'document 1'), (b'\xff\xfe\n', 'cannot be read'), (b'', 'no document')])
 def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
     (tmp_path / 'bad.jsonl').write_bytes(content)
-    with pytest.raises(ValueError, match=said):
-        p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'bad.jsonl'), split='train', tokenizer='bytes')
-        p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)   # empty is an error here
-    assert [f for _, _, files in os.walk(tmp_path / 'out') for f in files if f.endswith('.tmp')] == []
+    for split in (None, 'train'):
+        with pytest.raises(ValueError, match=said):
+            p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'bad.jsonl'), split=split, tokenizer='bytes')
+    assert [f for _, _, files in os.walk(tmp_path / 'out') for f in files] == []
 
 
 def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
@@ -130,10 +145,11 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
 
 
 def test_gpt2_tokens(monkeypatch, tmp_path):
+    monkeypatch.setattr('tiktoken.load.read_file', lambda path: (_ for _ in ()).throw(OSError))   # the cache or nothing
     try:
         gpt2 = p.GPT2()
     except ValueError:
-        pytest.skip('the GPT-2 vocabulary is not cached and there is no network')
+        pytest.skip('the GPT-2 vocabulary is not cached')
     text = 'hello world<|endoftext|> Grüße'
     ids = gpt2.encode(text)
     assert ids[:2] == [31373, 995] and gpt2.eos not in ids and gpt2.decode([*ids, gpt2.eos]) == text
@@ -184,7 +200,7 @@ def test_blocks():
     torch.manual_seed(0)
     random = random_blocks(tokens, 5000, 10)
     assert (random.diff(dim=1) == 1).all() and random.min() == 0 and random.max() == 1002
-    assert abs(unigram_entropy(torch.tensor([[0, 1], [0, 7]])) - 1.5 * np.log(2)) < 1e-12
+    assert token_counts(tokens % 5, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
 
 
 def test_names_of_the_hub(monkeypatch):

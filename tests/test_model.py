@@ -1,13 +1,14 @@
 """The equalities that everything else stands on, in float64 against a slow oracle that shares no code with the model."""
 import math
 import os
+import random
 import struct
 
 import pytest
 import torch
 from conftest import ROOT, make_model
 
-from model import AOGPT, EMA, AOGPTConfig, KVCache, load_checkpoint, model_from_checkpoint, sample_order, save_checkpoint
+from model import AOGPT, EMA, AOGPTConfig, KVCache, derive_seed, load_checkpoint, model_from_checkpoint, sample_order, save_checkpoint
 
 close = dict(rtol=0, atol=1e-10)
 
@@ -105,7 +106,10 @@ def test_blindness_to_tokens_that_are_not_known(model, batch):
     blind = idx.clone()
     for r, k in enumerate(known.tolist()):
         blind[r, order[r, k:]] = (blind[r, order[r, k:]] + 5) % 11
-    assert torch.equal(model.predict(blind, order, known, 1), model.predict(idx, order, known, 1))
+    for r, k in enumerate(known.tolist()):
+        for cache in (lambda: None, lambda: KVCache(model.config, 5, dtype=torch.float64)):
+            seen, unseen = (model.predict(x, order, known, cache=cache())[r, :9 - k] for x in (idx, blind))
+            assert torch.equal(seen, unseen)
     assert not torch.equal(model.predict(blind, order, known + 1, 1), model.predict(idx, order, known + 1, 1))
 
 
@@ -302,22 +306,37 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_checkpoint('whole.pt', model)
     whole = open('whole.pt', 'rb').read()
-    for name, content in {'empty': b'', 'truncated': whole[:len(whole) // 2], 'text': b'hello, world\n' * 9,
-                          'number': struct.pack('<d', 1.0)}.items():
-        open(name, 'wb').write(content)
-        with pytest.raises(ValueError, match=name) as e:
-            load_checkpoint(name)
-        assert '\n' not in str(e.value)
+    g = random.Random(0)
+    files = {'empty': b'', 'truncated': whole[:len(whole) // 2], 'number': struct.pack('<d', 1.0)}
+    files |= {f'text{i}': text for i, text in enumerate((b'hello, world\n', b'a short text', b'section one', b'u', b'. hello', b'q'))}
+    files |= {f'noise{i}': g.randbytes(g.randrange(1, 60)) for i in range(100)}
+    for name, content in files.items():
+        with open(name, 'wb') as f:
+            f.write(content)
     torch.save(Bomb(), 'bomb')
-    torch.save({'model': {}}, 'other')
-    for name in ('bomb', 'other', 'missing'):
+    for i, other in enumerate(([], {'model': {}}, {'model': None, 'model_args': {}}, {'model': {}, 'model_args': None})):
+        torch.save(other, f'other{i}')
+        files[f'other{i}'] = other
+    for name in (*files, 'bomb', 'missing'):
         with pytest.raises(ValueError, match=name) as e:
             load_checkpoint(name)
         assert '\n' not in str(e.value)
     assert not os.path.exists('exploded')
-    checkpoint = load_checkpoint('whole.pt')
-    with pytest.raises(ValueError, match='EMA'):
-        model_from_checkpoint(checkpoint, 'ema')
-    checkpoint['model_args']['n_embd'] = 32
+
+
+@pytest.mark.parametrize('change, said', [
+    ({}, 'EMA'), ({'ema_model': None}, 'EMA'), ({'ema_model': {}}, 'EMA'), ({'ema_model': {'shadow_params': [1, 2]}}, 'EMA list'),
+    ({'ema_model': {'shadow_params': {'a': 1}}}, 'differ'), ({'model_args': {'n_layer': 'a'}}, 'n_layer')])
+def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
+    save_checkpoint(tmp_path / 'c.pt', model)
+    with pytest.raises(ValueError, match=said):
+        model_from_checkpoint(load_checkpoint(tmp_path / 'c.pt') | change)
+    wider = load_checkpoint(tmp_path / 'c.pt')
+    wider['model_args']['n_embd'] = 32
     with pytest.raises(ValueError, match='differ'):
-        model_from_checkpoint(checkpoint, 'raw')
+        model_from_checkpoint(wider, 'raw')
+
+
+def test_seeds_are_a_function_of_their_names():
+    seeds = {derive_seed(s, it, micro) for s in range(5) for it in range(20) for micro in (0, 1, 'order', 'tokens')}
+    assert len(seeds) == 400 and derive_seed(1, 2) == derive_seed(1, 2) and all(0 <= s < 2 ** 63 for s in seeds)

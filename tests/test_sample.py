@@ -8,7 +8,7 @@ from conftest import ROOT, make_model
 from test_model import load_reference
 
 from model import model_from_checkpoint, sample_order, save_checkpoint
-from sample import blanks_last, generate, sample_tokens, schedule_ends, unmask_schedule
+from sample import blanks_last, generate, sample_tokens, schedule_ends, unmask_schedule, write_samples
 
 # ---- the schedule
 
@@ -106,10 +106,40 @@ def test_sampling_is_exact(ends):
     torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
     if ends == [1, 2, 3]:
         torch.testing.assert_close(law, (-model(idx, order.expand(27, 3)).sum(1)).exp())
-    drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, ends, generator=torch.Generator().manual_seed(0))
+    drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, schedule=ends,
+                     generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
     chi2 = ((counts - n * law) ** 2 / (n * law)).sum()
     assert chi2 < 26 + 5 * 52 ** 0.5     # 26 degrees of freedom, 5 standard deviations
+
+
+def test_samples_of_the_command_are_exact_over_orders_and_tokens():
+    model, n = make_model(block_size=3, vocab_size=3), 20_000
+    idx, trace = write_samples(model, [], 3, 'random', 5, n, 3)
+    orders = list(itertools.permutations(range(3)))
+    counts, law = torch.zeros(6, 27), torch.zeros(6, 27, dtype=torch.float64)
+    for i, order in enumerate(torch.tensor(orders)):
+        mine = (trace['order'] == order).all(1)
+        counts[i] = torch.bincount(idx[mine] @ torch.tensor([9, 3, 1]), minlength=27)
+        law[i] = sequence_law(model, order[None], [1, 2, 3])[1] / 6
+    chi2 = ((counts - n * law) ** 2 / (n * law)).sum()
+    assert chi2 < 161 + 5 * 322 ** 0.5   # joint law of order and tokens: they are independent draws
+
+
+@pytest.mark.parametrize('temperature', [1e-45, 1e-40, 1e-3])
+def test_temperature_near_zero_is_argmax(temperature):
+    logits = torch.tensor([[1.0, -3.0, 9.0, 2.0], [40.0, 2.0, -torch.inf, 3.0]])
+    assert sample_tokens(logits, temperature=temperature).tolist() == [2, 0]
+
+
+def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
+    model, (idx, order) = make_model().float(), batch
+    with torch.autocast('cpu', torch.bfloat16):
+        runs = [generate(model, idx, order, 2, 4, temperature=0, use_cache=use_cache, return_trace=True)[1] for use_cache in (True, False)]
+    exact = generate(model, idx, order, 2, 4, temperature=0, return_trace=True)[1]
+    for run in runs:   # the first step: later ones may have drawn other tokens
+        first = run['step'] == 0
+        assert (run['logprob'] - exact['logprob'])[first].abs().max() < 0.1
 
 
 @pytest.mark.parametrize('n_steps', [1, 2, 3, 9])
@@ -117,7 +147,7 @@ def test_sampling_is_exact(ends):
 def test_cached_equals_uncached_and_padding_is_never_drawn(batch, n_steps, schedule):
     model, (idx, order) = make_model(vocab_size=16, n_tokens=11), batch
     known = torch.tensor([0, 3, 9, 8, 5])
-    runs = [generate(model, idx, order, known, n_steps, schedule, use_cache=use_cache, seeds=range(5), return_trace=True)
+    runs = [generate(model, idx, order, known, n_steps, schedule=schedule, use_cache=use_cache, seeds=range(5), return_trace=True)
             for use_cache in (True, False)]
     (cached, trace), (plain, _) = runs
     assert torch.equal(cached, plain) and cached.max() < 11
@@ -145,6 +175,8 @@ def test_a_sample_does_not_depend_on_its_batch(batch):
     for r in range(5):
         assert torch.equal(generate(model, idx[r:r + 1], order[r:r + 1], 2, 4, seeds=seeds[r:r + 1]), together[r:r + 1])
     assert not torch.equal(generate(model, idx, order, 2, 4, seeds=range(5)), together)
+    with pytest.raises(ValueError, match='policy'):
+        generate(model, idx, order, 2, 4, 'best')
 
 
 def test_prompts_come_first_left_to_right():
@@ -161,7 +193,8 @@ def test_published_greedy_runs(use_cache):
         ends = [int(e) for e in run['ends']]
         if len(ends) < 1000 or use_cache:    # 1024 uncached passes take minutes
             idx = torch.zeros_like(reference['orders'])
-            assert torch.equal(generate(model, idx, reference['orders'], 0, 1, ends, temperature=0, use_cache=use_cache), run['tokens'])
+            assert torch.equal(generate(model, idx, reference['orders'], 0, 1, schedule=ends, temperature=0,
+                                        use_cache=use_cache), run['tokens'])
 
 
 # ---- the command
@@ -186,7 +219,8 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'), (['--n_samples=0'], 'n_samples'),
     (['--length=-1'], 'length'), (['--length=33'], 'length'), (['--order=up'], 'order'), (['--schedule=square'], 'schedule'),
     (['--tempratur=1'], "'temperature'"), (['--device=cuda:99'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
-    ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--prompt=' + 'x' * 33], 'prompt')])
+    ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--prompt=' + 'x' * 33], 'prompt'),
+    (['--out=no/where.json'], 'no folder no'), (['--device=meta'], 'device')])
 def test_wrong_input_is_one_line(ckpt, capsys, args, said):
     import sample
     from configurator import configure, one_line_errors
