@@ -282,12 +282,12 @@ def derive_seed(*names):
 def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None):
     """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else a uniform permutation (AO sec. 3).
 
-    kind 'random' or 'l2r' (every row left-to-right)."""
+    kind 'random', 'l2r' (every row left-to-right) or 'r2l' (right-to-left)."""
     l2r = torch.arange(n, device=device).expand(batch_size, n)
-    if kind == 'l2r':
-        return l2r.clone()
+    if kind in ('l2r', 'r2l'):
+        return l2r.clone() if kind == 'l2r' else l2r.flip(1)
     if kind != 'random':
-        raise ValueError(f"order kind must be 'random' or 'l2r', got {kind!r}")
+        raise ValueError(f"order kind must be 'random', 'l2r' or 'r2l', got {kind!r}")
     keys = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)   # float64: no ties
     return torch.where(keys[:, n:] < l2r_ratio, l2r, keys[:, :n].argsort(-1))
 

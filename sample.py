@@ -1,9 +1,12 @@
 """
-Write text with a trained model, in random order or left to right, some tokens or all of them at a time.
+Write text with a trained model: any blanks, in any order, given or chosen by the model, some tokens or all of them at a time.
 
     python sample.py --ckpt=out/ckpt.pt
     python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
-    python sample.py --ckpt=out/ckpt.pt --n_steps=16 --schedule=cosine --temperature=0.8 --top_p=0.95
+    python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]] is returned.' --order=margin --n_steps=16
+    python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
+
+Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures; \\[[ is a plain [[.
 """
 import json
 import math
@@ -15,45 +18,72 @@ from tqdm import tqdm
 from configurator import check_out, configure, one_line_errors, resolve_device
 from data.hub import open_checkpoint
 from data.prepare import replace_file
-from model import KVCache, derive_seed, model_from_checkpoint, sample_order
+from data.prompts import parse_prompt, read_prompts
+from model import KVCache, config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
 
 # which model
-ckpt = 'out/ckpt.pt'    # a checkpoint: a path, or hf:OWNER/REPO/path.pt
-weights = 'ema'         # 'ema' or 'raw'
+ckpt = 'out/ckpt.pt'          # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+weights = 'ema'               # 'ema' or 'raw'
 # what to write
-prompt = ''             # text that is known from the start; the rest is written around it
-length = 0              # tokens of a sample, prompt included; 0 is the model's block_size
-n_samples = 2
-# how
-order = 'random'        # order of writing: 'random' or 'l2r'
-n_steps = 1024          # forward passes; as many as there are tokens or more is one token a step
-schedule = 'linear'     # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
-temperature = 1.0       # 0 takes the most likely token
-top_k = 0               # keep the k most likely tokens; 0 keeps all
-top_p = 1.0             # keep the most likely tokens that together reach this probability
-use_cache = True        # keys and values of past slots are kept; False runs everything anew (slow, the same text)
-seed = 1337             # sample r is a function of seed + r alone
+prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line
+length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size
+n_samples = 2                 # of each prompt
+score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
+# in which order, how many at a time
+order = 'random'              # 'random', 'l2r', 'r2l'; the model's choice: 'top_prob', 'margin', 'entropy'; a JSON file with one list
+order_noise = 0.0             # noise on the scores by which the model chooses
+order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
+n_steps = 1024                # forward passes; as many as there are tokens or more is one token a step
+schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
+unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, the law of masked diffusion
+threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
+# drawing
+temperature = 1.0             # 0 takes the most likely token
+top_k = 0                     # keep the k most likely tokens; 0 keeps all
+top_p = 1.0                   # keep the most likely tokens that together reach this probability
+use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow, the same text)
+seed = 1337                   # sample r is a function of seed + r alone
 # system
-device = 'auto'         # 'cpu', 'cuda', 'cuda:1', ...
-dtype = 'float32'       # 'float32', 'bfloat16' or 'auto'
-out = ''                # write samples, orders and log-probabilities to this JSON file
+device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
+dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
+out = ''                      # write samples, orders and log-probabilities to this JSON file
+
+ADAPTIVE = ('top_prob', 'margin', 'entropy')
 
 
 def unmask_schedule(n_tokens, n_steps, kind='linear'):
     """How many of n_tokens blanks are revealed after each step: strictly increasing, the last is n_tokens.
 
-    ends_k = max(floor(n (1 - m(k / T))), ends_{k-1} + 1),   m(s) = 1 - s (linear) or cos(s pi / 2) (cosine)
+    ends_k = max(floor(n (1 - m_k)), ends_{k-1} + 1),   m_k the share that is masked after step k, see mask_share
 
-    n_steps T >= 1; more steps than tokens are one token a step. Source: the deterministic schedule of AO's release."""
+    n_steps >= 1; more steps than tokens are one token a step. Source: the deterministic schedule of AO's release."""
+    check_schedule(n_steps, kind)
+    n_steps, ends = min(n_steps, n_tokens), []
+    for k in range(1, n_steps + 1):
+        share = n_tokens * k // n_steps if kind == 'linear' else int(n_tokens * (1 - mask_share(k, n_steps, kind)))
+        ends.append(n_tokens if k == n_steps else max(share, (ends[-1] if ends else 0) + 1))
+    return ends
+
+
+def binomial_schedule(n_tokens, n_steps, kind='linear', generator=None):
+    """How many of n_tokens blanks are revealed after each step of masked-diffusion ancestral sampling (AO Lemma 1): from mask
+    level t to s every blank stays with probability s / t. Equal in law: blank i is revealed when the level falls to a uniform
+    number of its own, so that ends_k = #{i: u_i >= m_k}. Not strictly increasing: a step may reveal nothing."""
+    check_schedule(n_steps, kind)
+    levels = torch.tensor([mask_share(k, n_steps, kind) for k in range(1, n_steps)] + [0.0], dtype=torch.float64)
+    return (torch.rand(n_tokens, dtype=torch.float64, generator=generator) >= levels.unsqueeze(1)).sum(1).tolist()
+
+
+def mask_share(k, n_steps, kind):
+    """The share that is masked after step k of n_steps: 1 - k / n_steps (linear) or cos(pi k / (2 n_steps)) (cosine)."""
+    return 1 - k / n_steps if kind == 'linear' else math.cos(k / n_steps * math.pi / 2)
+
+
+def check_schedule(n_steps, kind):
     if n_steps < 1:
         raise ValueError(f'n_steps must be at least 1, got {n_steps}')
     if kind not in ('linear', 'cosine'):
         raise ValueError(f"schedule must be 'linear' or 'cosine', got {kind!r}")
-    n_steps, ends = min(n_steps, n_tokens), []
-    for k in range(1, n_steps + 1):
-        share = n_tokens * k // n_steps if kind == 'linear' else int(n_tokens * (1 - math.cos(k / n_steps * math.pi / 2)))
-        ends.append(n_tokens if k == n_steps else max(share, (ends[-1] if ends else 0) + 1))
-    return ends
 
 
 def check_drawing(temperature, top_k, top_p):
@@ -105,65 +135,133 @@ def blanks_last(known, order):
     return key.argsort(-1), known.sum(-1).cpu()
 
 
+def confidence(logits, policy):
+    """Score (..., ) of logits (..., V), float32 or better: the larger, the earlier an adaptive order visits the position (KIM sec. 4).
+
+    top_prob: max_v p(v);  margin: the largest p less the second;  entropy: sum_v p(v) log p(v), in nats"""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if policy == 'entropy':
+        logp = logits.log_softmax(-1)
+        return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
+    top = (logits.topk(2).values - logits.logsumexp(-1, keepdim=True)).exp()
+    return top[..., 0] - top[..., 1] if policy == 'margin' else top[..., 0]
+
+
+def add_noise(score, scale, kind, rngs, device):
+    """score (B, n) by position plus scale times standard Gumbel or Gaussian noise from one generator a row."""
+    u = torch.stack([torch.rand(score.size(1), dtype=torch.float64, generator=g) for g in rngs]).to(device)
+    u = u.clamp(min=torch.finfo(u.dtype).tiny)
+    return score + scale * (-(-u.log()).log() if kind == 'gumbel' else torch.special.ndtri(u))
+
+
 @torch.inference_mode()
 def generate(model, idx, order, n_known, n_steps, policy='given', schedule='linear', temperature=1.0, top_k=0, top_p=1.0,
-             use_cache=True, generator=None, seeds=None, return_trace=False, on_step=None):
-    """Fill the blanks of idx, in the order of `order`, in n_steps forward passes.
+             use_cache=True, generator=None, seeds=None, return_trace=False, unmask='fixed', order_noise=0.0,
+             order_noise_kind='gumbel', threshold=None, n_visits=None, forced=False, on_step=None):
+    """Fill the blanks of idx in n_steps forward passes.
 
     The tokens of one step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)       (AO Lemma 1)
 
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     n_steps   forward passes, at least 1; more than there are blanks is one token a pass
-    policy    'given': the blanks are revealed as `order` has them
+    policy    'given': the blanks are revealed as `order` has them; 'top_prob', 'margin', 'entropy': each step scores all that
+              remain (see confidence) in one cached call and reveals the best, with their probabilities of that call
     schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (then n_steps is not used)
     seeds     (B,) ints: a row's draws depend on its seed alone (one uniform number a position), not on batch or schedule;
-              without them `generator` draws
-    on_step   called after each step with (steps done, steps in all, idx)
-    returns idx (B, N), and with return_trace a dict of (B, N): `order`; `step` (natural order, from 0; -1 for the prompt);
-              `logprob` (natural order, nats, 0 for the prompt) of each drawn token under the untempered model
+              without them `generator` draws the seeds
+    unmask    'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers, see binomial_schedule
+    order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores of an adaptive policy
+    threshold a probability: a step reveals every position whose score is at least that, and at least one; for top_prob and
+              margin; the schedule is not used then
+    n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
+    forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
+    on_step   called after each step with (step from 0, known (B,), idx, trace)
+    returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` (natural order, from 0; -1 for what
+              was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
     """
     B, N = order.shape
+    device, n_tokens = idx.device, model.config.n_tokens or model.config.vocab_size
     check_drawing(temperature, top_k, top_p)
-    if policy != 'given':
-        raise ValueError(f"policy must be 'given', got {policy!r}")
+    check_policy(policy, unmask, order_noise, order_noise_kind, threshold)
     if idx.shape != order.shape:
         raise ValueError(f'order must visit every position of idx, got {tuple(order.shape)} for {tuple(idx.shape)}')
-    device, n_tokens = idx.device, model.config.n_tokens or model.config.vocab_size
     known = torch.as_tensor(n_known).cpu().expand(B)                                         # (B,) host
-    ends = schedule_ends((N - known).tolist(), n_steps, schedule)                            # (B, steps) host
+    stop = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)              # (B,) host
     if seeds is None:
-        u = torch.rand(B, N, dtype=torch.float64, device=device, generator=generator)
-    else:
-        u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
-    cache = None
-    if use_cache:
-        autocast = torch.is_autocast_enabled(device.type)
-        cache = KVCache(model.config, B, device, torch.get_autocast_dtype(device.type) if autocast else model.lm_head.weight.dtype)
-    idx, trace = idx.clone(), None
-    if return_trace:
-        trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
-    for k in range(ends.size(1)):
-        now = known + (ends[:, k - 1] if k else 0)
-        n_new = known + ends[:, k] - now                                                     # (B,) tokens revealed in this step
-        n = int(n_new.max())
-        logits = model.predict(idx, order, now, n, cache)[..., :n_tokens]                    # (B, n, n_tokens)
-        row, column = (torch.arange(n) < n_new.unsqueeze(-1)).nonzero(as_tuple=True)         # host: no synchronisation
-        row, column, visit = torch.stack([row, column, now[row] + column]).to(device, non_blocking=True)
-        position, logits = order[row, visit], logits[row, column]                            # (revealed,), (revealed, n_tokens)
-        token = sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
+        seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
+    ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
+    u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
+    cache = KVCache(model.config, B, device, cache_dtype(model)) if use_cache else None
+    idx, order = idx.clone(), order.clone()
+    trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
+    step, start = 0, known
+    while (known < stop).any():
+        n_new = (stop if ends is None else start + ends[:, step]) - known                    # (B,) revealed in this step
+        n = int(n_new.max()) if policy == 'given' else int((stop - known).max())
+        if not n_new.any():                                                                  # a binomial step may reveal nothing
+            step += 1
+            continue
+        logits = model.predict(idx, order, known, n, cache)[..., :n_tokens]                  # (B, n, n_tokens)
+        rank = None
+        if policy != 'given':
+            row, column, visit = pairs(known, stop - known, device)                          # all that remains
+            score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
+            score[row, column] = confidence(logits, policy).double()[row, column]
+            if threshold is not None:
+                n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
+            if order_noise:
+                noise = add_noise(torch.zeros(B, N, dtype=torch.float64, device=device), order_noise, order_noise_kind,
+                                  [stream(s, f'noise of step {step}') for s in seeds], device)   # by position
+                score[row, column] += noise[row, order[row, visit]]
+            idle = (n_new == 0).to(device).unsqueeze(1)
+            rank = score.masked_fill(idle, 0).argsort(dim=1, descending=True, stable=True)   # (B, n) column of each place
+            order[row, visit] = order[row, visit - column + rank[row, column]]
+            if cache is not None:
+                cache.length = known     # slot n_known was run for another target
+        row, column, visit = pairs(known, n_new, device)                                     # (revealed,) each
+        position, logits = order[row, visit], logits[row, column if rank is None else rank[row, column]]
+        token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
-        if trace:
-            trace['step'][row, position] = k
+        trace['step'][row, position] = step
+        if return_trace or on_step:
             trace['logprob'][row, position] = logits.double().log_softmax(-1).gather(-1, token.unsqueeze(-1)).squeeze(-1)
+        known, step = known + n_new, step + 1
         if on_step:
-            on_step(k + 1, ends.size(1), idx)
+            on_step(step - 1, known, idx, trace)
     return (idx, trace) if return_trace else idx
 
 
-def schedule_ends(n_blanks, n_steps, schedule):
+def pairs(known, n, device):
+    """Indices (row, column, visit), column = 0 .. n[row] - 1 and visit = known[row] + column; made on the host, without a wait."""
+    row, column = (torch.arange(int(n.max())) < n.unsqueeze(-1)).nonzero(as_tuple=True)
+    return torch.stack([row, column, known[row] + column]).to(device, non_blocking=True)
+
+
+def cache_dtype(model):
+    device = model.lm_head.weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.lm_head.weight.dtype
+
+
+def check_policy(policy, unmask, order_noise, order_noise_kind, threshold):
+    for name, value, values in (('policy', policy, ('given', *ADAPTIVE)), ('unmask', unmask, ('fixed', 'binomial')),
+                                ('order_noise_kind', order_noise_kind, ('gumbel', 'gaussian'))):
+        if value not in values:
+            raise ValueError(f'{name} must be one of {", ".join(values)}, got {value!r}')
+    if not 0 <= order_noise < math.inf:
+        raise ValueError(f'order_noise must be at least 0 and finite, got {order_noise}')
+    if order_noise and policy == 'given':
+        raise ValueError('order_noise is for the policies top_prob, margin and entropy, which have scores')
+    if threshold is not None and (not 0 <= threshold <= 1 or policy not in ('top_prob', 'margin') or unmask == 'binomial'):
+        raise ValueError('threshold must be a probability, for top_prob and margin without binomial unmasking, '
+                         f'got {threshold} for {policy}')
+
+
+def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):
     """(B, steps) blanks revealed after each step by rows with n_blanks of them; a row that has finished repeats its last."""
-    if isinstance(schedule, str):
+    if unmask == 'binomial':
+        ends = [binomial_schedule(n, n_steps, schedule, stream(s, 'unmask')) for n, s in zip(n_blanks, seeds)]
+    elif isinstance(schedule, str):
         ends = [unmask_schedule(n, n_steps, schedule) for n in n_blanks]
     else:
         if any(a >= b for a, b in zip([0, *schedule], schedule)) or (schedule[-1] if schedule else 0) != max(n_blanks):
@@ -173,60 +271,93 @@ def schedule_ends(n_blanks, n_steps, schedule):
     return torch.tensor([e + [n] * (width - len(e)) for e, n in zip(ends, n_blanks)], dtype=torch.long).view(len(ends), width)
 
 
-def write_samples(model, prompt_ids, length, kind, seed, n_samples, n_steps, **how):
-    """n_samples sequences (n_samples, length) that start with prompt_ids, and their trace; sample r depends on seed + r alone."""
-    if not 0 < length <= model.config.block_size:
-        raise ValueError(f'length must be 1 to block_size={model.config.block_size}, got {length}')
-    if len(prompt_ids) > length:
-        raise ValueError(f'the prompt has {len(prompt_ids)} tokens and does not fit into length={length}')
-    device, seeds = model.lm_head.weight.device, [seed + r for r in range(n_samples)]
-    known = (torch.arange(length) < len(prompt_ids)).expand(n_samples, length)
-    idx = torch.zeros(n_samples, length, dtype=torch.long)
-    idx[known] = torch.tensor(list(prompt_ids) * n_samples, dtype=torch.long)
-    orders = torch.cat([sample_order(1, length, kind, generator=stream(s, 'order')) for s in seeds])
-    orders, n_known = blanks_last(known, orders)
-    return generate(model, idx.to(device), orders.to(device), n_known, n_steps, seeds=seeds, return_trace=True, **how)
+def write_samples(model, rows, order, seed, n_steps, **how):
+    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of sample_order, an
+    adaptive policy, or a list of positions. Returns idx (B, N), the trace, and the rows' lengths; what is behind a length is padding."""
+    seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
+    idx, orders, n_known = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1), []
+    for r, (tokens, known) in enumerate(rows):
+        if isinstance(order, list):
+            if sorted(order) != list(range(len(tokens))):
+                raise ValueError(f'an order must hold every position from 0 to {len(tokens) - 1} once')
+            visits = torch.tensor([order])
+        else:
+            visits = sample_order(1, len(tokens), 'random' if order in ADAPTIVE else order, generator=stream(seeds[r], 'order'))
+        idx[r, :len(tokens)] = torch.tensor(tokens)
+        orders[r, :len(tokens)], known = blanks_last(torch.tensor([known]), visits)
+        n_known.append(int(known))
+    device, policy = model.lm_head.weight.device, order if not isinstance(order, list) and order in ADAPTIVE else 'given'
+    idx, trace = generate(model, idx.to(device), orders.to(device), torch.tensor(n_known), n_steps, policy, seeds=seeds,
+                          n_visits=torch.tensor(lengths), return_trace=True, **how)
+    return idx.cpu(), {name: value.cpu() for name, value in trace.items()}, lengths
+
+
+def read_order(order):
+    """The kind of order it names, or the list of positions in a JSON file."""
+    if order in ('random', 'l2r', 'r2l', *ADAPTIVE):
+        return order
+    try:
+        with open(order, encoding='utf-8') as f:
+            positions = json.load(f)
+        if isinstance(positions, list) and all(type(p) is int for p in positions):
+            return positions
+    except (OSError, ValueError):
+        pass
+    raise ValueError(f'order must be random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with one list of positions, got {order!r}')
 
 
 def main(config):
     if config.n_samples < 1:
         raise ValueError(f'n_samples must be at least 1, got {config.n_samples}')
-    unmask_schedule(1, config.n_steps, config.schedule)
+    check_schedule(config.n_steps, config.schedule)
     check_drawing(config.temperature, config.top_k, config.top_p)
+    order, prompts = read_order(config.order), read_prompts(config.prompt)
+    policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
+    check_policy(order if config.order in ADAPTIVE else 'given', **policy)
     check_out(config.out)
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
+    block_size = config_from_checkpoint(checkpoint).block_size
+    if not 0 <= config.length <= block_size:
+        raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
+    parsed = [parse_prompt(p, tokenizer, config.length or block_size) for p in prompts for _ in range(config.n_samples)]
+    if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
+        raise ValueError('score needs the text of every blank: write them as [[=text]]')
+    if not any(tokens for tokens, _, _ in parsed):
+        raise ValueError('there is nothing to write: the prompt is empty and the length 0')
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    length = config.length or model.config.block_size
+    n_blanks = sum(known.count(False) for _, known, _ in parsed)
     start = time.perf_counter()
-    with tqdm(unit='step', mininterval=0.2, leave=False) as bar, \
+    with tqdm(total=n_blanks, unit='token', mininterval=0.2, leave=False) as bar, \
             torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-        def on_step(done, total, idx):
-            bar.total = total
-            bar.update(done - bar.n)
-        idx, trace = write_samples(model, tokenizer.encode(config.prompt), length, config.order, config.seed, config.n_samples,
-                                   config.n_steps, schedule=config.schedule, temperature=config.temperature, top_k=config.top_k,
-                                   top_p=config.top_p, use_cache=config.use_cache, on_step=on_step)
-        idx = idx.cpu()
+        n_first = sum(known.count(True) for _, known, _ in parsed)
+        idx, trace, lengths = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
+                                            schedule=config.schedule, temperature=config.temperature, top_k=config.top_k,
+                                            top_p=config.top_p, use_cache=config.use_cache, forced=config.score, **policy,
+                                            on_step=lambda step, known, *_: bar.update(int(known.sum()) - n_first - bar.n))
     seconds = time.perf_counter() - start
-    drawn = (trace['step'] >= 0).sum(-1).cpu()
-    nats = -trace['logprob'].sum(-1).cpu() / drawn.clamp(min=1)
-    for r, row in enumerate(idx.tolist()):
-        print(f'--- sample {r} (seed {config.seed + r})\n{tokenizer.decode(row)}')
+    samples = []
+    for r, n in enumerate(lengths):
+        drawn = trace['step'][r, :n] >= 0
+        nats = -float(trace['logprob'][r, :n].sum())
+        samples.append({'text': tokenizer.decode(idx[r, :n].tolist()), 'tokens': idx[r, :n].tolist(),
+                        'nats': nats, 'blanks': int(drawn.sum()), **{name: value[r, :n].tolist() for name, value in trace.items()}})
+        each = f'{nats:.3f} nats, {nats / math.log(2):.3f} bits in {int(drawn.sum())} tokens'
+        print(f'--- sample {r} (seed {config.seed + r}), -log p = {each}\n{samples[-1]["text"]}')
     print('---')
+    total = sum(s['nats'] for s in samples)
     for name, value in {
             'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
-            'model': f'{model.n_parameters():,} parameters, {model.config.block_size} positions, {tokenizer.name} tokens',
-            'order': f'{config.order}, {int(trace["step"].max()) + 1} steps for {int(drawn.max())} tokens, {config.schedule} schedule',
-            'drawing': f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
-            'nats per token': ', '.join(f'{x:.3f}' for x in nats.tolist()[:8]) + ' (untempered model, as drawn)',
-            'time': f'{seconds:.2f} s, {int(drawn.sum()) / seconds:,.0f} tokens/s on {device} in {dtype}'}.items():
+            'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
+            'order': f'{config.order}, {int(trace["step"].max()) + 1} steps for {max(s["blanks"] for s in samples)} tokens, '
+                     + (f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'),
+            'drawing': 'none: the text of the blanks was scored' if config.score else
+                       f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
+            '-log p a token': f'{total / max(1, n_blanks):.4f} nats, {total / max(1, n_blanks) / math.log(2):.4f} bits (untempered model)',
+            'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}'}.items():
         print(f'{name:<16}{value}')
     if config.out:
-        rows = [{'text': tokenizer.decode(tokens), 'tokens': tokens, **{k: v[r].tolist() for k, v in trace.items()}}
-                for r, tokens in enumerate(idx.tolist())]
-        result = {'config': config, 'seconds': seconds, 'samples': rows}
-        replace_file(config.out, lambda f: f.write(json.dumps(result).encode()))
+        replace_file(config.out, lambda f: f.write(json.dumps({'config': config, 'seconds': seconds, 'samples': samples}).encode()))
         print(f'{"written":<16}{config.out}')
 
 

@@ -379,7 +379,8 @@ def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):
     rows = [summarize(name, val[kind], val_blocks, n_bytes) for kind, name in (('any', 'any order (bound)'), ('l2r', 'left to right'))]
     print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram])}')
     for seed, (kind, title) in enumerate((('random', 'in random order'), ('l2r', 'left to right')), config.seed):
-        idx, _ = write_samples(model, [], config.block_size, kind, seed, 1, config.block_size)
+        blank = ([0] * config.block_size, [False] * config.block_size)
+        idx, _, _ = write_samples(model, [blank], kind, seed, config.block_size)
         print(f'\nwritten {title}\n{tokenizer.decode(idx[0].tolist())}')
     print(f'\ngo on with\n  python sample.py --ckpt={ckpt_path}\n  python eval_ppl.py --ckpt={ckpt_path}')
 

@@ -1,14 +1,17 @@
 """Drawing: the law of one token, of one sequence, of one step; cached = uncached; the published greedy runs; wrong input."""
 import itertools
 import json
+import math
 
 import pytest
 import torch
 from conftest import ROOT, make_model
 from test_model import load_reference
 
+from data.prepare import Bytes
+from data.prompts import parse_prompt
 from model import model_from_checkpoint, sample_order, save_checkpoint
-from sample import blanks_last, generate, sample_tokens, schedule_ends, unmask_schedule, write_samples
+from sample import add_noise, binomial_schedule, blanks_last, generate, sample_tokens, schedule_ends, stream, unmask_schedule, write_samples
 
 # ---- the schedule
 
@@ -115,7 +118,7 @@ def test_sampling_is_exact(ends):
 
 def test_samples_of_the_command_are_exact_over_orders_and_tokens():
     model, n = make_model(block_size=3, vocab_size=3), 20_000
-    idx, trace = write_samples(model, [], 3, 'random', 5, n, 3)
+    idx, trace, _ = write_samples(model, [([0] * 3, [False] * 3)] * n, 'random', 5, 3)
     orders = list(itertools.permutations(range(3)))
     counts, law = torch.zeros(6, 27), torch.zeros(6, 27, dtype=torch.float64)
     for i, order in enumerate(torch.tensor(orders)):
@@ -179,6 +182,149 @@ def test_a_sample_does_not_depend_on_its_batch(batch):
         generate(model, idx, order, 2, 4, 'best')
 
 
+ADAPTIVE = [dict(policy=p) for p in ('top_prob', 'margin', 'entropy')] + [
+    dict(policy='margin', order_noise=0.5), dict(policy='entropy', order_noise=2.0, order_noise_kind='gaussian'),
+    dict(policy='top_prob', threshold=0.4), dict(policy='margin', threshold=0.2, order_noise=0.1)]
+EVERY = [*ADAPTIVE, dict(unmask='binomial'), dict(unmask='binomial', schedule='cosine', policy='margin'), dict(policy='given')]
+
+
+def slow_adaptive(model, idx, order, known, n_reveal, policy, u):
+    """One row written by the definition, without cache or batch: score all that remain, reveal the best n_reveal (or those over a
+    threshold, at least one), go on. Returns (tokens, visits, step of each visit)."""
+    idx, visits, steps, step = idx.clone(), order[:known].tolist(), [], 0
+    while len(visits) < len(order):
+        rest = sorted(set(order.tolist()) - set(visits))
+        scored = []
+        for p in rest:
+            prob = model.predict(idx[None], torch.tensor([[*visits, p]]), len(visits))[0, 0].softmax(-1)
+            top = prob.topk(2).values
+            score = {'top_prob': top[0], 'margin': top[0] - top[1], 'entropy': (prob * prob.log()).sum()}[policy]
+            scored.append((float(score), p, prob))
+        scored.sort(key=lambda s: -s[0])
+        n = n_reveal[step] if isinstance(n_reveal, list) else max(1, sum(s >= n_reveal for s, _, _ in scored))
+        for _, p, prob in scored[:n]:
+            idx[p] = int((prob.cumsum(-1) <= u[p]).sum())
+            visits.append(p)
+            steps.append(step)
+        step += 1
+    return idx, visits, steps
+
+
+@pytest.mark.parametrize('how', [dict(policy=p) for p in ('top_prob', 'margin', 'entropy')] + [
+    dict(policy='top_prob', threshold=0.4), dict(policy='margin', threshold=0.2)])
+def test_adaptive_orders_are_the_definition(batch, how):
+    model, (idx, order), known = make_model(), batch, torch.tensor([0, 3, 8, 5, 1])
+    new, trace = generate(model, idx, order, known, 3, **how, seeds=range(5), return_trace=True)
+    for r, k in enumerate(known.tolist()):
+        u = torch.rand(9, dtype=torch.float64, generator=stream(r, 'tokens'))
+        ends = unmask_schedule(9 - k, 3)
+        n_reveal = how.get('threshold', [b - a for a, b in zip([0, *ends], ends)])
+        tokens, visits, steps = slow_adaptive(model, idx[r], order[r], k, n_reveal, how['policy'], u)
+        assert torch.equal(tokens, new[r]) and trace['order'][r].tolist() == visits and trace['step'][r, visits[k:]].tolist() == steps
+
+
+@pytest.mark.parametrize('how', EVERY)
+def test_every_policy_cached_alone_and_in_a_batch_is_the_same(batch, how):
+    model, (idx, order), known = make_model(vocab_size=16, n_tokens=11), batch, torch.tensor([0, 3, 9, 5, 1])
+    n_visits = torch.tensor([9, 8, 9, 6, 9])
+    def run(rows, **more):
+        return generate(model, idx[rows], order[rows], known[rows], 4, **how, seeds=list(range(5))[rows], n_visits=n_visits[rows],
+                        return_trace=True, **more)
+    new, trace = run(slice(5))
+    assert new.max() < 11
+    runs = [(slice(5), run(slice(5), use_cache=False))] + [(slice(r, r + 1), run(slice(r, r + 1))) for r in range(5)]
+    for rows, (other, other_trace) in runs:
+        assert torch.equal(other, new[rows])
+        for name in trace:
+            torch.testing.assert_close(other_trace[name], trace[name][rows], rtol=0, atol=1e-12)
+    for r in range(5):
+        behind, now = order[r, n_visits[r]:], trace['step'][r, order[r, known[r]:n_visits[r]]]
+        assert torch.equal(new[r, behind], idx[r, behind]) and (trace['step'][r, behind] == -1).all() and (now >= 0).all()
+        assert sorted(trace['order'][r].tolist()) == list(range(9))
+
+
+@pytest.mark.parametrize('how', EVERY)
+def test_forced_tokens_are_scored_not_changed(batch, how):
+    model, (idx, order) = make_model(), batch
+    same, trace = generate(model, idx, order, 2, 9, **how, seeds=range(5), return_trace=True, forced=True)
+    assert torch.equal(same, idx)
+    if how.get('unmask') != 'binomial' and 'threshold' not in how:   # one at a time: the nll of the order that was taken
+        scored = -model(idx, trace['order'])[:, 2:]
+        torch.testing.assert_close(trace['logprob'].gather(1, trace['order'])[:, 2:], scored, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('kind', ['linear', 'cosine'])
+def test_binomial_unmasking_is_ancestral_sampling(kind):
+    """The law of all 27 sequences, by enumeration of which blanks each step reveals (every one by itself with probability
+    1 - s / t) and of the order in which they are read afterwards."""
+    model, n, T = make_model(block_size=3, vocab_size=3), 40_000, 2
+    law, levels = torch.zeros(27, dtype=torch.float64), [1.0, 0.5 if kind == 'linear' else 0.5 ** 0.5, 0.0]
+    for revealed in itertools.product(range(T), repeat=3):                  # the step of every position
+        p = 1.0
+        for step in revealed:
+            for k in range(step):
+                p *= levels[k + 1] / levels[k]
+            p *= 1 - levels[step + 1] / levels[step]
+        first = [i for i in range(3) if revealed[i] == 0]
+        for a in itertools.permutations(first):
+            rest = [i for i in range(3) if revealed[i] == 1]
+            for b in itertools.permutations(rest):
+                weight = p / math.factorial(len(first)) / math.factorial(len(rest))
+                law += weight * sequence_law(model, torch.tensor([[*a, *b]]), sorted({len(a), 3} - {0}))[1]
+    torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
+    order = sample_order(n, 3, generator=torch.Generator().manual_seed(1))
+    drawn = generate(model, order * 0, order, 0, T, schedule=kind, unmask='binomial', generator=torch.Generator().manual_seed(0))
+    chi2 = ((torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27) - n * law) ** 2 / (n * law)).sum()
+    assert chi2 < 26 + 5 * 52 ** 0.5
+
+
+def test_binomial_numbers():
+    counts = torch.tensor([binomial_schedule(10, 4, 'linear', torch.Generator().manual_seed(s)) for s in range(4000)]).double()
+    assert (counts[:, -1] == 10).all() and (counts.diff(dim=1) >= 0).all()
+    for k, share in enumerate((0.25, 0.5, 0.75)):
+        assert abs(counts[:, k].mean() - 10 * share) < 5 * (10 * share * (1 - share) / 4000) ** 0.5
+        assert abs(counts[:, k].var() - 10 * share * (1 - share)) < 0.25
+
+
+def test_noise_moves_the_order_by_its_scale():
+    score, rngs = torch.linspace(0, 1, 50).repeat(400, 1).double(), lambda: [torch.Generator().manual_seed(s) for s in range(400)]
+    for kind, mean, std in (('gumbel', 0.5772, 1.2825), ('gaussian', 0.0, 1.0)):
+        noise = add_noise(score, 2.0, kind, rngs(), 'cpu') - score
+        assert abs(noise.mean() / 2 - mean) < 0.04 and abs(noise.std() / 2 - std) < 0.04
+        assert torch.equal(add_noise(score, 2.0, kind, rngs(), 'cpu') - score, noise)
+
+
+def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch):
+    model, slots = make_model(block_size=250, vocab_size=16, n_tokens=11).float(), []
+    trunk = model._trunk
+    monkeypatch.setattr(model, '_trunk', lambda *a: slots.append(a[2].numel()) or trunk(*a))
+    lengths = [50, 70, 90, 110, 130, 150, 180, 200]
+    rows = [([1] * n + [0] * 40, [True] * n + [False] * 40) for n in lengths]
+    write_samples(model, rows, 'random', 0, 40)
+    assert slots[0] <= 8 * 201 and sum(slots[1:]) == 39 * 8          # one slot a row and token after the prompts are read
+
+
+# ---- prompts with blanks
+
+def test_parsing_of_blanks():
+    def parse(prompt, length=20):
+        tokens, known, answer = parse_prompt(prompt, Bytes(), length)
+        return ''.join(chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer))
+    assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c' and parse('[[..]]', 4) == '____'
+    assert parse('abc', 5) == 'abc__' and parse('', 2) == '__' and parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
+    assert parse('a]]b[[1]]') == 'a]]b_' and parse('[[=a\nb]]') == 'A\nB' and parse('abcde', 5) == 'abcde'
+
+
+def test_pieces_are_read_left_to_right_before_the_blanks():
+    model = make_model(block_size=12, vocab_size=320, n_tokens=257).float()
+    tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12)
+    for order, blanks in (('l2r', [1, 2, 4, 5]), ('r2l', [5, 4, 2, 1]), ([6, 5, 4, 3, 2, 1, 0], [5, 4, 2, 1])):
+        _, trace, lengths = write_samples(model, [(tokens, known)], order, 0, 9)
+        assert trace['order'][0].tolist() == [0, 3, 6, *blanks] and lengths == [7]
+    with pytest.raises(ValueError, match='every position from 0 to 6'):
+        write_samples(model, [(tokens, known)], [0, 1, 2], 0, 9)
+
+
 def test_prompts_come_first_left_to_right():
     known = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 1, 0, 0]]).bool()
     order, n_known = blanks_last(known, torch.tensor([[3, 4, 1, 0, 2], [0, 4, 3, 2, 1]]))
@@ -209,7 +355,7 @@ def ckpt(tmp_path):
 def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt, tmp_path):
     for n in (1, 3):
         p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab', f'--n_samples={n}', '--n_steps=5', f'--out={n}.json')
-        assert 'iteration 7' in p.stdout and '5 steps for 30 tokens' in p.stdout
+        assert 'iteration 7' in p.stdout and '5 steps for 30 tokens' in p.stdout and 'nats' in p.stdout
     one, three = (json.loads((tmp_path / f'{n}.json').read_text())['samples'] for n in (1, 3))
     assert len(three) == 3 and one[0]['tokens'] == three[0]['tokens'] != three[1]['tokens']
     assert three[2]['tokens'][:2] == [97, 98] and sorted(three[2]['order']) == list(range(32)) and three[2]['order'][:2] == [0, 1]
@@ -217,10 +363,15 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
 
 @pytest.mark.parametrize('args, said', [
     (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'), (['--n_samples=0'], 'n_samples'),
-    (['--length=-1'], 'length'), (['--length=33'], 'length'), (['--order=up'], 'order'), (['--schedule=square'], 'schedule'),
-    (['--tempratur=1'], "'temperature'"), (['--device=cuda:99'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
-    ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--prompt=' + 'x' * 33], 'prompt'),
-    (['--out=no/where.json'], 'no folder no'), (['--device=meta'], 'device')])
+    (['--length=-1'], 'length'), (['--length=33'], 'length'), (['--schedule=square'], 'schedule'), (['--order=up'], 'order'),
+    (['--order_noise=1'], 'order_noise'), (['--order_noise=-1'], 'order_noise'), (['--order=margin', '--threshold=1.5'], 'threshold'),
+    (['--threshold=0.5'], 'threshold'), (['--order=entropy', '--threshold=0.5'], 'threshold'), (['--unmask=all'], 'unmask'),
+    (['--order=margin', '--order_noise_kind=pink'], 'order_noise_kind'), (['--prompt=a[[x]]'], 'a blank is'),
+    (['--prompt=a[[0]]'], 'a blank is'), (['--prompt=a[[=]]'], 'a blank is'), (['--prompt=a[[3'], 'a blank is'),
+    (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], 'does not fit'), (['--prompt=' + 'x' * 33], 'does not fit'),
+    (['--prompt=a[[3]]', '--score'], 'score'), (['--prompt=FILE:no.jsonl'], 'no.jsonl'), (['--tempratur=1'], "'temperature'"),
+    (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
+    ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--out=no/where.json'], 'no folder no')])
 def test_wrong_input_is_one_line(ckpt, capsys, args, said):
     import sample
     from configurator import configure, one_line_errors
@@ -229,7 +380,12 @@ def test_wrong_input_is_one_line(ckpt, capsys, args, said):
     assert said in e.value.code and '\n' not in e.value.code
 
 
-def test_orders_are_left_to_right_when_asked(ckpt, script, tmp_path):
-    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--order=l2r', '--length=8', '--out=o.json')
-    assert all(s['order'] == list(range(8)) for s in json.loads((tmp_path / 'o.json').read_text())['samples'])
-    assert not torch.equal(sample_order(1, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8).view(1, 8))
+def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
+    (tmp_path / 'p.jsonl').write_text('{"prompt": "ab[[=cd]]e"}\n{"prompt": "[[=abcdefg]]"}\n')
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--n_samples=1',
+           '--out=o.json')
+    first, second = json.loads((tmp_path / 'o.json').read_text())['samples']
+    model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
+    nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[0, 1, 4, 3, 2]]))
+    assert first['text'] == 'abcde' and math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5) and first['blanks'] == 2
+    assert second['order'] == [6, 5, 4, 3, 2, 1, 0] and second['blanks'] == 7

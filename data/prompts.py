@@ -1,0 +1,50 @@
+"""Prompts with blanks: text becomes tokens, and what is to be written between them."""
+import json
+import re
+
+
+def read_prompts(prompt):
+    """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
+    if not prompt.startswith('FILE:'):
+        return [prompt]
+    try:
+        with open(prompt[5:], encoding='utf-8') as f:
+            return [json.loads(line)['prompt'] + '' for line in f if line.strip()]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise ValueError(f'{prompt[5:]} must be a .jsonl file with a string under "prompt" on every line ({type(e).__name__})') from None
+
+
+def parse_prompt(prompt, tokenizer, length):
+    """(tokens, known, answer) lists of a prompt with blanks; at most `length` long, exactly so with [[..]] or without a blank.
+
+    tokens holds 0 in blanks and the tokens of the text in [[=text]]; known marks the text that stands, answer the [[=text]]. The pieces
+    are tokenized one by one. Raises ValueError for a blank that is not [[n]], [[..]] or [[=text]], and for a prompt too long."""
+    pieces, text = [], ''
+    for part in re.split(r'(\\\[\[|\[\[.*?\]\])', prompt, flags=re.DOTALL):
+        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d*)\]\]', part, flags=re.DOTALL)
+        if blank:
+            pieces += [(text, 'known'), (blank[1], 'blank')]
+            text = ''
+        elif part == r'\[[':
+            text += '[['
+        elif '[[' in part:
+            raise ValueError(f'a blank is [[n]], [[..]] or [[=text]] (\\[[ is a plain [[), got {part[:40]!r}')
+        else:
+            text += part
+    pieces.append((text, 'known'))
+    if sum(piece == ('..', 'blank') for piece in pieces) > 1:
+        raise ValueError('a prompt has one [[..]] at most: it takes what is left of the length')
+    if len(pieces) == 1:
+        pieces.append(('..', 'blank'))
+    rows = []   # (tokens, known, answer), None where [[..]] stands
+    for piece, kind in pieces:
+        if kind == 'known' or piece[0] == '=':
+            ids = tokenizer.encode(piece if kind == 'known' else piece[1:])
+            rows.append([(i, kind == 'known', kind == 'blank') for i in ids])
+        else:
+            rows.append(None if piece == '..' else [(0, False, False)] * min(int(piece), length + 1))
+    n = sum(len(row) for row in rows if row is not None)
+    if n > length:
+        raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}')
+    rows = [[(0, False, False)] * (length - n) if row is None else row for row in rows]
+    return [list(column) for column in zip(*(cell for row in rows for cell in row))] or [[], [], []]
