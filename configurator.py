@@ -169,13 +169,16 @@ def cpu_has_bfloat16():
 
 def check_out(path):
     """A result file must have a folder to go to before the work begins."""
-    if path and not os.path.isdir(os.path.dirname(path) or '.'):
-        raise ValueError(f'no folder {os.path.dirname(path)} for --out={path}: make it first')
+    folder = os.path.dirname(path) or '.'
+    if path and (os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
+        raise ValueError(f'--out={path} must be a file in a folder that is there and can be written to')
 
 
 @contextlib.contextmanager
 def one_line_errors():
     """Wrong input (ValueError) and files that cannot be used (OSError) end a script with one line and exit code 1."""
+    if hasattr(sys.stdout, 'reconfigure'):
+        sys.stdout.reconfigure(errors='replace')   # a terminal that lacks a letter of a sample
     try:
         yield
     except (ValueError, OSError) as e:

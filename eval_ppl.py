@@ -41,7 +41,7 @@ dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # write the table to this JSON file
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None):
     """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N)."""
     device, sums = model.lm_head.weight.device, []
@@ -63,7 +63,7 @@ def draw_orders(n_blocks, block_size, kind, n_orders=1, seed=0):
                          generator=torch.Generator().manual_seed(derive_seed(seed, k))) for k in range(1 if kind == 'l2r' else n_orders)]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     """log p(x_{order_i} | prefix) under n_contexts orders of the prefix order[:, :i]                          (AO eq. of p_ens)
 
@@ -98,7 +98,7 @@ def unigram_row(tokens, tokenizer, block_size):
     counts = token_counts(tokens, tokenizer.n_tokens)
     p = counts[counts > 0] / counts.sum()
     nats = float(-(p * np.log(p)).sum())
-    return table_row('unigram entropy', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
+    return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
@@ -109,19 +109,22 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
 
 
 def format_table(rows):
-    """The rows of `summarize` as lines of text."""
-    lines = [f"{'':<24}{'nats/token':>22}{'perplexity':>22}{'bits/byte':>12}{'blocks':>9}{'tokens':>12}"]
+    """The rows of `summarize` as lines of at most 80 columns."""
+    lines = [f"{'':<19}{'nats/token':>17}{'perplexity':>18}{'bits/byte':>10}{'blocks':>7}{'tokens':>9}"]
     for r in rows:
         nats, ppl = (f"{r[key]:.{digits}f}" + (f" ± {r[error]:.{digits}f}" if r[error] else '')
-                     for key, error, digits in (('nats_per_token', 'stderr', 4), ('perplexity', 'perplexity_stderr', 3)))
-        lines.append(f"{r['estimate']:<24}{nats:>22}{ppl:>22}{r['bits_per_byte']:>12.4f}{r['blocks']:>9,}{r['tokens']:>12,}")
+                     for key, error, digits in (('nats_per_token', 'stderr', 4), ('perplexity', 'perplexity_stderr', 2)))
+        lines.append(f"{r['estimate']:<19}{nats:>17}{ppl:>18}{r['bits_per_byte']:>10.4f}{r['blocks']:>7}{r['tokens']:>9}")
     return '\n'.join(lines)
 
 
 def read_tokens(name, split, data_dir, tokenizer):
     """Tokens of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
     if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
-        return np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
+        tokens = np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
+        if not tokenizer.n_bytes[tokens].sum():
+            raise ValueError(f'{name} holds no text')
+        return tokens
     tokens, meta = open_split(data_dir, name, split)
     if meta['tokenizer'] != tokenizer.name:
         raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens")
@@ -157,7 +160,7 @@ def main(config):
         orders = draw_orders(len(blocks), block_size, kind, config.n_orders, config.seed)
         with tqdm(total=len(blocks) * len(orders), desc=f'{name} {kind}', unit='block', leave=False) as bar:
             nats = torch.stack([block_nll(model, blocks, o, config.batch_size, dtype, bar) for o in orders]).mean(0)
-        label = 'left to right' if kind == 'l2r' else f'any order ({config.n_orders} a block)'
+        label = 'left to right' if kind == 'l2r' else f'any order x {config.n_orders}'
         results.append({'dataset': name, **summarize(label, nats, blocks, int(tokenizer.n_bytes[blocks].sum()))})
     for name in sets:
         rows = [r for r in results if r['dataset'] == name] + [lines[name]]

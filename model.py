@@ -58,9 +58,9 @@ class AOGPTConfig:
                 raise ValueError(f'{name} must be a whole number from 1, got {getattr(self, name)!r}')
         if self.n_embd % self.n_head:
             raise ValueError(f'n_embd must be divisible by n_head, got n_embd={self.n_embd} and n_head={self.n_head}')
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout}')
-        if not 0 <= self.n_tokens <= self.vocab_size:
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout!r}')
+        if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
 
 
@@ -118,8 +118,8 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 6 * config.n_embd))
 
-    def forward(self, x, cond, mask=None, store=None):
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN(cond).chunk(6, dim=-1)   # each (B, S, C)
+    def forward(self, x, modulation, mask=None, store=None):
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=-1)   # each (B, S, C)
         x = x + gate_a * self.attn(modulate(self.ln_1(x), shift_a, scale_a), mask, store)
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
 
@@ -130,8 +130,8 @@ class FinalLayer(nn.Module):
         self.ln_f = RMSNorm(config.n_embd, eps=1e-5)
         self.adaLN_final = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 2 * config.n_embd))
 
-    def forward(self, x, cond):
-        shift, scale = self.adaLN_final(cond).chunk(2, dim=-1)
+    def forward(self, x, modulation):
+        shift, scale = modulation.chunk(2, dim=-1)
         return modulate(self.ln_f(x), shift, scale)
 
 
@@ -175,8 +175,8 @@ class AOGPT(nn.Module):
         """
         B, T = self._check(idx, order)
         slots = torch.arange(T, device=idx.device).expand(B, T)
-        x, cond = self._trunk(idx, order, slots, slots - 1)                 # n_known = T - 1
-        logits = self._head(x, cond)                                        # (B, T, V)
+        x, target = self._trunk(idx, order, slots, slots - 1)               # n_known = T - 1
+        logits = self._head(x, target)                                      # (B, T, V)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return F.cross_entropy(logits.flatten(0, 1), idx.gather(1, order).flatten(), reduction='none').view(B, T)
 
@@ -205,17 +205,17 @@ class AOGPT(nn.Module):
 
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
         reads = torch.minimum(slots, known) - 1
-        mask = store = None
+        mask = store = tables = None
         if not causal:
             keys, query = torch.arange(n_keys, device=idx.device), slots.unsqueeze(-1)
             mask = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)   # (B, 1, S, keys)
         if cache is not None:
-            store = cache.writer(slots, n_keys)
-        x, cond = self._trunk(idx, order, slots, reads, mask, store)
+            store, tables = cache.writer(slots, n_keys), cache.tables
+        x, target = self._trunk(idx, order, slots, reads, mask, store, tables)
         if cache is not None:
             cache.length = length
-        columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start).unsqueeze(-1)   # (B, n, 1)
-        return self._head(x.gather(1, columns.expand(B, n, x.size(-1))), cond.gather(1, columns.expand(B, n, cond.size(-1))))
+        columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
+        return self._head(x.gather(1, columns.unsqueeze(-1).expand(B, n, x.size(-1))), target.gather(1, columns), tables)
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -225,24 +225,32 @@ class AOGPT(nn.Module):
                              f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
         return order.shape
 
-    def _trunk(self, idx, order, slots, reads, mask=None, store=None):
-        """Run `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]); returns x (B, S, C) and cond (B, S, n_cond)."""
+    def adaln_tables(self):
+        """AdaLN depends on the target position alone: its outputs for all N positions, one (N, 6C) a block and (N, 2C) for the head."""
+        t = self.transformer
+        return [adaLN(t.wtpe.weight) for adaLN in (*(block.adaLN for block in t.h), t.final_layer.adaLN_final)]
+
+    def _trunk(self, idx, order, slots, reads, mask=None, store=None, tables=None):
+        """Run `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]); returns x (B, S, C) and target positions (B, S)."""
         t = self.transformer
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
         token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
         x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token) + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
-        cond = t.wtpe(order.gather(1, slots))                                              # (B, S, n_cond)
+        target = order.gather(1, slots)
+        cond = t.wtpe(target) if tables is None else None                                  # (B, S, n_cond)
         for layer, block in enumerate(t.h):
-            x = block(x, cond, mask, store and partial(store, layer))
-        return x, cond
+            modulation = block.adaLN(cond) if tables is None else F.embedding(target, tables[layer])   # (B, S, 6C)
+            x = block(x, modulation, mask, store and partial(store, layer))
+        return x, target
 
-    def _head(self, x, cond):
+    def _head(self, x, target, tables=None):
         """Logits (.., V) of slots; the padding of the vocabulary has -inf, so that it has no probability anywhere."""
-        n_tokens, bias = self.config.n_tokens, self.lm_head.bias
+        t, n_tokens, bias = self.transformer, self.config.n_tokens, self.lm_head.bias
+        modulation = t.final_layer.adaLN_final(t.wtpe(target)) if tables is None else F.embedding(target, tables[-1])
         if n_tokens:
             bias = bias.masked_fill(torch.arange(len(bias), device=bias.device) >= n_tokens, -torch.inf)
-        return F.linear(self.transformer.final_layer(x, cond), self.lm_head.weight, bias)
+        return F.linear(t.final_layer(x, modulation), self.lm_head.weight, bias)
 
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
@@ -252,10 +260,12 @@ class AOGPT(nn.Module):
 # its memory
 
 class KVCache:
-    """Keys and values of the slots that stay, allocated once. `length` (B,), on the host, is how many slots of a row are kept;
-    what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict."""
+    """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
+    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `tables`, None or
+    AOGPT.adaln_tables(), are looked up instead of computing AdaLN."""
 
-    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32):
+    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, tables=None):
+        self.tables = tables
         shape = (config.n_layer, batch_size, config.block_size, config.n_head, config.n_embd // config.n_head)
         self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
         self.v = torch.zeros(shape, device=device, dtype=dtype)
@@ -387,6 +397,9 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     if wrong:
         raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
                          f'the first is {wrong[0]}')
+    broken = [name for name, p in state.items() if not p.isfinite().all()]
+    if broken:
+        raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite, the first is {broken[0]}')
     model = model.to_empty(device=device)
     model.load_state_dict(state)
     return model.eval()

@@ -104,17 +104,17 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
     check_drawing(temperature, top_k, top_p)
     if temperature == 0:
         return logits.argmax(-1)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits.double()
     logits = (logits - logits.amax(-1, keepdim=True)) / temperature                          # at most 0: any temperature is safe
     if 0 < top_k < logits.size(-1):
         values, kept = logits.topk(top_k)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
     if top_p < 1:
         values, kept = logits.sort(dim=-1, descending=True)
-        p = values.double().softmax(-1)
+        p = values.softmax(-1)
         values = values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
-    cdf = logits.double().softmax(-1).cumsum(-1)                                             # (..., V)
+    cdf = logits.softmax(-1).cumsum(-1)                                                      # (..., V)
     if u is None:
         u = torch.rand(cdf.shape[:-1], dtype=torch.float64, device=cdf.device, generator=generator)
     last = cdf[..., -1:]
@@ -154,7 +154,7 @@ def add_noise(score, scale, kind, rngs, device):
     return score + scale * (-(-u.log()).log() if kind == 'gumbel' else torch.special.ndtri(u))
 
 
-@torch.inference_mode()
+@torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
 def generate(model, idx, order, n_known, n_steps, policy='given', schedule='linear', temperature=1.0, top_k=0, top_p=1.0,
              use_cache=True, generator=None, seeds=None, return_trace=False, unmask='fixed', order_noise=0.0,
              order_noise_kind='gumbel', threshold=None, n_visits=None, forced=False, on_step=None):
@@ -192,7 +192,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
-    cache = KVCache(model.config, B, device, cache_dtype(model)) if use_cache else None
+    cache = KVCache(model.config, B, device, cache_dtype(model), model.adaln_tables()) if use_cache else None
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     step, start = 0, known

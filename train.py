@@ -8,13 +8,15 @@ Train an any-order GPT.
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl.
 """
+import itertools
 import json
 import math
 import os
 import shutil
+import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -40,19 +42,19 @@ from model import (
 from sample import write_samples
 
 # files
-out_dir = 'out'
+out_dir = 'out'                   # where ckpt.pt and log.jsonl go
 init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights only from a path or hf:OWNER/REPO/path.pt
 save_interval = 1000              # iterations between checkpoints; there is one at the end in any case
 # data
 dataset = 'pydocs'                # a folder of data_dir, made by data/prepare.py
-data_dir = 'data'
+data_dir = 'data'                 # where prepared sets are
 # model
 block_size = 1024                 # positions
-n_layer = 12
-n_head = 12
-n_embd = 768
+n_layer = 12                      # blocks
+n_head = 12                       # heads of attention
+n_embd = 768                      # width
 n_cond = 128                      # width of the target position embedding that conditions AdaLN
-dropout = 0.0
+dropout = 0.0                     # of embeddings, attention and residual branches
 bias = True                       # in the linear layers of the blocks
 gate_init = 0.0                   # where the biases of the AdaLN gates start: 0 is the paper's, 1 learns faster in a short run
 # batch
@@ -65,7 +67,7 @@ max_iters = 100000                # updates
 learning_rate = 6e-4              # AdamW's peak, reached after warmup_iters
 muon_learning_rate = 0.02         # Muon's peak
 min_lr = 6e-5                     # AdamW's end of the cosine at lr_decay_iters; Muon's falls in the same ratio
-warmup_iters = 2000
+warmup_iters = 2000               # updates
 lr_decay_iters = 0                # 0 is max_iters
 weight_decay = 0.05               # on matrices only
 beta1 = 0.9
@@ -75,7 +77,7 @@ ema_decay = 0.9999                # per update, after min(ema_decay, (1 + n) / (
 # watching
 eval_interval = 1000              # iterations between validations of the EMA weights
 eval_iters = 32                   # batches of a validation, a fixed set of blocks and orders
-log_interval = 10
+log_interval = 10                 # iterations between lines of the log and of the terminal
 wandb_log = False
 wandb_project = 'ao-gpt'
 wandb_run_name = ''               # '' is out_dir
@@ -83,6 +85,7 @@ wandb_run_name = ''               # '' is out_dir
 seed = 1337                       # with iteration and micro-batch it fixes every random number
 device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
+n_threads = 0                     # CPU threads; 0 is torch's choice. 1 for tiny models beside other work: waiting threads spin
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
 SHAPE = ('block_size', 'n_layer', 'n_head', 'n_embd', 'n_cond', 'bias', 'gate_init')   # a checkpoint fixes these
@@ -115,23 +118,24 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 def resolve_compile(compile, device, flops, max_iters):
     """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
     cuda = device.type == 'cuda'
-    compiler = cuda or shutil.which('g++') or shutil.which('clang++')
+    name = os.environ.get('CC', 'gcc') if cuda else os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    compiler = shutil.which(name)
     if compile is True and not compiler:
-        raise ValueError('compile=True needs a C++ compiler (g++ or clang++), none was found: install one or use --compile=False')
+        raise ValueError(f'compile=True needs the compiler {name}, which was not found: install it or use --compile=False')
     if compile != 'auto':
         return compile, 'as asked'
     if not compiler:
-        return False, 'no C++ compiler'
+        return False, f'no compiler {name}'
     long = max_iters >= 2000 if cuda else flops > 1e14
     return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
 def check_options(c, world_size):
     """Everything about the options that can be known before data, model and device are touched."""
-    for name in ('batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval', 'save_interval'):
+    for name in ('block_size', 'batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval', 'save_interval'):
         if c[name] < 1:
             raise ValueError(f'{name} must be at least 1, got {c[name]}')
-    for name in ('max_iters', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed'):
+    for name in ('max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed'):
         if c[name] < 0:
             raise ValueError(f'{name} must be at least 0, got {c[name]}')
     for name in ('learning_rate', 'muon_learning_rate'):
@@ -139,6 +143,8 @@ def check_options(c, world_size):
             raise ValueError(f'{name} must be above 0, got {c[name]}')
     if not 0 <= c.l2r_ratio <= 1 or not 0 <= c.ema_decay < 1:
         raise ValueError(f'l2r_ratio must be 0 to 1 and ema_decay 0 to below 1, got {c.l2r_ratio} and {c.ema_decay}')
+    if not c.out_dir or os.path.exists(c.out_dir) and not os.path.isdir(c.out_dir):
+        raise ValueError(f'out_dir must name a folder, got {c.out_dir!r}')
     for name, values in (('optimizer', ('adamw', 'muon')), ('compile', ('auto', True, False)), ('dtype', ('auto', 'float32', 'bfloat16'))):
         if c[name] not in values:
             raise ValueError(f'{name} must be one of {", ".join(map(repr, values))}, got {c[name]!r}')
@@ -170,6 +176,8 @@ def start_processes(config):
     rank, world_size = int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
     check_options(config, world_size)
     own = world_size > 1 and config.device in ('auto', 'cuda') and torch.cuda.is_available()
+    if config.n_threads:
+        torch.set_num_threads(config.n_threads)
     device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else config.device, config.dtype)
     if own:
         torch.cuda.set_device(device)
@@ -221,15 +229,39 @@ def resume(checkpoint, optimizers, ema, config):
     return checkpoint['iter_num']
 
 
-def keep_old_run(out_dir):
-    """A new run into a used folder moves the old checkpoint and log aside instead of overwriting them."""
-    n = 1
-    while any(os.path.exists(os.path.join(out_dir, f'{name}.old-{n}')) for name in ('ckpt.pt', 'log.jsonl')):
-        n += 1
-    for path in (os.path.join(out_dir, name) for name in ('ckpt.pt', 'log.jsonl')):
-        if os.path.exists(path):
-            os.replace(path, f'{path}.old-{n}')
-            print(f'{path} of an earlier run is now {path}.old-{n}')
+def set_aside(path, mine):
+    """Before this run first writes `path`: a file of that name from an earlier run is moved aside, not overwritten."""
+    if path not in mine and os.path.exists(path):
+        n = next(n for n in itertools.count(1) if not os.path.exists(f'{path}.old-{n}'))
+        os.replace(path, f'{path}.old-{n}')
+        tqdm.write(f'{path} of an earlier run is now {path}.old-{n}')
+    mine.add(path)
+
+
+def start_wandb(config):
+    import wandb
+    try:
+        wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, config=dict(config))
+    except wandb.Error as e:
+        raise ValueError(f'wandb: {str(e).splitlines()[0]}; log in with `wandb login`, or set WANDB_MODE=offline') from None
+    return wandb
+
+
+@contextmanager
+def stop_requests():
+    """A list that is filled when the process is asked to end (Ctrl-C, SIGTERM); asked twice, it ends at once."""
+    asked = []
+
+    def ask(number, frame):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def cut_log(path, iter_num):
@@ -296,29 +328,29 @@ def main(config):
         run_model = DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None)
 
     log_path, ckpt_path = os.path.join(config.out_dir, 'log.jsonl'), os.path.join(config.out_dir, 'ckpt.pt')
+    mine = {log_path, ckpt_path} if config.init_from == 'resume' else set()   # files of this run; those of an earlier one are set aside
     if master:
         os.makedirs(config.out_dir, exist_ok=True)
-        if config.init_from == 'resume':
-            cut_log(log_path, iter_num)
-        else:
-            keep_old_run(config.out_dir)
         print(f'{model.n_parameters():,} parameters; {tokens_per_iter:,} tokens an update; {config.dataset}: {len(train_tokens):,} '
               f'{tokenizer.name} tokens; validation on {len(val_blocks):,} blocks of {config.block_size}')
         print(f'{world_size} x {device.type}, {torch.get_num_threads()} CPU threads each, {dtype}, compile={compiled} ({why})')
-        if config.wandb_log:
-            import wandb
-            wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, config=dict(config))
+        if iter_num >= config.max_iters > 0:
+            print(f'nothing to train: the checkpoint is at iteration {iter_num} of {config.max_iters}; raise --max_iters')
+        if mine:
+            cut_log(log_path, iter_num)
+    wandb = start_wandb(config) if master and config.wandb_log else None
 
     def save():
+        set_aside(ckpt_path, mine)
         save_checkpoint(ckpt_path, model, ema, optimizer=[o.state_dict() for o in optimizers], iter_num=iter_num, config=dict(config),
                         tokenizer=tokenizer.name)
 
     micros = range(rank, config.gradient_accumulation_steps, world_size)   # of the global batch, those of this process
-    loss, val, shown = torch.zeros((), device=device), None, {}
+    loss, val, shown, stopping = torch.zeros((), device=device), None, {}, False
     clock, clock_iter = time.perf_counter(), iter_num
     bar = tqdm(total=config.max_iters, initial=iter_num, unit='it', disable=not master, mininterval=0.5 if sys.stderr.isatty() else 30)
-    with open(log_path, 'a') if master else nullcontext() as log, bar:
-        while iter_num < config.max_iters:
+    with bar, stop_requests() if world_size == 1 else nullcontext([]) as asked:
+        while iter_num < config.max_iters and not stopping:
             lr = get_lr(iter_num, config.learning_rate, config.min_lr, config.warmup_iters, config.lr_decay_iters or config.max_iters)
             for group in (g for o in optimizers for g in o.param_groups):
                 group['lr'] = group['peak_lr'] * lr / config.learning_rate
@@ -332,40 +364,46 @@ def main(config):
             iter_num += 1
             bar.update()
 
-            evaluating, saving, logging = (iter_num % interval == 0 or iter_num == config.max_iters
+            stopping, final = bool(asked), iter_num == config.max_iters
+            evaluating, saving, logging = (iter_num % interval == 0 or final
                                            for interval in (config.eval_interval, config.save_interval, config.log_interval))
-            if not (evaluating or saving or logging):
+            if not (evaluating or saving or logging or stopping):
                 continue
             if world_size > 1:
                 dist.all_reduce(loss)
             n_iters, seconds = iter_num - clock_iter, time.perf_counter() - clock
             entry = {'iter': iter_num, 'loss': loss.item() / n_iters / world_size, 'lr': lr,
                      'tokens_per_sec': round(n_iters * tokens_per_iter / seconds, 1)}
-            size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving else 0.0
+            size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving or stopping else 0.0
             if not math.isfinite(entry['loss'] + size):
+                last = 'go on from the last checkpoint with --init_from=resume' if ckpt_path in mine else 'start again with'
                 raise ValueError(f'the loss is {entry["loss"]} and the norm of the weights {size} at iteration {iter_num}, which is not '
-                                 'saved: go on from the last checkpoint with --init_from=resume and a lower learning rate')
+                                 f'saved: {last} and a lower learning rate')
             if evaluating:
                 val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
                 entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
             if master:
-                log.write(json.dumps(entry) + '\n')
-                log.flush()
-                if saving:
+                set_aside(log_path, mine)
+                with open(log_path, 'a') as log:
+                    log.write(json.dumps(entry) + '\n')
+                if saving or stopping:
                     save()
-                if config.wandb_log:
+                if wandb:
                     wandb.log(entry, step=iter_num)
-                shown |= {k: f'{v:.3f}' for k, v in entry.items() if k == 'loss' or k.startswith('val_')}
-                bar.set_postfix({**shown, 'tok/s': f'{entry["tokens_per_sec"]:,.0f}'}, refresh=False)
+                shown |= {k.removeprefix('val_'): f'{v:.3f}' for k, v in entry.items() if k == 'loss' or k.startswith('val_')}
+                shown_now = ' '.join(f'{k} {v}' for k, v in shown.items())
+                bar.set_postfix_str(f'{entry["tokens_per_sec"]:,.0f} tok/s {shown_now}', refresh=False)
             loss.zero_()
             clock, clock_iter = time.perf_counter(), iter_num
+    if stopping and not final:
+        sys.exit(f'stopped and saved at iteration {iter_num}; go on with: python train.py --init_from=resume --out_dir={config.out_dir}')
     if val is None:   # nothing was left to train
         val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
     if master:
-        if not os.path.exists(ckpt_path):
+        if ckpt_path not in mine:
             save()
         report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, ckpt_path)
-        if config.wandb_log:
+        if wandb:
             wandb.finish()
     if world_size > 1:
         del run_model            # DDP and the process group end together in all processes: gloo aborts otherwise, now and then

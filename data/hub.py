@@ -24,6 +24,8 @@ def open_checkpoint(name):
     """(checkpoint dict, its tokenizer) of a name; files that do not say, as the published ones, have GPT-2's."""
     checkpoint = load_checkpoint(local_path(name))
     config, tokenizer = config_from_checkpoint(checkpoint), checkpoint.get('tokenizer', 'gpt2')
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
     have, want = config.n_tokens or config.vocab_size, TOKENIZERS[tokenizer].n_tokens
     if have != want:
         raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: it was trained with another tokenizer')

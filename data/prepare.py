@@ -12,6 +12,7 @@ seed; a text of one document is cut instead. A second run does nothing unless --
 """
 import argparse
 import ast
+import difflib
 import functools
 import gzip
 import hashlib
@@ -20,6 +21,7 @@ import json
 import lzma
 import os
 import random
+import re
 import sys
 import sysconfig
 import urllib.request
@@ -31,6 +33,7 @@ import numpy as np
 from tqdm import tqdm
 
 SPLIT_SEED = 2357
+END_OF_TEXT = '<|endoftext|>'   # how the token that ends a document is shown
 SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 
 
@@ -49,7 +52,7 @@ class Bytes:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     def decode(self, ids):
-        return bytes(i for i in ids if i < 256).decode(errors='replace')
+        return b''.join(bytes([i]) if i < 256 else END_OF_TEXT.encode() for i in ids).decode(errors='replace')
 
 
 class GPT2:
@@ -70,7 +73,7 @@ class GPT2:
         return self.bpe.encode_ordinary_batch(texts, num_threads=os.cpu_count())
 
     def decode(self, ids):
-        return self.bpe.decode([i for i in ids if i < self.eos])
+        return self.bpe.decode(ids)
 
 
 TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2}
@@ -88,7 +91,9 @@ def get_tokenizer(name):
 
 def pydocs(source):
     """The language reference in pydoc_data and the docstrings of the standard library, one document a topic or module.
-    Docstrings seen before are left out. The same on every machine with the same Python."""
+    Docstrings seen before are left out. The same for the same installation of Python; distributions leave some modules out."""
+    if source:
+        raise ValueError('pydocs has no --source; for a file of your own: python data/prepare.py text --source=FILE')
     from pydoc_data.topics import topics
     root, seen, documents = sysconfig.get_path('stdlib'), set(), []
     for _, text in sorted(topics.items()):
@@ -223,23 +228,23 @@ def replace_file(path, write):
 
 def write_tokens(path, documents, tokenizer, n_documents):
     """Encode every document, followed by end-of-text, into `path`; returns what meta.json says of it."""
-    info, sha = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
-
-    def write(f):
-        bar = tqdm(total=n_documents, desc=os.path.basename(path), unit='doc', mininterval=0.5)
-        iterator = iter(documents)
+    info, sha, iterator = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256(), iter(documents)
+    with open(path, 'wb') as f, tqdm(total=n_documents, desc=os.path.basename(path), unit='doc', mininterval=0.5) as bar:
         while batch := list(itertools.islice(iterator, 256)):
-            for text, ids in zip(batch, tokenizer.encode_batch(batch)):
+            try:
+                encoded = tokenizer.encode_batch(batch)
+                info['text_bytes'] += sum(len(text.encode()) for text in batch)
+            except UnicodeEncodeError as e:
+                raise ValueError(f'document {info["rows"] + 1} or one of the {len(batch) - 1} after it is no valid Unicode: {e}') from None
+            for ids in encoded:
                 tokens = np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')).tobytes()
                 f.write(tokens)
                 sha.update(tokens)
-                info['rows'] += 1
                 info['tokens'] += len(tokens) // 2
-                info['text_bytes'] += len(text.encode())
+            info['rows'] += len(batch)
             bar.update(len(batch))
-        bar.close()
-
-    replace_file(path, write)
+        f.flush()
+        os.fsync(f.fileno())
     return {**info, 'sha256': sha.hexdigest()}
 
 
@@ -262,9 +267,14 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
     """Prepare one row of DATA_SETS into out/name; returns its meta. Splits that are there stay unless `force`."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
+    for option, value in (('name', name), ('split', split)):
+        if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
+            raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
     meta, wanted = read_meta(directory), {split} if split else {'train', 'val'}
-    have = {s: info for s, info in meta.get('splits', {}).items() if os.path.exists(os.path.join(directory, f'{s}.bin'))}
+    path = {s: os.path.join(directory, f'{s}.bin') for s in (*wanted, *meta.get('splits', {}))}
+    have = {s: info for s, info in meta.get('splits', {}).items()
+            if os.path.exists(path[s]) and os.path.getsize(path[s]) == 2 * info['tokens']}
     origin = f'{os.path.basename(source)} ({os.path.getsize(source):,} bytes)' if source and os.path.isfile(source) else data_set
     there, others = have.keys() & wanted, {s: info for s, info in have.items() if s not in wanted}
     if there and not force:
@@ -277,20 +287,34 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
         raise ValueError(f"{directory} holds {', '.join(others)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
     documents = row.documents(source)
-    if len(documents) == 0:
-        raise ValueError(f'{origin} holds no document')
+    if len(documents) == 0 or not any(documents):
+        raise ValueError(f'{origin} holds no text')
     parts = {split: (len(documents), documents)} if split else split_documents(documents, row.val_ratio)
     os.makedirs(directory, exist_ok=True)
-    new = {s: {**write_tokens(os.path.join(directory, f'{s}.bin'), texts, tok, n), 'source': origin} for s, (n, texts) in parts.items()}
+    try:   # the new files take their names together, when all of them are whole
+        new = {s: {**write_tokens(f'{path[s]}.tmp', texts, tok, n), 'source': origin} for s, (n, texts) in parts.items()}
+        for s in new:
+            os.replace(f'{path[s]}.tmp', path[s])
+    finally:
+        for s in parts:
+            if os.path.exists(f'{path[s]}.tmp'):
+                os.remove(f'{path[s]}.tmp')
+        if not os.listdir(directory):
+            os.rmdir(directory)
     meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'splits': {**others, **new}}
     replace_file(os.path.join(directory, 'meta.json'), lambda f: f.write((json.dumps(meta, indent=2) + '\n').encode()))
     return meta
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise ValueError(f'{message} (--help says more)')
+
+
 def main():
     rows = '\n'.join(f'  {name:<12} {row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items())
-    parser = argparse.ArgumentParser(description=__doc__, epilog=f'data sets:\n{rows}',
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, epilog=f'data sets:\n{rows}', allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('data_set', metavar='NAME', help='a data set of the table below')
     parser.add_argument('--source', help='local file to read: .txt (one document) or .jsonl (one a line, key "text"), also .gz and .xz')
     parser.add_argument('--split', help='the whole source is this split (train, val, test); default: divide it into train and val')
@@ -298,7 +322,10 @@ def main():
     parser.add_argument('--tokenizer', choices=TOKENIZERS, help='default: that of the data set')
     parser.add_argument('--out', default=os.path.dirname(os.path.abspath(__file__)), help='default: the folder of this script')
     parser.add_argument('--force', action='store_true', help='replace what is there')
-    args = parser.parse_args()
+    args, unknown = parser.parse_known_args()
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].partition('=')[0], parser._option_string_actions, n=1, cutoff=0)[0]
+        raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
     before = read_meta(os.path.join(args.out, args.name or args.data_set))
     meta = prepare(args.data_set, args.out, args.name, args.source, args.split, args.tokenizer, args.force)
     done = 'there already (--force replaces it)' if meta == before and not args.force else 'written'

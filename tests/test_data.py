@@ -25,7 +25,7 @@ def jsonl(tmp_path):
 
 def read_documents(directory, split):
     tokens = np.fromfile(os.path.join(directory, f'{split}.bin'), dtype='<u2')
-    return [p.Bytes().decode(d.tolist()) for d in np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]]
+    return [p.Bytes().decode(d.tolist()).removesuffix('<|endoftext|>') for d in np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]]
 
 
 def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
@@ -89,14 +89,42 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
     assert read_documents(tmp_path / 'text', 'train') == read_documents(tmp_path / 'text', 'val') == TEXTS
 
 
-@pytest.mark.parametrize('content, said', [(b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'),
-                                           (b'{"text": 3}\n', 'document 1'), (b'\xff\xfe\n', 'cannot be read'), (b'', 'no document')])
+@pytest.mark.parametrize('content, said', [
+    (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'{"text": 3}\n', 'document 1'),
+    (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'), (b'\xff\xfe\n', 'cannot be read'), (b'', 'no text')])
 def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
     (tmp_path / 'bad.jsonl').write_bytes(content)
     for split in (None, 'train'):
         with pytest.raises(ValueError, match=said):
             p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'bad.jsonl'), split=split, tokenizer='bytes')
     assert [f for _, _, files in os.walk(tmp_path / 'out') for f in files] == []
+
+
+def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
+    def files():
+        return {f: (tmp_path / 'text' / f).read_bytes() for f in os.listdir(tmp_path / 'text')}
+    p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
+    before = files()
+    (tmp_path / 'bad.jsonl').write_text('{"text": "fine"}\n' * 30 + '{"text": "\\ud800"}\n' * 30)
+    with pytest.raises(ValueError, match='no valid Unicode'):
+        p.prepare('text', tmp_path, source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)
+    assert files() == before
+    (tmp_path / 'text' / 'val.bin').write_bytes(b'')                              # a damaged file is made again
+    p.prepare('text', tmp_path, source=str(jsonl), split='val', tokenizer='bytes')
+    assert (tmp_path / 'text' / 'val.bin').stat().st_size > 0
+    for wrong in (dict(split='../x'), dict(name='a/b'), dict(split='')):
+        with pytest.raises(ValueError, match='plain name'):
+            p.prepare('text', tmp_path, source=str(jsonl), **wrong)
+    with pytest.raises(ValueError, match='no --source'):
+        p.prepare('pydocs', tmp_path, source=str(jsonl))
+
+
+@pytest.mark.parametrize('args, said', [
+    ([], 'NAME'), (['pydos'], 'data set must be one of pydocs'), (['text', '--sourc=x'], 'nearest is --source'),
+    (['text', '--tokenizer=char'], 'tokenizer'), (['text'], '--source=FILE')])
+def test_command_line_errors_are_one_line(script, args, said):
+    p = script('data/prepare.py', *args, code=1)
+    assert said in p.stderr and p.stderr.count('\n') == 1
 
 
 def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
@@ -152,7 +180,7 @@ def test_gpt2_tokens(monkeypatch, tmp_path):
         pytest.skip('the GPT-2 vocabulary is not cached')
     text = 'hello world<|endoftext|> Grüße'
     ids = gpt2.encode(text)
-    assert ids[:2] == [31373, 995] and gpt2.eos not in ids and gpt2.decode([*ids, gpt2.eos]) == text
+    assert ids[:2] == [31373, 995] and gpt2.eos not in ids and gpt2.decode([*ids, gpt2.eos]) == text + '<|endoftext|>'
     assert gpt2.n_bytes[[*ids, gpt2.eos]].sum() == len(text.encode())
 
 
@@ -166,7 +194,7 @@ def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):
 
 def test_bytes_decode_what_is_no_text():
     tok = p.Bytes()
-    assert tok.decode([72, 105, 256, 255]) == 'Hi�' and tok.decode(tok.encode('Grüße')) == 'Grüße'
+    assert tok.decode([72, 105, 256, 255]) == 'Hi<|endoftext|>�' and tok.decode(tok.encode('Grüße')) == 'Grüße'
 
 
 # ---- blocks

@@ -82,7 +82,7 @@ def test_command_gives_the_same_numbers_for_any_batch_and_for_its_own_file(scrip
     for name, args in {'a': [], 'b': ['--batch_size=3']}.items():
         p = script('eval_ppl.py', f'--ckpt={ckpt}', '--weights=raw', '--datasets=words,words.txt', '--n_orders=2',
                    f'--out={name}.json', *args)
-        assert 'unigram entropy' in p.stdout and 'words (val)' in p.stdout
+        assert 'unigram, whole set' in p.stdout and max(map(len, p.stdout.splitlines()[1:])) <= 80 and 'words (val)' in p.stdout
     a, b = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'ab')
     assert [r['dataset'] for r in a] == ['words', 'words', 'words.txt', 'words.txt']
     for x, y in zip(a, b):
@@ -97,12 +97,14 @@ def test_command_gives_the_same_numbers_for_any_batch_and_for_its_own_file(scrip
 @pytest.mark.parametrize('args, said', [
     (['--estimates=l2r,best'], "'best'"), (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
     (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'), (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'),
-    (['--datasets=short.txt'], 'block_size=16 is beyond the data'), (['--device=tpu'], 'device')])
+    (['--datasets=short.txt'], 'block_size=16 is beyond the data'), (['--device=tpu'], 'device'),
+    (['--datasets=void.txt'], 'no text'), (['--out=data'], '--out=data')])
 def test_wrong_input_is_one_line(ckpt, tmp_path, monkeypatch, args, said):
     import eval_ppl
     from configurator import configure, one_line_errors
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'short.txt').write_text('short')
+    (tmp_path / 'void.txt').write_text('')
     with pytest.raises(SystemExit) as e, one_line_errors():
         eval_ppl.main(configure(vars(eval_ppl), [f'--ckpt={ckpt}', '--weights=raw', *args]))
     assert said in e.value.code and '\n' not in e.value.code

@@ -326,11 +326,16 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
 
 @pytest.mark.parametrize('change, said', [
     ({}, 'EMA'), ({'ema_model': None}, 'EMA'), ({'ema_model': {}}, 'EMA'), ({'ema_model': {'shadow_params': [1, 2]}}, 'EMA list'),
-    ({'ema_model': {'shadow_params': {'a': 1}}}, 'differ'), ({'model_args': {'n_layer': 'a'}}, 'n_layer')])
+    ({'ema_model': {'shadow_params': {'a': 1}}}, 'differ'), ({'model_args': {'n_layer': 'a'}}, 'n_layer'),
+    ({'model_args': {'dropout': '0'}}, 'dropout')])
 def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
     save_checkpoint(tmp_path / 'c.pt', model)
     with pytest.raises(ValueError, match=said):
         model_from_checkpoint(load_checkpoint(tmp_path / 'c.pt') | change)
+    nan = load_checkpoint(tmp_path / 'c.pt')
+    nan['model']['lm_head.bias'][3] = math.nan
+    with pytest.raises(ValueError, match='diverged.*lm_head.bias'):
+        model_from_checkpoint(nan, 'raw')
     wider = load_checkpoint(tmp_path / 'c.pt')
     wider['model_args']['n_embd'] = 32
     with pytest.raises(ValueError, match='differ'):

@@ -1,0 +1,145 @@
+"""
+How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
+
+    python bench.py sample
+    python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
+
+sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix
+and memory rates), and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
+"""
+import sys
+import time
+
+import torch
+
+from configurator import configure, one_line_errors, resolve_device
+from model import AOGPT, AOGPTConfig, modulate, sample_order
+from sample import generate, unmask_schedule
+
+# model (random weights)
+block_size = 1024
+vocab_size = 50304
+n_tokens = 50257
+n_layer = 6
+n_head = 6
+n_embd = 384
+# what to time
+batch_size = 4
+steps = '16,64,256,1024'   # numbers of forward passes
+plain = '64,256'           # those at which the plain way is timed too
+repeats = 2                # runs of each; the fastest counts
+seed = 1337
+# system
+device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
+dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
+
+
+def seconds(function, device, repeats=1):
+    """Wall-clock seconds of the fastest of `repeats` calls, the device's work included."""
+    best = float('inf')
+    for _ in range(repeats):
+        synchronize(device)
+        start = time.perf_counter()
+        function()
+        synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def synchronize(device):
+    if torch.device(device).type == 'cuda':
+        torch.cuda.synchronize()
+
+
+def device_limits(device, dtype):
+    """(FLOP/s of a large matrix product, bytes/s of a large copy counting read and write), measured."""
+    n = 8192 if torch.device(device).type == 'cuda' else 2048
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    x = torch.randn(2 ** 26, device=device)
+    y = torch.empty_like(x)
+    return 2 * n ** 3 / seconds(lambda: a @ b, device, 6), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
+
+
+def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
+    """Seconds that generation with these `ends` cannot beat: every step reads all weights and the cache once and does its products.
+
+    A slot costs 2 (12 C^2 L) FLOPs and 4 C L per key; a drawn token 2 C V."""
+    c, total, last, known = model.config, 0.0, 0, 0
+    weights = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
+    for end in ends:
+        n_slots = batch_size * (end - min(last + 1, known))   # slot n_known of the step before is kept
+        flops = n_slots * (24 * c.n_embd ** 2 + 4 * c.n_embd * end) * c.n_layer + batch_size * (end - known) * 2 * c.n_embd * c.vocab_size
+        read = weights * weight_bytes + batch_size * end * 2 * c.n_embd * c.n_layer * weight_bytes
+        total += max(flops / flop_rate, read / byte_rate)
+        last, known = known, end
+    return total
+
+
+@torch.no_grad()
+def plain_generate(model, order, ends, temperature=1.0):
+    """The same sampler as one would first write it: per-slot AdaLN, a cache that grows by torch.cat and is cut back, attention by
+    softmax over an explicit mask, a descending sort of the vocabulary (top-p) and torch.multinomial. Temperature 0 is argmax."""
+    B, c, t = len(order), model.config, model.transformer
+    idx, cache, known, kept = torch.zeros_like(order), [None] * c.n_layer, 0, 0
+    for end in ends:
+        slots = torch.arange(kept, end, device=order.device)
+        reads = slots.clamp(max=known) - 1
+        position = order[:, reads.clamp(min=0)]
+        token = torch.where(reads[:, None] < 0, t.wnonee.weight, t.wte(idx.gather(1, position)))
+        x = token + t.wpe(torch.where(reads < 0, 0, position + 1))
+        cond = t.wtpe(order[:, slots])
+        keys = torch.arange(end, device=order.device)
+        mask = (keys < slots[:, None]) & (keys < known) | (keys == slots[:, None])
+        for layer, block in enumerate(t.h):
+            shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN(cond).chunk(6, -1)
+            q, k, v = block.attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, len(slots), 3, c.n_head, -1).permute(2, 0, 3, 1, 4)
+            q, k = block.attn.q_norm(q), block.attn.k_norm(k)
+            if cache[layer] is not None:
+                k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
+            cache[layer] = torch.stack([k, v])[:, :, :, :known + 1]
+            attention = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+            y = (attention.to(v.dtype) @ v).transpose(1, 2).reshape(B, len(slots), c.n_embd)
+            x = x + gate * block.attn.c_proj(y)
+            x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
+        logits = model._head(x, order[:, slots])[:, known - kept:].float()
+        if temperature == 0:
+            new = logits.argmax(-1)
+        else:
+            values, ranked = (logits / temperature).sort(descending=True)
+            p = values.softmax(-1)
+            p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
+            new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[..., 0]
+        idx.scatter_(1, order[:, known:end], new)
+        kept, known = known + 1, end
+    return idx
+
+
+def bench_sample(config):
+    device, dtype = resolve_device(config.device, config.dtype)
+    torch.manual_seed(config.seed)
+    model = AOGPT(AOGPTConfig(config.block_size, config.vocab_size, config.n_layer, config.n_head, config.n_embd, n_tokens=config.n_tokens))
+    model, order = model.to(device).eval(), sample_order(config.batch_size, config.block_size, device=device)
+    flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
+    print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, {device}, {dtype}, torch '
+          f'{torch.__version__}; limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
+    print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'plain s':>10}{'plain / ours':>14}")
+    with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+        generate(model, order, order, config.block_size - 8, 8, seeds=range(config.batch_size))   # warm up
+        for n_steps in map(int, config.steps.split(',')):
+            ends = unmask_schedule(config.block_size, n_steps)
+            ours = seconds(lambda n=n_steps: generate(model, order, order, 0, n, seeds=range(config.batch_size)), device, config.repeats)
+            limit = generation_limit(model, config.batch_size, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
+            line = f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
+            if str(n_steps) in config.plain.split(','):
+                slow = seconds(lambda e=ends: plain_generate(model, order, e), device)
+                line += f'{slow:>10.2f}{slow / ours:>14.1f}'
+            print(line, flush=True)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        name, options = next((a for a in sys.argv[1:] if not a.startswith('-')), ''), [a for a in sys.argv[1:] if a.startswith('-')]
+        config = configure(globals(), options)
+        if name != 'sample':
+            raise ValueError(f'say what to time: python bench.py sample, got {name!r}')
+        bench_sample(config)

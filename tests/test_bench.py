@@ -1,0 +1,26 @@
+"""The plain way that the speed is compared with must do the same work."""
+import pytest
+import torch
+from conftest import make_model
+
+from bench import generation_limit, plain_generate
+from sample import generate, unmask_schedule
+
+
+@pytest.mark.parametrize('n_steps', [1, 3, 9])
+def test_the_plain_way_writes_the_same(batch, n_steps):
+    model, (_, order) = make_model(vocab_size=16, n_tokens=11), batch
+    plain = plain_generate(model, order, unmask_schedule(9, n_steps), temperature=0)
+    assert torch.equal(plain, generate(model, torch.zeros_like(order), order, 0, n_steps, temperature=0))
+    drawn = plain_generate(model, order, unmask_schedule(9, n_steps))
+    assert drawn.max() < 11
+
+
+def test_the_limit_counts_every_slot_and_weight():
+    """Ends 2, 4, 9: the first step runs slots 0-1 and keeps slot 0, the second 1-3 and keeps 0-2, the third 3-8."""
+    model, C, L, V, B, inf = make_model(), 16, 2, 11, 5, float('inf')
+    flops = sum(B * (slots * (24 * C * C + 4 * C * keys) * L + drawn * 2 * C * V)
+                for slots, keys, drawn in ((2, 2, 2), (3, 4, 2), (6, 9, 5)))
+    assert generation_limit(model, B, [2, 4, 9], 1.0, inf, 4) == pytest.approx(flops)
+    weights = sum(p.numel() for n, p in model.named_parameters() if any(part in n for part in ('attn', 'mlp', 'ln_1', 'ln_2', 'lm_head')))
+    assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(3 * weights * 4 + B * 15 * 2 * C * L * 4)
