@@ -99,27 +99,46 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
     """Draw a token from each row of logits (..., V); returns (...) int64.
 
     p = softmax(logits / temperature), cut to the top_k largest, then to the smallest set of largest that reaches top_p (the token
-    that crosses it stays). One uniform number u (...) in [0, 1) a row, drawn from `generator` unless given, and the
-    float64 cumulative sum: token = first j with cdf_j > u cdf_last. Temperature 0 is argmax."""
+    that crosses it stays), in float32 or better. One uniform number u (...) in [0, 1) a row, drawn from `generator` unless given;
+    the token is the first j with p_0 + ... + p_j > u sum(p), sums in float64. Temperature 0 is argmax."""
     check_drawing(temperature, top_k, top_p)
     if temperature == 0:
         return logits.argmax(-1)
-    logits = logits.double()
-    logits = (logits - logits.amax(-1, keepdim=True)) / temperature                          # at most 0: any temperature is safe
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if temperature != 1:
+        logits = (logits - logits.amax(-1, keepdim=True)) * min(1 / temperature, 1e30)       # at most 0: any temperature is safe
     if 0 < top_k < logits.size(-1):
         values, kept = logits.topk(top_k)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
     if top_p < 1:
         values, kept = logits.sort(dim=-1, descending=True)
-        p = values.softmax(-1)
+        p = values.double().softmax(-1)
         values = values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
-    cdf = logits.softmax(-1).cumsum(-1)                                                      # (..., V)
     if u is None:
-        u = torch.rand(cdf.shape[:-1], dtype=torch.float64, device=cdf.device, generator=generator)
-    last = cdf[..., -1:]
-    u = torch.minimum(u.unsqueeze(-1) * last, torch.nextafter(last, torch.zeros_like(last)))  # below the last, after rounding too
-    return torch.searchsorted(cdf, u, right=True).squeeze(-1)
+        u = torch.rand(logits.shape[:-1], dtype=torch.float64, device=logits.device, generator=generator)
+    return invert_cdf(logits.softmax(-1).flatten(0, -2), u.flatten()).view(u.shape)
+
+
+def invert_cdf(p, u, width=256):
+    """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1): first the chunk of `width` columns by
+    the sums of chunks, then the column in it, so that no cumulative sum over all of V is needed."""
+    whole = p.size(1) // width * width
+    sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1, dtype=torch.float64)               # (n, chunks)
+    sums = torch.cat([sums, p[:, whole:].sum(1, dtype=torch.float64, keepdim=True)], 1)
+    chunk, rest = first_above(sums.cumsum(1), u * sums.sum(1))
+    column = chunk.unsqueeze(1) * width + torch.arange(width, device=p.device)               # (n, width)
+    inside = p.gather(1, column.clamp(max=p.size(1) - 1)).double().masked_fill(column >= p.size(1), 0)
+    return chunk * width + first_above(inside.cumsum(1), rest)[0]
+
+
+def first_above(cdf, x):
+    """First column (n,) of cdf (n, m) above x (n,), and x less the column before it. x is held below the last column after rounding
+    too, so that the column found always adds something."""
+    last = cdf[:, -1]
+    x = torch.minimum(x, torch.nextafter(last, torch.zeros_like(last))).unsqueeze(1)
+    column = torch.searchsorted(cdf, x, right=True)
+    return column[:, 0], (x - torch.where(column > 0, cdf.gather(1, (column - 1).clamp(min=0)), 0.0))[:, 0]
 
 
 def stream(seed, name):

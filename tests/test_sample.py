@@ -11,7 +11,18 @@ from test_model import load_reference
 from data.prepare import Bytes
 from data.prompts import parse_prompt
 from model import model_from_checkpoint, sample_order, save_checkpoint
-from sample import add_noise, binomial_schedule, blanks_last, generate, sample_tokens, schedule_ends, stream, unmask_schedule, write_samples
+from sample import (
+    add_noise,
+    binomial_schedule,
+    blanks_last,
+    generate,
+    invert_cdf,
+    sample_tokens,
+    schedule_ends,
+    stream,
+    unmask_schedule,
+    write_samples,
+)
 
 # ---- the schedule
 
@@ -74,6 +85,19 @@ def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
     u = torch.tensor([0.0, 0.499, 0.501, 0.749, 0.751, 1 - 2 ** -53], dtype=torch.float64)
     assert sample_tokens(logits.expand(6, 5), u=u).tolist() == [0, 0, 2, 2, 3, 3]
     assert sample_tokens(logits.expand(2, 3, 5), temperature=0).tolist() == [[0] * 3] * 2
+
+
+def test_chunked_inversion_is_the_cumulative_sum():
+    g = torch.Generator().manual_seed(0)
+    for V in (1, 2, 255, 256, 257, 700, 1024):
+        p = torch.rand(300, V, dtype=torch.float64, generator=g) * (torch.rand(300, V, generator=g) < 0.3)
+        p[:, V // 2] += 1e-3
+        u = torch.rand(300, dtype=torch.float64, generator=g)
+        u[:3] = torch.tensor([0.0, 0.5, 1 - 2 ** -53])
+        j, cdf = invert_cdf(p, u), p.cumsum(1)
+        assert (p.gather(1, j[:, None]) > 0).all()
+        below = (cdf.gather(1, j[:, None]) - p.gather(1, j[:, None]))[:, 0]
+        assert (below - 1e-12 <= u * cdf[:, -1]).all() and (u * cdf[:, -1] <= cdf.gather(1, j[:, None])[:, 0] + 1e-12).all()
 
 
 def test_the_last_uniform_number_never_draws_what_has_no_probability():
