@@ -124,10 +124,11 @@ def bench_sample(config):
           f'{torch.__version__}; limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
     print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'plain s':>10}{'plain / ours':>14}")
     with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-        generate(model, order, order, config.block_size - 8, 8, seeds=range(config.batch_size))   # warm up
+        blank = torch.zeros_like(order)
+        generate(model, blank, order, max(0, config.block_size - 8), 8, seeds=range(config.batch_size))   # warm up
         for n_steps in map(int, config.steps.split(',')):
             ends = unmask_schedule(config.block_size, n_steps)
-            ours = seconds(lambda n=n_steps: generate(model, order, order, 0, n, seeds=range(config.batch_size)), device, config.repeats)
+            ours = seconds(lambda n=n_steps: generate(model, blank, order, 0, n, seeds=range(config.batch_size)), device, config.repeats)
             limit = generation_limit(model, config.batch_size, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
             line = f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
             if str(n_steps) in config.plain.split(','):

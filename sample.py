@@ -33,9 +33,9 @@ score = False                 # instead of writing: log-probability of the [[=te
 order = 'random'              # 'random', 'l2r', 'r2l'; the model's choice: 'top_prob', 'margin', 'entropy'; a JSON file with one list
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
-n_steps = 1024                # forward passes; as many as there are tokens or more is one token a step
+n_steps = 1024                # forward passes; as many as there are tokens or more is one token a step (unmask='fixed')
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
-unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, the law of masked diffusion
+unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' the law of masked diffusion
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 # drawing
 temperature = 1.0             # 0 takes the most likely token
@@ -71,7 +71,8 @@ def binomial_schedule(n_tokens, n_steps, kind='linear', generator=None):
     number of its own, so that ends_k = #{i: u_i >= m_k}. Not strictly increasing: a step may reveal nothing."""
     check_schedule(n_steps, kind)
     levels = torch.tensor([mask_share(k, n_steps, kind) for k in range(1, n_steps)] + [0.0], dtype=torch.float64)
-    return (torch.rand(n_tokens, dtype=torch.float64, generator=generator) >= levels.unsqueeze(1)).sum(1).tolist()
+    times = torch.rand(n_tokens, dtype=torch.float64, generator=generator).sort().values
+    return (n_tokens - torch.searchsorted(times, levels)).tolist()
 
 
 def mask_share(k, n_steps, kind):
@@ -106,7 +107,8 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
         return logits.argmax(-1)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1:
-        logits = (logits - logits.amax(-1, keepdim=True)) * min(1 / temperature, 1e30)       # at most 0: any temperature is safe
+        # at most 0, times what float32 can hold: any temperature is safe
+        logits = (logits - logits.amax(-1, keepdim=True)) * max(min(1 / temperature, 1e30), 1e-30)
     if 0 < top_k < logits.size(-1):
         values, kept = logits.topk(top_k)
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
@@ -117,7 +119,7 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
         logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
     if u is None:
         u = torch.rand(logits.shape[:-1], dtype=torch.float64, device=logits.device, generator=generator)
-    return invert_cdf(logits.softmax(-1).flatten(0, -2), u.flatten()).view(u.shape)
+    return invert_cdf(logits.softmax(-1).reshape(-1, logits.size(-1)), u.flatten()).view(u.shape)
 
 
 def invert_cdf(p, u, width=256):
@@ -162,8 +164,8 @@ def confidence(logits, policy):
     if policy == 'entropy':
         logp = logits.log_softmax(-1)
         return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
-    top = (logits.topk(2).values - logits.logsumexp(-1, keepdim=True)).exp()
-    return top[..., 0] - top[..., 1] if policy == 'margin' else top[..., 0]
+    top = (logits.topk(min(2, logits.size(-1))).values - logits.logsumexp(-1, keepdim=True)).exp()
+    return top[..., 0] - top[..., 1:].sum(-1) if policy == 'margin' else top[..., 0]
 
 
 def add_noise(score, scale, kind, rngs, device):
@@ -183,7 +185,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
 
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
-    n_steps   forward passes, at least 1; more than there are blanks is one token a pass
+    n_steps   forward passes, at least 1; more than there are blanks is one token a pass ('fixed'), or finer noise levels ('binomial')
     policy    'given': the blanks are revealed as `order` has them; 'top_prob', 'margin', 'entropy': each step scores all that
               remain (see confidence) in one cached call and reveals the best, with their probabilities of that call
     schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (then n_steps is not used)
@@ -191,8 +193,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               without them `generator` draws the seeds
     unmask    'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers, see binomial_schedule
     order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores of an adaptive policy
-    threshold a probability: a step reveals every position whose score is at least that, and at least one; for top_prob and
-              margin; the schedule is not used then
+    threshold a probability: a step reveals every position whose score, noise included, is at least that, and at least one; for
+              top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
     on_step   called after each step with (step from 0, known (B,), idx, trace)
@@ -207,6 +209,9 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         raise ValueError(f'order must visit every position of idx, got {tuple(order.shape)} for {tuple(idx.shape)}')
     known = torch.as_tensor(n_known).cpu().expand(B)                                         # (B,) host
     stop = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)              # (B,) host
+    if int(known.min()) < 0 or (known > stop).any() or int(stop.max()) > N or seeds is not None and len(seeds) != B:
+        raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got n_known={known.tolist()[:8]}, '
+                         f'n_visits={stop.tolist()[:8]}, {B if seeds is None else len(seeds)} seeds')
     if seeds is None:
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
@@ -227,12 +232,12 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             row, column, visit = pairs(known, stop - known, device)                          # all that remains
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
             score[row, column] = confidence(logits, policy).double()[row, column]
-            if threshold is not None:
-                n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
             if order_noise:
                 noise = add_noise(torch.zeros(B, N, dtype=torch.float64, device=device), order_noise, order_noise_kind,
                                   [stream(s, f'noise of step {step}') for s in seeds], device)   # by position
                 score[row, column] += noise[row, order[row, visit]]
+            if threshold is not None:
+                n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
             idle = (n_new == 0).to(device).unsqueeze(1)
             rank = score.masked_fill(idle, 0).argsort(dim=1, descending=True, stable=True)   # (B, n) column of each place
             order[row, visit] = order[row, visit - column + rank[row, column]]
@@ -244,7 +249,9 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         idx[row, position] = token
         trace['step'][row, position] = step
         if return_trace or on_step:
-            trace['logprob'][row, position] = logits.double().log_softmax(-1).gather(-1, token.unsqueeze(-1)).squeeze(-1)
+            logits = logits if logits.dtype == torch.float64 else logits.float()
+            logprob = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+            trace['logprob'][row, position] = logprob.double()
         known, step = known + n_new, step + 1
         if on_step:
             on_step(step - 1, known, idx, trace)
@@ -271,7 +278,8 @@ def check_policy(policy, unmask, order_noise, order_noise_kind, threshold):
         raise ValueError(f'order_noise must be at least 0 and finite, got {order_noise}')
     if order_noise and policy == 'given':
         raise ValueError('order_noise is for the policies top_prob, margin and entropy, which have scores')
-    if threshold is not None and (not 0 <= threshold <= 1 or policy not in ('top_prob', 'margin') or unmask == 'binomial'):
+    if threshold is not None and (type(threshold) not in (int, float) or not 0 <= threshold <= 1
+                                  or policy not in ('top_prob', 'margin') or unmask == 'binomial'):
         raise ValueError('threshold must be a probability, for top_prob and margin without binomial unmasking, '
                          f'got {threshold} for {policy}')
 
@@ -320,7 +328,7 @@ def read_order(order):
             positions = json.load(f)
         if isinstance(positions, list) and all(type(p) is int for p in positions):
             return positions
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         pass
     raise ValueError(f'order must be random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with one list of positions, got {order!r}')
 
@@ -341,8 +349,8 @@ def main(config):
     parsed = [parse_prompt(p, tokenizer, config.length or block_size) for p in prompts for _ in range(config.n_samples)]
     if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
-    if not any(tokens for tokens, _, _ in parsed):
-        raise ValueError('there is nothing to write: the prompt is empty and the length 0')
+    if not any(known.count(False) for _, known, _ in parsed):
+        raise ValueError('there is no blank to write or score in the prompt')
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     n_blanks = sum(known.count(False) for _, known, _ in parsed)
@@ -358,17 +366,17 @@ def main(config):
     samples = []
     for r, n in enumerate(lengths):
         drawn = trace['step'][r, :n] >= 0
-        nats = -float(trace['logprob'][r, :n].sum())
+        nats = 0.0 - float(trace['logprob'][r, :n].sum())
         samples.append({'text': tokenizer.decode(idx[r, :n].tolist()), 'tokens': idx[r, :n].tolist(),
                         'nats': nats, 'blanks': int(drawn.sum()), **{name: value[r, :n].tolist() for name, value in trace.items()}})
         each = f'{nats:.3f} nats, {nats / math.log(2):.3f} bits in {int(drawn.sum())} tokens'
         print(f'--- sample {r} (seed {config.seed + r}), -log p = {each}\n{samples[-1]["text"]}')
     print('---')
-    total = sum(s['nats'] for s in samples)
+    total, n_steps = sum(s['nats'] for s in samples), len(trace['step'][trace['step'] >= 0].unique())
     for name, value in {
             'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
             'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
-            'order': f'{config.order}, {int(trace["step"].max()) + 1} steps for {max(s["blanks"] for s in samples)} tokens, '
+            'order': f'{config.order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, '
                      + (f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'),
             'drawing': 'none: the text of the blanks was scored' if config.score else
                        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',

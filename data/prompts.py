@@ -18,10 +18,11 @@ def parse_prompt(prompt, tokenizer, length):
     """(tokens, known, answer) lists of a prompt with blanks; at most `length` long, exactly so with [[..]] or without a blank.
 
     tokens holds 0 in blanks and the tokens of the text in [[=text]]; known marks the text that stands, answer the [[=text]]. The pieces
-    are tokenized one by one. Raises ValueError for a blank that is not [[n]], [[..]] or [[=text]], and for a prompt too long."""
+    are tokenized one by one; the text of a blank ends at the first ]]. Raises ValueError for a blank that is not [[n]], [[..]] or
+    [[=text]], and for a prompt too long."""
     pieces, text = [], ''
     for part in re.split(r'(\\\[\[|\[\[.*?\]\])', prompt, flags=re.DOTALL):
-        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d*)\]\]', part, flags=re.DOTALL)
+        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,8})\]\]', part, flags=re.DOTALL)
         if blank:
             pieces += [(text, 'known'), (blank[1], 'blank')]
             text = ''
@@ -36,15 +37,15 @@ def parse_prompt(prompt, tokenizer, length):
         raise ValueError('a prompt has one [[..]] at most: it takes what is left of the length')
     if len(pieces) == 1:
         pieces.append(('..', 'blank'))
-    rows = []   # (tokens, known, answer), None where [[..]] stands
+    rows = []   # lists of (token, known, answer), ranges for [[n]], None for [[..]]
     for piece, kind in pieces:
         if kind == 'known' or piece[0] == '=':
             ids = tokenizer.encode(piece if kind == 'known' else piece[1:])
             rows.append([(i, kind == 'known', kind == 'blank') for i in ids])
         else:
-            rows.append(None if piece == '..' else [(0, False, False)] * min(int(piece), length + 1))
+            rows.append(None if piece == '..' else range(int(piece)))   # not yet a list: it may be far too long
     n = sum(len(row) for row in rows if row is not None)
     if n > length:
         raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}')
-    rows = [[(0, False, False)] * (length - n) if row is None else row for row in rows]
+    rows = [row if isinstance(row, list) else [(0, False, False)] * (length - n if row is None else len(row)) for row in rows]
     return [list(column) for column in zip(*(cell for row in rows for cell in row))] or [[], [], []]

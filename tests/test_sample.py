@@ -15,6 +15,7 @@ from sample import (
     add_noise,
     binomial_schedule,
     blanks_last,
+    cache_dtype,
     generate,
     invert_cdf,
     sample_tokens,
@@ -156,7 +157,8 @@ def test_samples_of_the_command_are_exact_over_orders_and_tokens():
 @pytest.mark.parametrize('temperature', [1e-320, 1e-50, 1e-3])
 def test_temperature_near_zero_is_argmax(temperature):
     logits = torch.tensor([[1.0, -3.0, 9.0, 2.0], [40.0, 2.0, -torch.inf, 3.0]])
-    assert sample_tokens(logits, temperature=temperature).tolist() == [2, 0]
+    assert sample_tokens(logits, temperature=temperature).tolist() == [2, 0] and sample_tokens(logits[0], temperature=temperature) == 2
+    assert set(sample_tokens(logits[1].expand(99, 4), temperature=1e60).tolist()) == {0, 1, 3}
 
 
 def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
@@ -164,6 +166,9 @@ def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
     with torch.autocast('cpu', torch.bfloat16):
         runs = [generate(model, idx, order, 2, 4, temperature=0, use_cache=use_cache, return_trace=True)[1] for use_cache in (True, False)]
     exact = generate(model, idx, order, 2, 4, temperature=0, return_trace=True)[1]
+    with torch.autocast('cpu', torch.bfloat16):
+        assert cache_dtype(model) == torch.bfloat16
+    assert cache_dtype(model) == torch.float32
     for run in runs:   # the first step: later ones may have drawn other tokens
         first = run['step'] == 0
         assert (run['logprob'] - exact['logprob'])[first].abs().max() < 0.1
@@ -212,20 +217,22 @@ ADAPTIVE = [dict(policy=p) for p in ('top_prob', 'margin', 'entropy')] + [
 EVERY = [*ADAPTIVE, dict(unmask='binomial'), dict(unmask='binomial', schedule='cosine', policy='margin'), dict(policy='given')]
 
 
-def slow_adaptive(model, idx, order, known, n_reveal, policy, u):
+def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=0.0, order_noise_kind='gumbel', threshold=None):
     """One row written by the definition, without cache or batch: score all that remain, reveal the best n_reveal (or those over a
     threshold, at least one), go on. Returns (tokens, visits, step of each visit)."""
     idx, visits, steps, step = idx.clone(), order[:known].tolist(), [], 0
+    u = torch.rand(9, dtype=torch.float64, generator=stream(seed, 'tokens'))
     while len(visits) < len(order):
-        rest = sorted(set(order.tolist()) - set(visits))
+        v = torch.rand(9, dtype=torch.float64, generator=stream(seed, f'noise of step {step}'))
+        noise = -(-v.log()).log() if order_noise_kind == 'gumbel' else torch.distributions.Normal(0, 1).icdf(v)
         scored = []
-        for p in rest:
+        for p in sorted(set(order.tolist()) - set(visits)):
             prob = model.predict(idx[None], torch.tensor([[*visits, p]]), len(visits))[0, 0].softmax(-1)
             top = prob.topk(2).values
             score = {'top_prob': top[0], 'margin': top[0] - top[1], 'entropy': (prob * prob.log()).sum()}[policy]
-            scored.append((float(score), p, prob))
+            scored.append((float(score + order_noise * noise[p]), p, prob))
         scored.sort(key=lambda s: -s[0])
-        n = n_reveal[step] if isinstance(n_reveal, list) else max(1, sum(s >= n_reveal for s, _, _ in scored))
+        n = n_reveal[step] if threshold is None else max(1, sum(s >= threshold for s, _, _ in scored))
         for _, p, prob in scored[:n]:
             idx[p] = int((prob.cumsum(-1) <= u[p]).sum())
             visits.append(p)
@@ -234,17 +241,50 @@ def slow_adaptive(model, idx, order, known, n_reveal, policy, u):
     return idx, visits, steps
 
 
-@pytest.mark.parametrize('how', [dict(policy=p) for p in ('top_prob', 'margin', 'entropy')] + [
-    dict(policy='top_prob', threshold=0.4), dict(policy='margin', threshold=0.2)])
+@pytest.mark.parametrize('how', ADAPTIVE)
 def test_adaptive_orders_are_the_definition(batch, how):
     model, (idx, order), known = make_model(), batch, torch.tensor([0, 3, 8, 5, 1])
     new, trace = generate(model, idx, order, known, 3, **how, seeds=range(5), return_trace=True)
     for r, k in enumerate(known.tolist()):
-        u = torch.rand(9, dtype=torch.float64, generator=stream(r, 'tokens'))
         ends = unmask_schedule(9 - k, 3)
-        n_reveal = how.get('threshold', [b - a for a, b in zip([0, *ends], ends)])
-        tokens, visits, steps = slow_adaptive(model, idx[r], order[r], k, n_reveal, how['policy'], u)
+        tokens, visits, steps = slow_adaptive(model, idx[r], order[r], k, [b - a for a, b in zip([0, *ends], ends)], r, **how)
         assert torch.equal(tokens, new[r]) and trace['order'][r].tolist() == visits and trace['step'][r, visits[k:]].tolist() == steps
+
+
+def test_scores_that_tie_do_not_depend_on_the_batch(batch):
+    model, (idx, order) = make_model(), batch
+    model.lm_head.weight.zero_()
+    how = dict(n_steps=6, policy='margin', unmask='binomial', return_trace=True)
+    _, trace = generate(model, idx, order, 0, seeds=range(5), **how)
+    for r in range(5):
+        alone = generate(model, idx[r:r + 1], order[r:r + 1], 0, seeds=[r], **how)[1]
+        assert torch.equal(alone['order'][0], trace['order'][r])
+
+
+def test_rows_do_not_depend_on_the_width_of_the_batch():
+    model = make_model(vocab_size=16, n_tokens=11)
+    rows = [([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 9, [False] * 9), ([3, 0], [True, False])]
+    for order in ('random', 'r2l', 'margin'):
+        idx, trace, lengths = write_samples(model, rows, order, 7, 3)
+        for r, row in enumerate(rows):
+            alone, other, _ = write_samples(model, [row], order, 7 + r, 3)
+            n = lengths[r]
+            assert torch.equal(alone[0], idx[r, :n]) and torch.equal(other['order'][0], trace['order'][r, :n])
+            torch.testing.assert_close(other['logprob'][0], trace['logprob'][r, :n], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('wrong', [dict(n_known=10), dict(n_known=-1), dict(n_known=5, n_visits=4), dict(n_known=0, seeds=[1]),
+                                   dict(n_known=0, n_visits=10)])
+def test_arguments_that_do_not_fit(batch, wrong):
+    with pytest.raises(ValueError, match='n_known'):
+        generate(make_model(), *batch, n_steps=3, **wrong)
+
+
+def test_a_vocabulary_of_one_token():
+    model = make_model(vocab_size=8, n_tokens=1)
+    for policy in ('given', 'top_prob', 'margin', 'entropy'):
+        order = sample_order(2, 9)
+        assert not generate(model, order * 0, order, 0, 3, policy).any()
 
 
 @pytest.mark.parametrize('how', EVERY)
@@ -325,7 +365,8 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch):
     lengths = [50, 70, 90, 110, 130, 150, 180, 200]
     rows = [([1] * n + [0] * 40, [True] * n + [False] * 40) for n in lengths]
     write_samples(model, rows, 'random', 0, 40)
-    assert slots[0] <= 8 * 201 and sum(slots[1:]) == 39 * 8          # one slot a row and token after the prompts are read
+    # the prompts are read at the width of the longest, then every step costs one slot a row: their own 988 + 312 against 1920
+    assert slots[0] == 8 * 201 and slots[1:] == [8] * 39
 
 
 # ---- prompts with blanks
@@ -389,10 +430,12 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'), (['--n_samples=0'], 'n_samples'),
     (['--length=-1'], 'length'), (['--length=33'], 'length'), (['--schedule=square'], 'schedule'), (['--order=up'], 'order'),
     (['--order_noise=1'], 'order_noise'), (['--order_noise=-1'], 'order_noise'), (['--order=margin', '--threshold=1.5'], 'threshold'),
-    (['--threshold=0.5'], 'threshold'), (['--order=entropy', '--threshold=0.5'], 'threshold'), (['--unmask=all'], 'unmask'),
+    (['--threshold=0.5'], 'threshold'),
+    (['--order=margin', '--threshold=abc'], 'threshold'), (['--order=entropy', '--threshold=0.5'], 'threshold'), (['--unmask=all'], 'unmask'),
     (['--order=margin', '--order_noise_kind=pink'], 'order_noise_kind'), (['--prompt=a[[x]]'], 'a blank is'),
     (['--prompt=a[[0]]'], 'a blank is'), (['--prompt=a[[=]]'], 'a blank is'), (['--prompt=a[[3'], 'a blank is'),
-    (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], 'does not fit'), (['--prompt=' + 'x' * 33], 'does not fit'),
+    (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], '33 tokens'),
+    (['--prompt=[[999999999]]'], 'does not fit'), (['--prompt=ab', '--length=2'], 'no blank'), (['--prompt=' + 'x' * 33], 'does not fit'),
     (['--prompt=a[[3]]', '--score'], 'score'), (['--prompt=FILE:no.jsonl'], 'no.jsonl'), (['--tempratur=1'], "'temperature'"),
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
     ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json')])
