@@ -282,11 +282,11 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
             return meta
         raise ValueError(f"{directory} holds {', '.join(sorted(there))} already, from {have[min(there)]['source']} with the tokenizer "
                          f"{meta['tokenizer']}: --force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split")
+    documents = row.documents(source)
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if others else row.tokenizer))
     if others and tok.name != meta['tokenizer']:
         raise ValueError(f"{directory} holds {', '.join(others)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
-    documents = row.documents(source)
     if len(documents) == 0 or not any(documents):
         raise ValueError(f'{origin} holds no text')
     parts = {split: (len(documents), documents)} if split else split_documents(documents, row.val_ratio)
