@@ -5,6 +5,7 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
     python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]] is returned.' --order=margin --n_steps=16
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
+    python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
 
 Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures; \\[[ is a plain [[.
 """
@@ -20,6 +21,7 @@ from data.hub import open_checkpoint
 from data.prepare import replace_file
 from data.prompts import parse_prompt, read_prompts
 from model import KVCache, config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
+from replay import Watch, write_page
 
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -47,6 +49,8 @@ seed = 1337                   # sample r is a function of seed + r alone
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders and log-probabilities to this JSON file
+html = ''                     # write a page that replays the generation to this file
+watch = False                 # redraw the first sample in the terminal as it is revealed
 
 ADAPTIVE = ('top_prob', 'margin', 'entropy')
 
@@ -342,6 +346,7 @@ def main(config):
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
     check_out(config.out)
+    check_out(config.html)
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     block_size = config_from_checkpoint(checkpoint).block_size
     if not 0 <= config.length <= block_size:
@@ -355,13 +360,20 @@ def main(config):
     model = model_from_checkpoint(checkpoint, config.weights, device)
     n_blanks = sum(known.count(False) for _, known, _ in parsed)
     start = time.perf_counter()
-    with tqdm(total=n_blanks, unit='token', mininterval=0.2, leave=False) as bar, \
+    show = Watch(tokenizer, len(parsed[0][0])) if config.watch else None
+    with tqdm(total=n_blanks, unit='token', mininterval=0.2, leave=False, disable=config.watch) as bar, \
             torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
         n_first = sum(known.count(True) for _, known, _ in parsed)
+
+        def on_step(step, known, idx, trace):
+            bar.update(int(known.sum()) - n_first - bar.n)
+            if show:
+                steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), parsed[0][1])]
+                show(idx[0].tolist(), steps, step)
         idx, trace, lengths = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
                                             schedule=config.schedule, temperature=config.temperature, top_k=config.top_k,
                                             top_p=config.top_p, use_cache=config.use_cache, forced=config.score, **policy,
-                                            on_step=lambda step, known, *_: bar.update(int(known.sum()) - n_first - bar.n))
+                                            on_step=on_step)
     seconds = time.perf_counter() - start
     samples = []
     for r, n in enumerate(lengths):
@@ -386,6 +398,9 @@ def main(config):
     if config.out:
         replace_file(config.out, lambda f: f.write(json.dumps({'config': config, 'seconds': seconds, 'samples': samples}).encode()))
         print(f'{"written":<16}{config.out}')
+    if config.html:
+        write_page(config.html, samples, tokenizer, f'{config.order} order, {n_steps} steps, temperature {config.temperature:g}')
+        print(f'{"page":<16}{config.html}')
 
 
 if __name__ == '__main__':

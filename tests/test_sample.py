@@ -451,7 +451,8 @@ def test_wrong_input_is_one_line(ckpt, capsys, args, said):
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     (tmp_path / 'p.jsonl').write_text('{"prompt": "ab[[=cd]]e"}\n{"prompt": "[[=abcdefg]]"}\n')
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--n_samples=1',
-           '--out=o.json')
+           '--out=o.json', '--html=o.html', '--watch')
+    assert '<!doctype html>' in (tmp_path / 'o.html').read_text()
     first, second = json.loads((tmp_path / 'o.json').read_text())['samples']
     model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
     nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[0, 1, 4, 3, 2]]))

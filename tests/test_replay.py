@@ -1,0 +1,51 @@
+"""The replay of a generation: what it says of an order, in the terminal and on the page."""
+import io
+import itertools
+import json
+import re
+
+import pytest
+
+from data.prepare import Bytes
+from replay import Watch, kendall_tau, write_page
+
+
+def test_kendall_tau_by_counting_pairs():
+    for steps in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [0, 0, 1, 2, 1], [5, 2, 2, 9, 0, 1]):
+        pairs = list(itertools.combinations(steps, 2))
+        up, down = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
+        assert kendall_tau(steps) == pytest.approx((up - down) / ((up + down) * len(pairs)) ** 0.5)   # no two positions tie
+    assert kendall_tau([0, 1, 2]) == 1 and kendall_tau([2, 1, 0]) == -1 and kendall_tau([0, 0]) is None and kendall_tau([]) is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_watch_redraws_in_80_columns(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '80')
+    monkeypatch.setenv('LINES', '24')
+    out, tokens = Terminal(), list(b'ab\ncd' + b'x' * 120)
+    watch = Watch(Bytes(), 125, out)
+    watch(tokens, [-1, 0, -1, None, 1] + [None] * 120, 1)
+    first = out.getvalue()
+    lines = re.sub(r'\x1b\[[0-9]*[mFJ]', '', first).splitlines()
+    assert lines == ['ab', '·d' + '·' * 77, '·' * 43] and '\x1b[7md\x1b[0m' in first and first.count('\x1b[7m') == 1
+    watch(tokens, [-1, 0, -1, 2, 1] + [2] * 120, 2)
+    assert out.getvalue()[len(first):].startswith('\x1b[3F\x1b[J')   # back over the three lines
+    silent = io.StringIO()
+    Watch(Bytes(), 125, silent)(tokens, [0] * 125, 0)
+    assert silent.getvalue() == ''
+
+
+def test_the_page_is_whole_and_needs_no_network(tmp_path):
+    tokens = list('a</script><b>"é'.encode())
+    sample = {'tokens': tokens, 'step': [-1] + list(range(len(tokens) - 1)), 'logprob': [0.0] + [-1.0] * (len(tokens) - 1)}
+    write_page(tmp_path / 'page.html', [sample, sample], Bytes(), 'a title')
+    page = (tmp_path / 'page.html').read_text()
+    assert not re.search(r'(https?:)?//\w', page) and 'src=' not in page and page.count('</script>') == 2
+    data = json.loads(re.search(r'<script id="data" type="application/json">(.*)</script>', page)[1])
+    row = data['samples'][0]
+    assert data['title'] == 'a title' and len(data['samples']) == 2 and ''.join(row['text'][:14]) == 'a</script><b>"'
+    assert row['step'] == sample['step'] and row['p'][1] == 0.36788 and row['tau'] == 1 and row['drawn'] == len(tokens) - 1
