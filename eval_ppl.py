@@ -101,6 +101,33 @@ def unigram_row(tokens, tokenizer, block_size):
     return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
 
 
+def text_metrics(samples):
+    """How varied generated token lists are. entropy: of a sample's own token frequencies, nats, mean over samples; distinct_n: different
+    n-grams of all samples over their number; repetition: share of 4-grams that stand earlier in the same sample."""
+    def grams(tokens, n):
+        return list(zip(*(tokens[i:] for i in range(n))))
+    p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in samples]
+    metrics = {'entropy': float(np.mean([-(q * np.log(q)).sum() for q in p]))}
+    for n in (1, 2, 3):
+        every = [g for tokens in samples for g in grams(tokens, n)]
+        metrics[f'distinct_{n}'] = len(set(every)) / max(1, len(every))
+    fours = [grams(tokens, 4) for tokens in samples]
+    return metrics | {'repetition': 1 - sum(len(set(g)) for g in fours) / max(1, sum(map(len, fours)))}
+
+
+def generative_perplexity(judge, samples, batch_size=16, dtype='float32'):
+    """Perplexity of token lists under a judge model, left to right: exp(sum nats / sum tokens), tokens weighted equally. Samples
+    longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the standard error over samples."""
+    N, nats, sizes = judge.config.block_size, [], np.array([len(tokens) for tokens in samples])
+    for tokens in samples:
+        pieces = [torch.tensor([tokens[i:i + N]]) for i in range(0, len(tokens), N)]
+        nats.append(sum(float(block_nll(judge, p, draw_orders(*p.shape, 'l2r')[0], batch_size, dtype)) for p in pieces))
+    mean, n = sum(nats) / sizes.sum(), len(samples)
+    residual = np.array(nats) - mean * sizes                                  # of the ratio of sums
+    error = math.sqrt((residual ** 2).sum() / (n - 1) / n) / sizes.mean() if n > 1 else None
+    return {'perplexity': math.exp(mean), 'stderr': error and math.exp(mean) * error}
+
+
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
     perplexity = math.exp(nats) if nats < 700 else math.inf
     return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity,

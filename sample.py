@@ -20,6 +20,7 @@ from configurator import check_out, configure, one_line_errors, resolve_device
 from data.hub import open_checkpoint
 from data.prepare import replace_file
 from data.prompts import parse_prompt, read_prompts
+from eval_ppl import generative_perplexity, text_metrics
 from model import KVCache, config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
 from replay import Watch, write_page
 
@@ -51,6 +52,8 @@ dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders and log-probabilities to this JSON file
 html = ''                     # write a page that replays the generation to this file
 watch = False                 # redraw the first sample in the terminal as it is revealed
+metrics = False               # entropy, distinct n-grams and repetition of the samples
+judge = ''                    # with metrics: a checkpoint whose left-to-right perplexity of the samples is printed beside them
 
 ADAPTIVE = ('top_prob', 'margin', 'entropy')
 
@@ -347,6 +350,9 @@ def main(config):
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
     check_out(config.out)
     check_out(config.html)
+    if config.judge and not config.metrics:
+        raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
+    judged = open_checkpoint(config.judge) if config.judge else None
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     block_size = config_from_checkpoint(checkpoint).block_size
     if not 0 <= config.length <= block_size:
@@ -385,6 +391,16 @@ def main(config):
         print(f'--- sample {r} (seed {config.seed + r}), -log p = {each}\n{samples[-1]["text"]}')
     print('---')
     total, n_steps = sum(s['nats'] for s in samples), len(trace['step'][trace['step'] >= 0].unique())
+    measured, lines = {}, {}
+    if config.metrics:
+        measured = text_metrics([s['tokens'] for s in samples])
+        lines['metrics'] = ', '.join(f'{name} {value:.3f}' for name, value in measured.items()) + f' (of {tokenizer.name} tokens, nats)'
+    if judged:
+        texts = [s['tokens'] if judged[1] is tokenizer else judged[1].encode(s['text']) for s in samples]
+        verdict = generative_perplexity(model_from_checkpoint(judged[0], device=device), texts, dtype=dtype)
+        measured['judge'] = {'ckpt': config.judge, **verdict}
+        error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
+        lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {judged[1].name} token, left to right, under {config.judge}"
     for name, value in {
             'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
             'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
@@ -393,10 +409,11 @@ def main(config):
             'drawing': 'none: the text of the blanks was scored' if config.score else
                        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
             '-log p a token': f'{total / max(1, n_blanks):.4f} nats, {total / max(1, n_blanks) / math.log(2):.4f} bits (untempered model)',
-            'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}'}.items():
+            'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}.items():
         print(f'{name:<16}{value}')
     if config.out:
-        replace_file(config.out, lambda f: f.write(json.dumps({'config': config, 'seconds': seconds, 'samples': samples}).encode()))
+        result = {'config': config, 'seconds': seconds, 'metrics': measured, 'samples': samples}
+        replace_file(config.out, lambda f: f.write(json.dumps(result).encode()))
         print(f'{"written":<16}{config.out}')
     if config.html:
         write_page(config.html, samples, tokenizer, f'{config.order} order, {n_steps} steps, temperature {config.temperature:g}')

@@ -188,7 +188,7 @@ def start_processes(config):
 
 def load_data(config, rank, world_size):
     """(train tokens, validation tokens, tokenizer); rank 0 makes a set that needs no source."""
-    for turn in (True, False):
+    for turn in (True, False):   # rank 0 first, the others when it is done
         if turn == (rank == 0):
             train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
             val_tokens, _ = open_split(config.data_dir, config.dataset, 'val')

@@ -8,7 +8,7 @@ import torch
 from conftest import make_model
 
 from data.prepare import prepare
-from eval_ppl import block_nll, context_logprobs, draw_orders, ensemble_nll, summarize
+from eval_ppl import block_nll, context_logprobs, draw_orders, ensemble_nll, generative_perplexity, summarize, text_metrics
 from model import sample_order, save_checkpoint
 
 
@@ -67,6 +67,27 @@ def test_summary_by_hand():
     assert math.isclose(row['stderr'], math.sqrt(2) / math.sqrt(2) / 4)          # std of (2, 4) is sqrt 2
     assert math.isclose(row['bits_per_byte'], 6 / 6 / math.log(2)) and math.isclose(row['perplexity'], math.exp(0.75))
     assert summarize('x', torch.tensor([2.0]), torch.zeros(1, 4), 6)['stderr'] is None
+
+
+def test_metrics_by_hand():
+    m = text_metrics([[1, 2, 1, 2, 1, 2, 1, 2], [3, 3, 3, 3, 3, 3, 3, 3]])
+    assert math.isclose(m['entropy'], math.log(2) / 2) and [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
+    assert m['repetition'] == 1 - 3 / 10      # 4-grams: two different of five, one of five
+    assert text_metrics([list(range(50))])['repetition'] == 0
+
+
+def test_judge_weights_tokens_and_cuts_at_its_context():
+    judge = make_model()                     # reads 9 tokens
+    samples = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1], [4, 4, 4], [7, 1, 9, 2, 2]]
+    def nll(tokens):
+        return float(judge(torch.tensor([tokens]), sample_order(1, len(tokens), 'l2r')).sum())
+    nats = [nll(samples[0][:9]) + nll(samples[0][9:]), nll(samples[1]), nll(samples[2])]
+    result = generative_perplexity(judge, samples)
+    mean = sum(nats) / 20
+    assert math.isclose(result['perplexity'], math.exp(mean))
+    variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
+    assert math.isclose(result['stderr'], math.exp(mean) * variance ** 0.5)
+    assert generative_perplexity(judge, samples[:1])['stderr'] is None
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from test_model import load_reference
 
 from data.prepare import Bytes
 from data.prompts import parse_prompt
-from model import model_from_checkpoint, sample_order, save_checkpoint
+from model import EMA, model_from_checkpoint, sample_order, save_checkpoint
 from sample import (
     add_noise,
     binomial_schedule,
@@ -437,7 +437,8 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--prompt=a[[0]]'], 'a blank is'), (['--prompt=a[[=]]'], 'a blank is'), (['--prompt=a[[3'], 'a blank is'),
     (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], '33 tokens'),
     (['--prompt=[[999999999]]'], 'does not fit'), (['--prompt=ab', '--length=2'], 'no blank'), (['--prompt=' + 'x' * 33], 'does not fit'),
-    (['--prompt=a[[3]]', '--score'], 'score'), (['--prompt=FILE:no.jsonl'], 'no.jsonl'), (['--tempratur=1'], "'temperature'"),
+    (['--prompt=a[[3]]', '--score'], 'score'),
+    (['--judge=x.pt'], 'metrics'), (['--prompt=FILE:no.jsonl'], 'no.jsonl'), (['--tempratur=1'], "'temperature'"),
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
     ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json')])
 def test_wrong_input_is_one_line(ckpt, capsys, args, said):
@@ -449,11 +450,19 @@ def test_wrong_input_is_one_line(ckpt, capsys, args, said):
 
 
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
+    ckpt_with_ema = tmp_path / 'judge.pt'
+    judge = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(ckpt_with_ema, judge, EMA(judge, 0.9), tokenizer='bytes')
     (tmp_path / 'p.jsonl').write_text('{"prompt": "ab[[=cd]]e"}\n{"prompt": "[[=abcdefg]]"}\n')
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--n_samples=1',
-           '--out=o.json', '--html=o.html', '--watch')
+           '--out=o.json', '--html=o.html', '--watch', '--metrics', f'--judge={ckpt_with_ema}')
     assert '<!doctype html>' in (tmp_path / 'o.html').read_text()
-    first, second = json.loads((tmp_path / 'o.json').read_text())['samples']
+    result = json.loads((tmp_path / 'o.json').read_text())
+    first, second = result['samples']
+    texts = [torch.tensor([list(s)]) for s in (b'abcde', b'abcdefg')]
+    nats = sum(float(judge(s, sample_order(1, s.size(1), 'l2r')).double().sum()) for s in texts)
+    assert math.isclose(result['metrics']['judge']['perplexity'], math.exp(nats / 12), rel_tol=1e-4)
+    assert result['metrics']['distinct_1'] == 7 / 12
     model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
     nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[0, 1, 4, 3, 2]]))
     assert first['text'] == 'abcde' and math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5) and first['blanks'] == 2
