@@ -12,7 +12,8 @@ def local_path(name):
     parts = name[3:].split('/')
     if len(parts) < 3:
         raise ValueError(f'a checkpoint on the hub is written hf:OWNER/REPO/path.pt, got {name}')
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, logging
+    logging.set_verbosity_error()   # its retries would bury the one line below
     try:
         return hf_hub_download('/'.join(parts[:2]), '/'.join(parts[2:]))
     except Exception as e:   # many classes: no network, no such repository, no such file
