@@ -340,6 +340,20 @@ def read_order(order):
     raise ValueError(f'order must be random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with one list of positions, got {order!r}')
 
 
+def measure(samples, tokenizer, config, judged, device, dtype):
+    """(metrics, lines of the table): how varied the samples are and, given (checkpoint, tokenizer) of a judge, its perplexity."""
+    metrics = text_metrics([s['tokens'] for s in samples])
+    lines = {'metrics': ', '.join(f'{name} {value:.3f}' for name, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
+    if judged:
+        checkpoint, its_tokenizer = judged
+        texts = [s['tokens'] if its_tokenizer is tokenizer else its_tokenizer.encode(s['text']) for s in samples]
+        verdict = generative_perplexity(model_from_checkpoint(checkpoint, device=device), texts, dtype=dtype)
+        error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
+        lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {config.judge}"
+        metrics['judge'] = {'ckpt': config.judge, **verdict}
+    return metrics, lines
+
+
 def main(config):
     if config.n_samples < 1:
         raise ValueError(f'n_samples must be at least 1, got {config.n_samples}')
@@ -391,16 +405,7 @@ def main(config):
         print(f'--- sample {r} (seed {config.seed + r}), -log p = {each}\n{samples[-1]["text"]}')
     print('---')
     total, n_steps = sum(s['nats'] for s in samples), len(trace['step'][trace['step'] >= 0].unique())
-    measured, lines = {}, {}
-    if config.metrics:
-        measured = text_metrics([s['tokens'] for s in samples])
-        lines['metrics'] = ', '.join(f'{name} {value:.3f}' for name, value in measured.items()) + f' (of {tokenizer.name} tokens, nats)'
-    if judged:
-        texts = [s['tokens'] if judged[1] is tokenizer else judged[1].encode(s['text']) for s in samples]
-        verdict = generative_perplexity(model_from_checkpoint(judged[0], device=device), texts, dtype=dtype)
-        measured['judge'] = {'ckpt': config.judge, **verdict}
-        error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
-        lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {judged[1].name} token, left to right, under {config.judge}"
+    measured, lines = measure(samples, tokenizer, config, judged, device, dtype) if config.metrics else ({}, {})
     for name, value in {
             'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
             'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
