@@ -167,11 +167,11 @@ def cpu_has_bfloat16():
         return False
 
 
-def check_out(path):
-    """A result file must have a folder to go to before the work begins."""
+def check_out(option, path):
+    """The file that `option` names, or '', must have a folder to go to before the work begins."""
     folder = os.path.dirname(path) or '.'
     if path and (os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
-        raise ValueError(f'--out={path} must be a file in a folder that is there and can be written to')
+        raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
 
 
 @contextlib.contextmanager

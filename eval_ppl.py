@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+from collections import defaultdict
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from configurator import check_out, configure, one_line_errors, resolve_device
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
 from data.prepare import TextFile, replace_file
-from model import config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
+from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -77,9 +78,8 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles)                         # (B, K, i)
     orders = torch.cat([prefix, order[:, None, i:i + 1].expand(B, K, 1)], dim=2).flatten(0, 1)
     logits = model.predict(idx.repeat_interleave(K, 0), orders, i)[:, 0]                    # (B K, V)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
     token = idx.gather(1, order[:, i:i + 1]).expand(B, K)
-    return logits.log_softmax(-1).view(B, K, -1).gather(-1, token.unsqueeze(-1)).squeeze(-1)
+    return float32_or_better(logits).log_softmax(-1).view(B, K, -1).gather(-1, token.unsqueeze(-1)).squeeze(-1)
 
 
 def ensemble_nll(logprobs):
@@ -118,20 +118,28 @@ def text_metrics(samples):
 def generative_perplexity(judge, samples, batch_size=16, dtype='float32'):
     """Perplexity of token lists under a judge model, left to right: exp(sum nats / sum tokens), tokens weighted equally. Samples
     longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the standard error over samples."""
-    N, nats, sizes = judge.config.block_size, [], np.array([len(tokens) for tokens in samples])
-    for tokens in samples:
-        pieces = [torch.tensor([tokens[i:i + N]]) for i in range(0, len(tokens), N)]
-        nats.append(sum(float(block_nll(judge, p, draw_orders(*p.shape, 'l2r')[0], batch_size, dtype)) for p in pieces))
-    mean, n = sum(nats) / sizes.sum(), len(samples)
-    residual = np.array(nats) - mean * sizes                                  # of the ratio of sums
+    N, n, sizes, by_length = judge.config.block_size, len(samples), np.array([len(tokens) for tokens in samples]), defaultdict(list)
+    for r, tokens in enumerate(samples):
+        for piece in (tokens[i:i + N] for i in range(0, len(tokens), N)):
+            by_length[len(piece)].append((r, piece))
+    nats = np.zeros(n)
+    for pieces in by_length.values():   # pieces of one length go through together
+        blocks = torch.tensor([piece for _, piece in pieces])
+        np.add.at(nats, [r for r, _ in pieces], block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, dtype).numpy())
+    mean = nats.sum() / sizes.sum()
+    residual = nats - mean * sizes                                            # of the ratio of sums
     error = math.sqrt((residual ** 2).sum() / (n - 1) / n) / sizes.mean() if n > 1 else None
-    return {'perplexity': math.exp(mean), 'stderr': error and math.exp(mean) * error}
+    return {'perplexity': perplexity(mean), 'stderr': error and perplexity(mean) * error}
+
+
+def perplexity(nats):
+    """exp of nats per token; infinite for a model that diverged, where exp would overflow."""
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
-    perplexity = math.exp(nats) if nats < 700 else math.inf
-    return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity,
-            'perplexity_stderr': stderr and perplexity * stderr, 'bits_per_byte': nats * n_tokens / n_bytes / math.log(2),
+    return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
+            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': nats * n_tokens / n_bytes / math.log(2),
             'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
 
 
@@ -165,7 +173,7 @@ def main(config):
     if config.batch_size < 1 or config.n_blocks < 0:
         raise ValueError('batch_size must be at least 1 and n_blocks at least 0 (0: all), '
                          f'got batch_size={config.batch_size}, n_blocks={config.n_blocks}')
-    check_out(config.out)
+    check_out('out', config.out)
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     run = checkpoint.get('config', {})
     names = [n for n in (config.datasets or run.get('dataset', '')).split(',') if n]

@@ -63,10 +63,20 @@ class AOGPTConfig:
         if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
 
+    @property
+    def n_real(self):
+        """Tokens that can be read and drawn: the vocabulary without its padding."""
+        return self.n_tokens or self.vocab_size
+
 
 class RMSNorm(nn.RMSNorm):
     def forward(self, x):
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)   # one dtype: the fused kernel
+
+
+def float32_or_better(logits):
+    """Losses, scores and draws are never taken in 16 bits."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def modulate(x, shift, scale):
@@ -176,8 +186,7 @@ class AOGPT(nn.Module):
         B, T = self._check(idx, order)
         slots = torch.arange(T, device=idx.device).expand(B, T)
         x, target = self._trunk(idx, order, slots, slots - 1)               # n_known = T - 1
-        logits = self._head(x, target)                                      # (B, T, V)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = float32_or_better(self._head(x, target))                   # (B, T, V)
         return F.cross_entropy(logits.flatten(0, 1), idx.gather(1, order).flatten(), reduction='none').view(B, T)
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None):

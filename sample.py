@@ -21,7 +21,7 @@ from data.hub import open_checkpoint
 from data.prepare import replace_file
 from data.prompts import parse_prompt, read_prompts
 from eval_ppl import generative_perplexity, text_metrics
-from model import KVCache, config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
+from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
 from replay import Watch, write_page
 
 # which model
@@ -112,7 +112,7 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
     check_drawing(temperature, top_k, top_p)
     if temperature == 0:
         return logits.argmax(-1)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = float32_or_better(logits)
     if temperature != 1:
         # at most 0, times what float32 can hold: any temperature is safe
         logits = (logits - logits.amax(-1, keepdim=True)) * max(min(1 / temperature, 1e30), 1e-30)
@@ -167,7 +167,7 @@ def confidence(logits, policy):
     """Score (..., ) of logits (..., V), float32 or better: the larger, the earlier an adaptive order visits the position (KIM sec. 4).
 
     top_prob: max_v p(v);  margin: the largest p less the second;  entropy: sum_v p(v) log p(v), in nats"""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = float32_or_better(logits)
     if policy == 'entropy':
         logp = logits.log_softmax(-1)
         return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
@@ -175,11 +175,10 @@ def confidence(logits, policy):
     return top[..., 0] - top[..., 1:].sum(-1) if policy == 'margin' else top[..., 0]
 
 
-def add_noise(score, scale, kind, rngs, device):
-    """score (B, n) by position plus scale times standard Gumbel or Gaussian noise from one generator a row."""
-    u = torch.stack([torch.rand(score.size(1), dtype=torch.float64, generator=g) for g in rngs]).to(device)
-    u = u.clamp(min=torch.finfo(u.dtype).tiny)
-    return score + scale * (-(-u.log()).log() if kind == 'gumbel' else torch.special.ndtri(u))
+def draw_noise(n, scale, kind, rngs):
+    """(B, n) float64: scale times standard Gumbel or Gaussian noise, from one generator a row."""
+    u = torch.stack([torch.rand(n, dtype=torch.float64, generator=g) for g in rngs]).clamp(min=torch.finfo(torch.float64).tiny)
+    return scale * (-(-u.log()).log() if kind == 'gumbel' else torch.special.ndtri(u))
 
 
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
@@ -209,7 +208,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
     """
     B, N = order.shape
-    device, n_tokens = idx.device, model.config.n_tokens or model.config.vocab_size
+    device, n_tokens = idx.device, model.config.n_real
     check_drawing(temperature, top_k, top_p)
     check_policy(policy, unmask, order_noise, order_noise_kind, threshold)
     if idx.shape != order.shape:
@@ -240,9 +239,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
             score[row, column] = confidence(logits, policy).double()[row, column]
             if order_noise:
-                noise = add_noise(torch.zeros(B, N, dtype=torch.float64, device=device), order_noise, order_noise_kind,
-                                  [stream(s, f'noise of step {step}') for s in seeds], device)   # by position
-                score[row, column] += noise[row, order[row, visit]]
+                noise = draw_noise(N, order_noise, order_noise_kind, [stream(s, f'noise of step {step}') for s in seeds])   # by position
+                score[row, column] += noise.to(device)[row, order[row, visit]]
             if threshold is not None:
                 n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
             idle = (n_new == 0).to(device).unsqueeze(1)
@@ -256,7 +254,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         idx[row, position] = token
         trace['step'][row, position] = step
         if return_trace or on_step:
-            logits = logits if logits.dtype == torch.float64 else logits.float()
+            logits = float32_or_better(logits)
             logprob = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
             trace['logprob'][row, position] = logprob.double()
         known, step = known + n_new, step + 1
@@ -362,8 +360,8 @@ def main(config):
     order, prompts = read_order(config.order), read_prompts(config.prompt)
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
-    check_out(config.out)
-    check_out(config.html)
+    check_out('out', config.out)
+    check_out('html', config.html)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     judged = open_checkpoint(config.judge) if config.judge else None
@@ -371,7 +369,7 @@ def main(config):
     block_size = config_from_checkpoint(checkpoint).block_size
     if not 0 <= config.length <= block_size:
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
-    parsed = [parse_prompt(p, tokenizer, config.length or block_size) for p in prompts for _ in range(config.n_samples)]
+    parsed = [row for p in prompts for row in [parse_prompt(p, tokenizer, config.length or block_size)] * config.n_samples]
     if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
     if not any(known.count(False) for _, known, _ in parsed):

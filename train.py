@@ -145,7 +145,7 @@ def check_options(c, world_size):
         raise ValueError(f'l2r_ratio must be 0 to 1 and ema_decay 0 to below 1, got {c.l2r_ratio} and {c.ema_decay}')
     if not c.out_dir or os.path.exists(c.out_dir) and not os.path.isdir(c.out_dir):
         raise ValueError(f'out_dir must name a folder, got {c.out_dir!r}')
-    for name, values in (('optimizer', ('adamw', 'muon')), ('compile', ('auto', True, False)), ('dtype', ('auto', 'float32', 'bfloat16'))):
+    for name, values in (('optimizer', ('adamw', 'muon')), ('compile', ('auto', True, False))):
         if c[name] not in values:
             raise ValueError(f'{name} must be one of {", ".join(map(repr, values))}, got {c[name]!r}')
     if c.gradient_accumulation_steps % world_size:
@@ -209,9 +209,9 @@ def start_model(config, checkpoint, n_tokens, device):
     checkpoint['model_args']['dropout'] = config.dropout
     raw = config.init_from == 'resume' or 'ema_model' not in checkpoint
     model = model_from_checkpoint(checkpoint, 'raw' if raw else 'ema', device)
-    if (model.config.n_tokens or model.config.vocab_size) != n_tokens:
-        raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint '
-                         f'{model.config.n_tokens or model.config.vocab_size}: it was trained with another tokenizer')
+    if model.config.n_real != n_tokens:
+        raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
+                         'it was trained with another tokenizer')
     return model
 
 

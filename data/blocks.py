@@ -1,4 +1,4 @@
-"""Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, measure its entropy."""
+"""Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, count its tokens."""
 import os
 
 import numpy as np

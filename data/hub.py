@@ -27,7 +27,7 @@ def open_checkpoint(name):
     config, tokenizer = config_from_checkpoint(checkpoint), checkpoint.get('tokenizer', 'gpt2')
     if tokenizer not in TOKENIZERS:
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
-    have, want = config.n_tokens or config.vocab_size, TOKENIZERS[tokenizer].n_tokens
+    have, want = config.n_real, TOKENIZERS[tokenizer].n_tokens
     if have != want:
         raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: it was trained with another tokenizer')
     return checkpoint, get_tokenizer(tokenizer)
