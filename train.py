@@ -406,9 +406,10 @@ def main(config):
         if wandb:
             wandb.finish()
     if world_size > 1:
-        del run_model            # DDP and the process group end together in all processes: gloo aborts otherwise, now and then
         dist.barrier()
         dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
 
 
 def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):
