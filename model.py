@@ -100,10 +100,12 @@ class CausalSelfAttention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
+        if S == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
+            q = q.expand(B, 2, self.n_head, -1)   # PyTorch's CPU kernel takes twice as long for one query as for two
         y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
                                            attn_mask=mask, is_causal=mask is None,
                                            dropout_p=self.dropout if self.training else 0.0)   # (B, H, S, D)
-        return F.dropout(self.c_proj(y.transpose(1, 2).reshape(B, S, C)), self.dropout, self.training)
+        return F.dropout(self.c_proj(y[:, :, :S].transpose(1, 2).reshape(B, S, C)), self.dropout, self.training)
 
 
 class MLP(nn.Module):
@@ -145,6 +147,41 @@ class FinalLayer(nn.Module):
         return modulate(self.ln_f(x), shift, scale)
 
 
+class Head(nn.Linear):
+    """Logits over the vocabulary. Its padding, rows from n_tokens, gets -inf, so that it has no probability anywhere."""
+
+    def __init__(self, config):
+        super().__init__(config.n_embd, config.vocab_size)
+        self.n_real = config.n_real
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.real_bias())
+
+    def real_bias(self):
+        padding = torch.arange(self.out_features, device=self.bias.device) >= self.n_real
+        return self.bias.masked_fill(padding, -torch.inf) if self.n_real < self.out_features else self.bias
+
+
+class FrozenLinear(nn.Module):
+    """A linear layer for inference in `dtype`. On a CPU the weights are laid out once as oneDNN reads them, which nn.Linear has it do
+    anew at each call: for few rows that costs more than the product."""
+
+    def __init__(self, linear, dtype):
+        super().__init__()
+        bias = linear.real_bias() if isinstance(linear, Head) else linear.bias
+        self.weight, self.bias = linear.weight.detach().to(dtype), bias if bias is None else bias.detach().to(dtype)
+        self.packed = self.weight.device.type == 'cpu' and torch.backends.mkldnn.is_available() and (
+            dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        if self.packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
+
+    def forward(self, x):
+        x = x.to(self.weight.dtype)
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
+        return F.linear(x, self.weight, self.bias)
+
+
 class AOGPT(nn.Module):
     """The any-order decoder. Parameter names and their order are those of the published checkpoints."""
 
@@ -158,7 +195,7 @@ class AOGPT(nn.Module):
             wnonee=nn.Embedding(1, config.n_embd),                     # [None]
             h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
             final_layer=FinalLayer(config)))
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
+        self.lm_head = Head(config)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -214,17 +251,17 @@ class AOGPT(nn.Module):
 
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
         reads = torch.minimum(slots, known) - 1
-        mask = store = tables = None
+        mask = store = None
         if not causal:
             keys, query = torch.arange(n_keys, device=idx.device), slots.unsqueeze(-1)
             mask = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)   # (B, 1, S, keys)
         if cache is not None:
-            store, tables = cache.writer(slots, n_keys), cache.tables
-        x, target = self._trunk(idx, order, slots, reads, mask, store, tables)
+            store = cache.writer(slots, n_keys)
+        x, target = self._trunk(idx, order, slots, reads, mask, store)
         if cache is not None:
             cache.length = length
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
-        return self._head(x.gather(1, columns.unsqueeze(-1).expand(B, n, x.size(-1))), target.gather(1, columns), tables)
+        return self._head(x.gather(1, columns.unsqueeze(-1).expand(B, n, x.size(-1))), target.gather(1, columns))
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -234,12 +271,20 @@ class AOGPT(nn.Module):
                              f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
         return order.shape
 
-    def adaln_tables(self):
-        """AdaLN depends on the target position alone: its outputs for all N positions, one (N, 6C) a block and (N, 2C) for the head."""
-        t = self.transformer
-        return [adaLN(t.wtpe.weight) for adaLN in (*(block.adaLN for block in t.h), t.final_layer.adaLN_final)]
+    def frozen(self, dtype):
+        """A copy for inference, whose answers are the same but for rounding: linear weights in `dtype` (see FrozenLinear), and in place of
+        each AdaLN a table of its outputs, since they depend on nothing but which of the N positions is the target."""
+        model = copy.deepcopy(self, {id(p): p for p in self.parameters()})                   # modules of its own, the same weights
+        t = model.transformer
+        for module, name in [(block.attn, c) for block in t.h for c in ('c_attn', 'c_proj')] + [(model, 'lm_head')] \
+                + [(block.mlp, c) for block in t.h for c in ('c_fc', 'c_proj')]:
+            setattr(module, name, FrozenLinear(getattr(module, name), dtype))
+        for module, name in [(block, 'adaLN') for block in t.h] + [(t.final_layer, 'adaLN_final')]:
+            setattr(module, name, nn.Embedding.from_pretrained(getattr(module, name)(t.wtpe.weight).detach().to(dtype)))
+        t.wtpe = nn.Identity()
+        return model.eval()
 
-    def _trunk(self, idx, order, slots, reads, mask=None, store=None, tables=None):
+    def _trunk(self, idx, order, slots, reads, mask=None, store=None):
         """Run `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]); returns x (B, S, C) and target positions (B, S)."""
         t = self.transformer
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
@@ -247,19 +292,14 @@ class AOGPT(nn.Module):
         x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token) + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
         target = order.gather(1, slots)
-        cond = t.wtpe(target) if tables is None else None                                  # (B, S, n_cond)
+        cond = t.wtpe(target)                                                              # (B, S, n_cond)
         for layer, block in enumerate(t.h):
-            modulation = block.adaLN(cond) if tables is None else F.embedding(target, tables[layer])   # (B, S, 6C)
-            x = block(x, modulation, mask, store and partial(store, layer))
+            x = block(x, block.adaLN(cond), mask, store and partial(store, layer))
         return x, target
 
-    def _head(self, x, target, tables=None):
-        """Logits (.., V) of slots; the padding of the vocabulary has -inf, so that it has no probability anywhere."""
-        t, n_tokens, bias = self.transformer, self.config.n_tokens, self.lm_head.bias
-        modulation = t.final_layer.adaLN_final(t.wtpe(target)) if tables is None else F.embedding(target, tables[-1])
-        if n_tokens:
-            bias = bias.masked_fill(torch.arange(len(bias), device=bias.device) >= n_tokens, -torch.inf)
-        return F.linear(t.final_layer(x, modulation), self.lm_head.weight, bias)
+    def _head(self, x, target):
+        final = self.transformer.final_layer
+        return self.lm_head(final(x, final.adaLN_final(self.transformer.wtpe(target))))     # (..., V)
 
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
@@ -270,23 +310,30 @@ class AOGPT(nn.Module):
 
 class KVCache:
     """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
-    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `tables`, None or
-    AOGPT.adaln_tables(), are looked up instead of computing AdaLN."""
+    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict."""
 
-    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, tables=None):
-        self.tables = tables
-        shape = (config.n_layer, batch_size, config.block_size, config.n_head, config.n_embd // config.n_head)
+    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32):
+        shape = (config.n_layer, batch_size, config.n_head, config.block_size, config.n_embd // config.n_head)
         self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
+        self.rows = None
+
+    def part(self, rows):
+        """The same memory for a batch of only some `rows` (n,); its `length` is its own."""
+        part = copy.copy(self)
+        part.rows, part.length = rows.to(self.k.device), self.length[rows]
+        return part
 
     def writer(self, slots, n_keys):
         """A function store(layer, k, v): put k and v (B, S, H, D) at `slots` (B, S) and return the first n_keys of every row."""
-        rows = torch.arange(len(slots), device=slots.device).unsqueeze(-1)
+        rows = torch.arange(len(slots), device=slots.device) if self.rows is None else self.rows
 
-        def store(layer, k, v):
-            self.k[layer, rows, slots], self.v[layer, rows, slots] = k.to(self.k.dtype), v.to(self.v.dtype)
-            return self.k[layer, :, :n_keys], self.v[layer, :, :n_keys]
+        def store(layer, *new):
+            memory = [kept[layer].transpose(1, 2) for kept in (self.k, self.v)]                # (rows, N, H, D)
+            for kept, x in zip(memory, new):
+                kept[rows.unsqueeze(1), slots] = x.to(kept.dtype)
+            return [kept[:, :n_keys] if self.rows is None else kept[rows, :n_keys] for kept in memory]
         return store
 
 

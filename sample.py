@@ -133,8 +133,8 @@ def invert_cdf(p, u, width=256):
     """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1): first the chunk of `width` columns by
     the sums of chunks, then the column in it, so that no cumulative sum over all of V is needed."""
     whole = p.size(1) // width * width
-    sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1, dtype=torch.float64)               # (n, chunks)
-    sums = torch.cat([sums, p[:, whole:].sum(1, dtype=torch.float64, keepdim=True)], 1)
+    sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1)                                    # (n, chunks)
+    sums = torch.cat([sums, p[:, whole:].sum(1, keepdim=True)], 1).double()
     chunk, rest = first_above(sums.cumsum(1), u * sums.sum(1))
     column = chunk.unsqueeze(1) * width + torch.arange(width, device=p.device)               # (n, width)
     inside = p.gather(1, column.clamp(max=p.size(1) - 1)).double().masked_fill(column >= p.size(1), 0)
@@ -222,9 +222,16 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
-    cache = KVCache(model.config, B, device, cache_dtype(model), model.adaln_tables()) if use_cache else None
+    dtype = inference_dtype(model)
+    cache, network = (KVCache(model.config, B, device, dtype), model.frozen(dtype)) if use_cache else (None, model)
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
+    if cache is not None and known.max() - known.min() >= 32:
+        for length in (known // 32).unique():                                                # prompts of about one length together,
+            rows = (known // 32 == length).nonzero()[:, 0]                                   # so that each costs its own tokens
+            part = cache.part(rows)
+            network.predict(idx[rows], order[rows], known[rows], 1, part)
+            cache.length[rows] = part.length
     step, start = 0, known
     while (known < stop).any():
         n_new = (stop if ends is None else start + ends[:, step]) - known                    # (B,) revealed in this step
@@ -232,7 +239,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if not n_new.any():                                                                  # a binomial step may reveal nothing
             step += 1
             continue
-        logits = model.predict(idx, order, known, n, cache)[..., :n_tokens]                  # (B, n, n_tokens)
+        logits = network.predict(idx, order, known, n, cache)[..., :n_tokens]                  # (B, n, n_tokens)
         rank = None
         if policy != 'given':
             row, column, visit = pairs(known, stop - known, device)                          # all that remains
@@ -269,7 +276,7 @@ def pairs(known, n, device):
     return torch.stack([row, column, known[row] + column]).to(device, non_blocking=True)
 
 
-def cache_dtype(model):
+def inference_dtype(model):
     device = model.lm_head.weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.lm_head.weight.dtype
 

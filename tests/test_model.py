@@ -345,3 +345,15 @@ def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
 def test_seeds_are_a_function_of_their_names():
     seeds = {derive_seed(s, it, micro) for s in range(5) for it in range(20) for micro in (0, 1, 'order', 'tokens')}
     assert len(seeds) == 400 and derive_seed(1, 2) == derive_seed(1, 2) and all(0 <= s < 2 ** 63 for s in seeds)
+
+
+def test_frozen_answers_as_the_model():
+    config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32)
+    idx, order = torch.randint(27, (3, 9), generator=torch.Generator().manual_seed(0)), sample_order(3, 9)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.3)):
+        model = make_model(**config).to(torch.float64 if dtype == torch.float64 else torch.float32)
+        with torch.no_grad():
+            want, got = model.predict(idx, order, 4), model.frozen(dtype).predict(idx, order, 4)
+        assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
+        assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
+        assert {p.data_ptr() for p in model.frozen(dtype).parameters()} >= {model.transformer.wte.weight.data_ptr()}   # shared, not copied

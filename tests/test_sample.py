@@ -1,4 +1,5 @@
 """Drawing: the law of one token, of one sequence, of one step; cached = uncached; the published greedy runs; wrong input."""
+import gc
 import itertools
 import json
 import math
@@ -10,13 +11,13 @@ from test_model import load_reference
 
 from data.prepare import Bytes
 from data.prompts import parse_prompt
-from model import EMA, model_from_checkpoint, sample_order, save_checkpoint
+from model import AOGPT, EMA, KVCache, model_from_checkpoint, sample_order, save_checkpoint
 from sample import (
     binomial_schedule,
     blanks_last,
-    cache_dtype,
     draw_noise,
     generate,
+    inference_dtype,
     invert_cdf,
     sample_tokens,
     schedule_ends,
@@ -167,8 +168,8 @@ def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
         runs = [generate(model, idx, order, 2, 4, temperature=0, use_cache=use_cache, return_trace=True)[1] for use_cache in (True, False)]
     exact = generate(model, idx, order, 2, 4, temperature=0, return_trace=True)[1]
     with torch.autocast('cpu', torch.bfloat16):
-        assert cache_dtype(model) == torch.bfloat16
-    assert cache_dtype(model) == torch.float32
+        assert inference_dtype(model) == torch.bfloat16
+    assert inference_dtype(model) == torch.float32
     for run in runs:   # the first step: later ones may have drawn other tokens
         first = run['step'] == 0
         assert (run['logprob'] - exact['logprob'])[first].abs().max() < 0.1
@@ -361,13 +362,38 @@ def test_noise_moves_the_order_by_its_scale():
 
 def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch):
     model, slots = make_model(block_size=250, vocab_size=16, n_tokens=11).float(), []
-    trunk = model._trunk
-    monkeypatch.setattr(model, '_trunk', lambda *a: slots.append(a[2].numel()) or trunk(*a))
-    lengths = [50, 70, 90, 110, 130, 150, 180, 200]
+    trunk = AOGPT._trunk
+    monkeypatch.setattr(AOGPT, '_trunk', lambda *a: slots.append(a[3].numel()) or trunk(*a))
+    lengths = [200, 70, 90, 110, 130, 150, 180, 50]
     rows = [([1] * n + [0] * 40, [True] * n + [False] * 40) for n in lengths]
     write_samples(model, rows, 'random', 0, 40)
-    # the prompts are read at the width of the longest, then every step costs one slot a row: their own 988 + 312 against 1920
-    assert slots[0] == 8 * 201 and slots[1:] == [8] * 39
+    # 988 slots of prompts at the width of those of about the same length, then one slot a row at every step; padded: 1600
+    assert sum(slots[:-40]) == 988 + 20 + 20 and slots[-40:] == [8] * 40
+
+
+@pytest.mark.parametrize('order', ['random', 'margin'])
+def test_prompts_that_are_read_in_groups_change_nothing(order):
+    model = make_model(block_size=80)
+    rows = [([r] * 80, [i < n for i in range(80)]) for r, n in enumerate((40, 3, 75, 70, 0))]
+    idx, trace, _ = write_samples(model, rows, order, 7, 6)
+    for r, row in enumerate(rows):
+        for use_cache in (True, False):
+            alone, its, _ = write_samples(model, [row], order, 7 + r, 6, use_cache=use_cache)
+            assert torch.equal(alone[0], idx[r]) and (its['logprob'][0] - trace['logprob'][r]).abs().max() < 1e-12
+
+
+def test_memory_is_the_cache_and_does_not_grow():
+    config = dict(block_size=64, vocab_size=16, n_layer=3, n_head=2, n_embd=32)
+    model, live = make_model(**config).float(), []
+    cache = KVCache(model.config, 5)
+    assert 4 * (cache.k.numel() + cache.v.numel()) == 4 * 2 * 3 * 5 * 64 * 32
+
+    def count(step, known, idx, trace):
+        gc.collect()
+        tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.layout == torch.strided]
+        live.append(sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()))
+    generate(model, torch.zeros(5, 64, dtype=torch.long), sample_order(5, 64), 0, 16, on_step=count)
+    assert len(live) == 16 and max(live[1:]) == min(live[1:])
 
 
 # ---- prompts with blanks
