@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from configurator import check_out, configure, one_line_errors, resolve_device
-from data.hub import open_checkpoint
+from data.hub import open_checkpoint, open_judge
 from data.prepare import replace_file
 from data.prompts import parse_prompt, read_prompts
 from eval_ppl import generative_perplexity, text_metrics
@@ -53,7 +53,7 @@ out = ''                      # write samples, orders and log-probabilities to t
 html = ''                     # write a page that replays the generation to this file
 watch = False                 # redraw the first sample in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of the samples
-judge = ''                    # with metrics: a checkpoint whose left-to-right perplexity of the samples is printed beside them
+judge = ''                    # with metrics: their left-to-right perplexity under a checkpoint or, with transformers installed, gpt2-large
 
 ADAPTIVE = ('top_prob', 'margin', 'entropy')
 
@@ -345,14 +345,24 @@ def read_order(order):
     raise ValueError(f'order must be random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with one list of positions, got {order!r}')
 
 
-def measure(samples, tokenizer, config, judged, device, dtype):
-    """(metrics, lines of the table): how varied the samples are and, given (checkpoint, tokenizer) of a judge, its perplexity."""
+def collect(idx, trace, lengths, tokenizer):
+    """What write_samples returned, as a list of dicts, one a sample."""
+    samples = []
+    for r, n in enumerate(lengths):
+        tokens, row = idx[r, :n].tolist(), {name: value[r, :n].tolist() for name, value in trace.items()}
+        samples.append({'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(row['logprob']),
+                        'blanks': sum(step >= 0 for step in row['step']), **row})
+    return samples
+
+
+def measure(samples, tokenizer, judged, config, device, dtype):
+    """(metrics, lines of the table): how varied the samples are and, given (model, tokenizer) of a judge, its perplexity."""
     metrics = text_metrics([s['tokens'] for s in samples])
     lines = {'metrics': ', '.join(f'{name} {value:.3f}' for name, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
     if judged:
-        checkpoint, its_tokenizer = judged
-        texts = [s['tokens'] if its_tokenizer is tokenizer else its_tokenizer.encode(s['text']) for s in samples]
-        verdict = generative_perplexity(model_from_checkpoint(checkpoint, device=device), texts, dtype=dtype)
+        judge, its_tokenizer = judged
+        texts = [s['tokens'] if its_tokenizer.name == tokenizer.name else its_tokenizer.encode(s['text']) for s in samples]
+        verdict = generative_perplexity(judge.to(device), texts, dtype=dtype)
         error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
         lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {config.judge}"
         metrics['judge'] = {'ckpt': config.judge, **verdict}
@@ -371,7 +381,7 @@ def main(config):
     check_out('html', config.html)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
-    judged = open_checkpoint(config.judge) if config.judge else None
+    judged = open_judge(config.judge) if config.judge else None
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     block_size = config_from_checkpoint(checkpoint).block_size
     if not 0 <= config.length <= block_size:
@@ -379,55 +389,58 @@ def main(config):
     parsed = [row for p in prompts for row in [parse_prompt(p, tokenizer, config.length or block_size)] * config.n_samples]
     if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
-    if not any(known.count(False) for _, known, _ in parsed):
+    n_blanks, n_first = (sum(known.count(k) for _, known, _ in parsed) for k in (False, True))
+    if not n_blanks:
         raise ValueError('there is no blank to write or score in the prompt')
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    n_blanks = sum(known.count(False) for _, known, _ in parsed)
     start = time.perf_counter()
     show = Watch(tokenizer, len(parsed[0][0])) if config.watch else None
     with tqdm(total=n_blanks, unit='token', mininterval=0.2, leave=False, disable=config.watch) as bar, \
             torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-        n_first = sum(known.count(True) for _, known, _ in parsed)
-
         def on_step(step, known, idx, trace):
             bar.update(int(known.sum()) - n_first - bar.n)
             if show:
                 steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), parsed[0][1])]
                 show(idx[0].tolist(), steps, step)
-        idx, trace, lengths = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
-                                            schedule=config.schedule, temperature=config.temperature, top_k=config.top_k,
-                                            top_p=config.top_p, use_cache=config.use_cache, forced=config.score, **policy,
-                                            on_step=on_step)
-    seconds = time.perf_counter() - start
-    samples = []
-    for r, n in enumerate(lengths):
-        drawn = trace['step'][r, :n] >= 0
-        nats = 0.0 - float(trace['logprob'][r, :n].sum())
-        samples.append({'text': tokenizer.decode(idx[r, :n].tolist()), 'tokens': idx[r, :n].tolist(),
-                        'nats': nats, 'blanks': int(drawn.sum()), **{name: value[r, :n].tolist() for name, value in trace.items()}})
-        each = f'{nats:.3f} nats, {nats / math.log(2):.3f} bits in {int(drawn.sum())} tokens'
-        print(f'--- sample {r} (seed {config.seed + r}), -log p = {each}\n{samples[-1]["text"]}')
-    print('---')
-    total, n_steps = sum(s['nats'] for s in samples), len(trace['step'][trace['step'] >= 0].unique())
-    measured, lines = measure(samples, tokenizer, config, judged, device, dtype) if config.metrics else ({}, {})
-    for name, value in {
-            'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
-            'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
-            'order': f'{config.order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, '
-                     + (f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'),
-            'drawing': 'none: the text of the blanks was scored' if config.score else
-                       f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
-            '-log p a token': f'{total / max(1, n_blanks):.4f} nats, {total / max(1, n_blanks) / math.log(2):.4f} bits (untempered model)',
-            'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}.items():
-        print(f'{name:<16}{value}')
+        written = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
+                                schedule=config.schedule, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p,
+                                use_cache=config.use_cache, forced=config.score, **policy, on_step=on_step)
+    samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
+    metrics, lines = measure(samples, tokenizer, judged, config, device, dtype) if config.metrics else ({}, {})
+    report(samples, {
+        'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
+        'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
+        **describe(samples, config),
+        'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}, config.seed)
     if config.out:
-        result = {'config': config, 'seconds': seconds, 'metrics': measured, 'samples': samples}
+        result = {'config': config, 'seconds': seconds, 'metrics': metrics, 'samples': samples}
         replace_file(config.out, lambda f: f.write(json.dumps(result).encode()))
         print(f'{"written":<16}{config.out}')
     if config.html:
-        write_page(config.html, samples, tokenizer, f'{config.order} order, {n_steps} steps, temperature {config.temperature:g}')
+        write_page(config.html, samples, tokenizer, f"{describe(samples, config)['order']}, temperature {config.temperature:g}")
         print(f'{"page":<16}{config.html}')
+
+
+def describe(samples, config):
+    """Lines of the table on how the samples came about."""
+    n_steps = len({step for s in samples for step in s['step']} - {-1})
+    mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
+    how = f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'
+    return {'order': f'{config.order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, {how}',
+            'drawing': 'none: the text of the blanks was scored' if config.score else
+                       f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
+            '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
+
+
+def report(samples, lines, seed):
+    """Print the samples, and the table of what was done."""
+    for r, s in enumerate(samples):
+        each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
+        print(f"--- sample {r} (seed {seed + r}), -log p = {each}\n{s['text']}")
+    print('---')
+    for name, value in lines.items():
+        print(f'{name:<16}{value}')
 
 
 if __name__ == '__main__':
