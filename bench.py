@@ -101,7 +101,7 @@ def plain_generate(model, order, ends, temperature=1.0):
             y = (attention.to(v.dtype) @ v).transpose(1, 2).reshape(B, len(slots), c.n_embd)
             x = x + gate * block.attn.c_proj(y)
             x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
-        logits = model._head(x, order[:, slots])[:, known - kept:].float()
+        logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final(cond)))[:, known - kept:].float()
         if temperature == 0:
             new = logits.argmax(-1)
         else:

@@ -83,8 +83,13 @@ def modulate(x, shift, scale):
     return x * (1 + scale) + shift
 
 
+def take(x, columns):
+    """x (B, S, ...) at columns (B, n): (B, n, ...); all of it for None."""
+    return x if columns is None else x[torch.arange(len(x), device=x.device).unsqueeze(1), columns]
+
+
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention with RMSNorm on every head's queries and keys. `mask` None is causal."""
+    """Multi-head attention with RMSNorm on every head's queries and keys. `mask` None is causal; only `columns` (B, n) ask."""
 
     def __init__(self, config):
         super().__init__()
@@ -94,10 +99,11 @@ class CausalSelfAttention(nn.Module):
         self.q_norm = RMSNorm(config.n_embd // config.n_head, eps=1e-5)
         self.k_norm = RMSNorm(config.n_embd // config.n_head, eps=1e-5)
 
-    def forward(self, x, mask=None, store=None):
+    def forward(self, x, mask=None, store=None, columns=None):
         B, S, C = x.shape
         q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q = take(q, columns)                                                              # (B, n, H, D)
+        q, k, S = self.q_norm(q), self.k_norm(k), q.size(1)
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
         if S == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
@@ -130,9 +136,11 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 6 * config.n_embd))
 
-    def forward(self, x, modulation, mask=None, store=None):
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=-1)   # each (B, S, C)
-        x = x + gate_a * self.attn(modulate(self.ln_1(x), shift_a, scale_a), mask, store)
+    def forward(self, x, modulation, mask=None, store=None, columns=None):
+        shift, scale = modulation.chunk(6, dim=-1)[:2]                                      # each (B, S, C)
+        y = self.attn(modulate(self.ln_1(x), shift, scale), mask, store, columns)
+        gate_a, shift_m, scale_m, gate_m = take(modulation, columns).chunk(6, dim=-1)[2:]   # each (B, n, C)
+        x = take(x, columns) + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
 
 
@@ -211,20 +219,25 @@ class AOGPT(nn.Module):
             gates = block.adaLN[1].bias.view(6, -1)
             gates[2], gates[5] = self.config.gate_init, self.config.gate_init
 
-    def forward(self, idx, order):
+    def forward(self, idx, order, first=0, n=None):
         """Negative log-likelihood of each visit given the visits before it.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
 
         idx    (B, N') int tokens in natural order, N' at most block_size
         order  (B, T) int positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
-        returns nll (B, T) float32 (float64 in a float64 model) in nats; column d belongs to position order[:, d]
+        first, n   only the n visits from `first` (int or (B,)) on, by default all: the others have no head and no last layer
+        returns nll (B, n) float32 (float64 in a float64 model) in nats; column d belongs to position order[:, first + d]; columns
+                past the row's end are undefined
         """
         B, T = self._check(idx, order)
-        slots = torch.arange(T, device=idx.device).expand(B, T)
-        x, target = self._trunk(idx, order, slots, slots - 1)               # n_known = T - 1
-        logits = float32_or_better(self._head(x, target))                   # (B, T, V)
-        return F.cross_entropy(logits.flatten(0, 1), idx.gather(1, order).flatten(), reduction='none').view(B, T)
+        slots, columns = torch.arange(T, device=idx.device).expand(B, T), None
+        if n is not None:
+            first = torch.as_tensor(first, device=idx.device).expand(B).unsqueeze(1)
+            columns = (first + torch.arange(n, device=idx.device)).clamp(max=T - 1)         # (B, n)
+        logits = float32_or_better(self._logits(idx, order, slots, slots - 1, columns))     # (B, n, V); n_known = T - 1
+        tokens = idx.gather(1, take(order, columns))                                       # (B, n)
+        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction='none').view(tokens.shape)
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -257,11 +270,11 @@ class AOGPT(nn.Module):
             mask = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)   # (B, 1, S, keys)
         if cache is not None:
             store = cache.writer(slots, n_keys)
-        x, target = self._trunk(idx, order, slots, reads, mask, store)
+        columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
+        logits = self._logits(idx, order, slots, reads, columns, mask, store)
         if cache is not None:
             cache.length = length
-        columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
-        return self._head(x.gather(1, columns.unsqueeze(-1).expand(B, n, x.size(-1))), target.gather(1, columns))
+        return logits
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -284,8 +297,9 @@ class AOGPT(nn.Module):
         t.wtpe = nn.Identity()
         return model.eval()
 
-    def _trunk(self, idx, order, slots, reads, mask=None, store=None):
-        """Run `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]); returns x (B, S, C) and target positions (B, S)."""
+    def _logits(self, idx, order, slots, reads, columns=None, mask=None, store=None):
+        """Logits (B, n, V) of the `columns` (B, n; None: all) of `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]) and
+        sees by `mask` (B, 1, S, keys; None: causally). The last block leaves out the queries and the MLP of all other slots."""
         t = self.transformer
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
         token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
@@ -294,12 +308,13 @@ class AOGPT(nn.Module):
         target = order.gather(1, slots)
         cond = t.wtpe(target)                                                              # (B, S, n_cond)
         for layer, block in enumerate(t.h):
-            x = block(x, block.adaLN(cond), mask, store and partial(store, layer))
-        return x, target
-
-    def _head(self, x, target):
-        final = self.transformer.final_layer
-        return self.lm_head(final(x, final.adaLN_final(self.transformer.wtpe(target))))     # (..., V)
+            last = columns if layer == len(t.h) - 1 else None
+            if last is not None:
+                before = torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)   # (B, n, S); a short row repeats its last
+                seen = before if mask is None else take(mask[:, 0], last)
+                mask = seen.unsqueeze(1)                                                    # (B, 1, n, keys)
+            x = block(x, block.adaLN(cond), mask, store and partial(store, layer), last)
+        return self.lm_head(t.final_layer(x, t.final_layer.adaLN_final(take(cond, columns))))
 
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())

@@ -357,3 +357,13 @@ def test_frozen_answers_as_the_model():
         assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
         assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
         assert {p.data_ptr() for p in model.frozen(dtype).parameters()} >= {model.transformer.wte.weight.data_ptr()}   # shared, not copied
+
+
+def test_some_visits_alone_are_those_of_all(model, batch):
+    idx, order = batch
+    nll = model(idx, order)
+    for first, n in ((0, 9), (3, 2), (8, 1), (torch.tensor([0, 1, 3, 8, 5]), 3)):
+        got, start = model(idx, order, first, n), torch.as_tensor(first).expand(5).tolist()
+        for r in range(5):
+            want = nll[r, start[r]:start[r] + n]
+            torch.testing.assert_close(got[r, :len(want)], want, rtol=0, atol=1e-12)
