@@ -6,9 +6,11 @@ Text to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/me
     python data/prepare.py text --source=test.txt --name=books --split=test
     python data/prepare.py shakespeare [--source=input.txt]
     python data/prepare.py openwebtext                                   # 8 million documents through `datasets`
+    python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
 
 Every document is followed by the end-of-text token. Without --split the documents are divided into train and val by a fixed
-seed; a text of one document is cut instead. A second run does nothing unless --force.
+seed; a text of one document is cut instead. The sets for zero-shot perplexity come with their own splits (a --source is their
+test split unless --split says otherwise); their documents are rows, detokenized. A second run does nothing unless --force.
 """
 import argparse
 import ast
@@ -116,9 +118,10 @@ def pydocs(source):
 
 
 class TextFile:
-    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz."""
+    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz. With `by_line` a
+    .txt, and the .raw of WikiText, has one a line, its newline included."""
 
-    def __init__(self, path):
+    def __init__(self, path, by_line=False):
         if not path:
             raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz and .xz)')
         if not os.path.isfile(path):
@@ -126,13 +129,15 @@ class TextFile:
         self.path, parts = path, path.split('.')
         self.open = {'gz': gzip.open, 'xz': lzma.open}.get(parts[-1], open)
         self.kind = parts[-2] if parts[-1] in ('gz', 'xz') and len(parts) > 2 else parts[-1]
-        if self.kind not in ('txt', 'jsonl'):
-            raise ValueError(f'{path} must end in .txt or .jsonl, or in one of these and .gz or .xz')
+        kinds = ('txt', 'jsonl', 'raw') if by_line else ('txt', 'jsonl')
+        if self.kind not in kinds:
+            raise ValueError(f'{path} must end in .{", .".join(kinds)}, or in one of these and .gz or .xz')
+        self.whole = self.kind == 'txt' and not by_line
 
     def _lines(self):
         try:
-            with self.open(self.path, 'rt', encoding='utf-8', newline='') as f:
-                yield from [f.read()] if self.kind == 'txt' else (line for line in f if line.strip())
+            with self.open(self.path, 'rt', encoding='utf-8', newline='\n') as f:
+                yield from [f.read()] if self.whole else (line for line in f if self.kind != 'jsonl' or line.strip())
         except (EOFError, UnicodeDecodeError, lzma.LZMAError, gzip.BadGzipFile) as e:
             raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
 
@@ -163,37 +168,103 @@ def shakespeare(source):
                          'python data/prepare.py shakespeare --source=input.txt') from None
 
 
-def openwebtext(source):
-    """OpenWebText, 8,013,769 documents, through `datasets` (downloads and caches about 25 GB); or a local file of it."""
-    if source:
-        return TextFile(source)
+def from_hub(repository, name, split, field, command):
+    """The column `field` of a data set on the Hugging Face hub, `name` its configuration or None."""
     from datasets import load_dataset
-    n_proc = max(1, (os.cpu_count() or 2) // 2)
+    n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
     try:
         try:
-            data = load_dataset('Skylion007/openwebtext', split='train', num_proc=n_proc)
+            return load_dataset(repository, name, split=split, num_proc=n_proc)[field]
         except RuntimeError:   # a repository that is still a script: the hub's own conversion of it
-            data = load_dataset('Skylion007/openwebtext', split='train', num_proc=n_proc, revision='refs/convert/parquet')
+            return load_dataset(repository, name, split=split, num_proc=n_proc, revision='refs/convert/parquet')[field]
     except Exception as e:     # the hub's errors are of many classes; all mean that it was not reached
-        raise ValueError(f'cannot load Skylion007/openwebtext from the Hugging Face hub ({type(e).__name__}); on a machine with '
-                         'a network: python data/prepare.py openwebtext, or --source=FILE.jsonl') from None
-    return data['text']
+        raise ValueError(f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}); on a machine with '
+                         f'a network: python data/prepare.py {command}, or --source=FILE') from None
+
+
+def openwebtext(source):
+    """OpenWebText, 8,013,769 documents, through `datasets` (downloads and caches about 25 GB); or a local file of it."""
+    return TextFile(source) if source else from_hub('Skylion007/openwebtext', None, 'train', 'text', 'openwebtext')
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the sets of zero-shot perplexity: their rows, and the detokenizers of the SEDD family as ordered rules. Each rule is
+# 'a -> b', of plain text, or of a regular expression if it is compiled
+
+def rules(*pairs):
+    def detokenize(text):
+        for old, new in pairs:
+            text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
+        return text
+    return detokenize
+
+
+WIKITEXT = rules(
+    ("s '", "s'"), (re.compile(r"/' [0-9]/"), r"/'[0-9]/"), (' @-@ ', '-'), (' @,@ ', ','), (' @.@ ', '.'),
+    (' : ', ': '), (' ; ', '; '), (' . ', '. '), (' ! ', '! '), (' ? ', '? '), (' , ', ', '),
+    (re.compile(r'\(\s*([^\)]*?)\s*\)'), r'(\1)'),
+    (re.compile(r'\[\s*([^\]]*?)\s*\]'), r'[\1]'), (re.compile(r'{\s*([^}]*?)\s*}'), r'{\1}'),
+    (re.compile(r'\"\s*([^\"]*?)\s*\"'), r'"\1"'), (re.compile(r"'\s*([^']*?)\s*'"), r"'\1'"),
+    ('= = = =', '===='), ('= = =', '==='), ('= =', '=='), (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
+PTB = rules(
+    (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
+    ('$ 1', '$1'), ('# 1', '#1'), ('<unk>', '?'))
+LM1B = rules(
+    ('http : / / ', 'http://'), ('https : / / ', 'https://'), (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '),
+    (re.compile(r' (\w+) \.$'), r' \1.'), (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
+    (' , ', ', '), (' : ', ': '), (' ; ', '; '), (' / ', '/'),
+    (re.compile(r'\" ([^\"]+) \"'), r'"\1"'), (re.compile(r"\' ([^\']+) \'"), r"'\1'"),
+    (re.compile(r'\( ([^\(\)]+) \)'), r'(\1)'), (re.compile(r'\[ ([^\[\]]+) \]'), r'[\1]'), ('$ ', '$'), ('£ ', '£'))
+LAMBADA = rules(('“', '"'), ('”', '"'))
+
+
+class Rows:
+    """The rows of a zero-shot set: those of a local file in the original form, or of the hub, each through `clean`."""
+
+    def __init__(self, name, repository, config, field, clean, source, split):
+        command = f'{name} --split={split}'
+        self.rows = TextFile(source, by_line=True) if source else from_hub(repository, config, split, field, command)
+        self.clean = clean
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        return map(self.clean, self.rows)
+
+
+def zero_shot(*row):
+    return functools.partial(Rows, *row)
+
+
+def wikitext(name):   # the hub gives blank lines as empty strings
+    config = f'wikitext-{name.removeprefix("wikitext")}-raw-v1'
+    return zero_shot(name, 'Salesforce/wikitext', config, 'text', lambda line: WIKITEXT(line) if line.strip() else '')
 
 
 @dataclass
 class DataSet:
-    documents: Callable   # source -> documents
+    documents: Callable   # source -> documents; with splits of its own (source, split) -> documents
     tokenizer: str        # default
     val_ratio: float      # share of the documents that are for validation
-    offline: bool         # can be made from nothing but this Python
     about: str
+    offline: bool = False        # can be made from nothing but this Python
+    splits: tuple = ()           # those it comes with and that a protocol wants
 
 
 DATA_SETS = {
-    'pydocs':      DataSet(pydocs,      'bytes', 0.05,   True,  'English of the Python documentation, about 2 MB; no network'),
-    'text':        DataSet(TextFile,    'gpt2',  0.1,    False, 'a .txt or .jsonl file of your own (--source)'),
-    'shakespeare': DataSet(shakespeare, 'gpt2',  0.1,    False, '1.1 MB of plays, downloaded'),
-    'openwebtext': DataSet(openwebtext, 'gpt2',  0.0005, False, '9 billion tokens of web text, through the hub'),
+    'pydocs':      DataSet(pydocs,      'bytes', 0.05,   'English of the Python documentation, about 2 MB; no network', offline=True),
+    'text':        DataSet(TextFile,    'gpt2',  0.1,    'a .txt or .jsonl file of your own (--source)'),
+    'shakespeare': DataSet(shakespeare, 'gpt2',  0.1,    '1.1 MB of plays, downloaded'),
+    'openwebtext': DataSet(openwebtext, 'gpt2',  0.0005, '9 billion tokens of web text, through the hub'),
+    'lambada':     DataSet(zero_shot('lambada', 'EleutherAI/lambada_openai', 'default', 'text', lambda row: '\n' + LAMBADA(row).strip()),
+                           'gpt2', 0, 'LAMBADA in OpenAI\'s form, 5,153 passages', splits=('test',)),
+    'wikitext2':   DataSet(wikitext('wikitext2'), 'gpt2', 0, 'WikiText-2 raw, one row a line', splits=('train', 'test')),
+    'wikitext103': DataSet(wikitext('wikitext103'), 'gpt2', 0, 'WikiText-103 raw; its test split is that of WikiText-2', splits=('test',)),
+    'ptb':         DataSet(zero_shot('ptb', 'ptb-text-only/ptb_text_only', None, 'sentence', lambda row: PTB(row.strip())),
+                           'gpt2', 0, 'Penn Treebank in Mikolov\'s form', splits=('test',)),
+    'lm1b':        DataSet(zero_shot('lm1b', 'dvruette/lm1b', None, 'text', lambda row: LM1B(row.strip())),
+                           'gpt2', 0, 'One Billion Word', splits=('test',)),
 }
 
 
@@ -271,7 +342,9 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
         if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
             raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
-    meta, wanted = read_meta(directory), {split} if split else {'train', 'val'}
+    if row.splits and source and not split:
+        split = 'test'
+    meta, wanted = read_meta(directory), {split} if split else set(row.splits or ('train', 'val'))
     path = {s: os.path.join(directory, f'{s}.bin') for s in (*wanted, *meta.get('splits', {}))}
     have = {s: info for s, info in meta.get('splits', {}).items()
             if os.path.exists(path[s]) and os.path.getsize(path[s]) == 2 * info['tokens']}
@@ -282,14 +355,14 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
             return meta
         raise ValueError(f"{directory} holds {', '.join(sorted(there))} already, from {have[min(there)]['source']} with the tokenizer "
                          f"{meta['tokenizer']}: --force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split")
-    documents = row.documents(source)
+    given = {s: row.documents(source, s) for s in sorted(wanted)} if row.splits else {split: row.documents(source)}   # None: to divide
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if others else row.tokenizer))
     if others and tok.name != meta['tokenizer']:
         raise ValueError(f"{directory} holds {', '.join(others)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
-    if len(documents) == 0 or not any(documents):
+    if not all(map(any, given.values())):
         raise ValueError(f'{origin} holds no text')
-    parts = {split: (len(documents), documents)} if split else split_documents(documents, row.val_ratio)
+    parts = split_documents(given[None], row.val_ratio) if None in given else {s: (len(texts), texts) for s, texts in given.items()}
     os.makedirs(directory, exist_ok=True)
     try:   # the new files take their names together, when all of them are whole
         new = {s: {**write_tokens(f'{path[s]}.tmp', texts, tok, n), 'source': origin} for s, (n, texts) in parts.items()}

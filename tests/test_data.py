@@ -153,11 +153,44 @@ def test_pydocs_are_english_enough_and_reproducible():
     assert sum(len(d) for d in documents) > 1_000_000 and sum(' the ' in d for d in documents) > 200
 
 
+DETOKENIZED = {   # by the rules of the SEDD family, worked out by hand
+    'wikitext2': [(' = = Cast = = \n', ' == Cast ==\n'), (' \n', ''), ('\n', ''),
+                  (' The two @-@ time " best actor " ( 1 @,@ 000 @.@ 5 m ) \'s film , it was ; so : good . \n',
+                   ' The two-time "best actor" (1,000.5 m)\'s film, it was; so: good.\n')],
+    'ptb': [(" N N shares of <unk> 's stock do n't rise to $ N \n", "N 1 shares of ?'s stock don't rise to $ N"),
+            (' a N N N b \n', 'a 1 1 1 b')],
+    'lm1b': [('" We will , " he said . It \'s on http : / / x ? Yes ( sure ) !\n', '"We will," he said. It\'s on http://x? Yes (sure)!')],
+    'lambada': [(' “ Come , ” she said\n', '\n" Come , " she said')],
+}
+
+
+@pytest.mark.parametrize('name', DETOKENIZED)
+def test_zero_shot_rows_are_detokenized(tmp_path, name):
+    rows = DETOKENIZED[name]
+    (tmp_path / 'rows.txt').write_text(''.join(row for row, _ in rows))
+    meta = p.prepare(name, tmp_path, source=str(tmp_path / 'rows.txt'), tokenizer='bytes')
+    assert meta['splits']['test']['rows'] == len(rows) and read_documents(tmp_path / name, 'test') == [clean for _, clean in rows]
+
+
+def test_wikitext2_comes_with_both_splits_from_the_hub(tmp_path, monkeypatch):
+    import datasets
+    asked = []
+
+    def load_dataset(repository, name, split, **options):
+        asked.append((repository, name, split))
+        return {'text': ['', f' = {split} = \n']}
+    monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
+    p.prepare('wikitext2', tmp_path, tokenizer='bytes')
+    assert asked == [('Salesforce/wikitext', 'wikitext-2-raw-v1', split) for split in ('test', 'train')]
+    assert read_documents(tmp_path / 'wikitext2', 'train') == ['', ' = train =\n']
+    assert p.prepare('wikitext2', tmp_path, tokenizer='bytes')['splits'].keys() == {'train', 'test'} and len(asked) == 2
+
+
 def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
     import datasets
     asked = []
 
-    def load_dataset(name, revision=None, **options):   # the hub as it was when the set was still a script
+    def load_dataset(name, config=None, revision=None, **options):   # the hub as it was when the set was still a script
         asked.append(revision)
         if revision is None:
             raise RuntimeError('Dataset scripts are no longer supported')
