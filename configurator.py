@@ -17,6 +17,7 @@ import sys
 import tokenize
 
 import torch
+import torch.distributed as dist
 
 
 class Config(dict):
@@ -156,6 +157,32 @@ def resolve_device(device, dtype):
     if dtype not in ('float32', 'bfloat16'):
         raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
     return device, dtype
+
+
+def processes():
+    """(rank, number of processes) of this process, alone or one of torchrun's."""
+    return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
+
+
+def start_processes(device, dtype):
+    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU."""
+    _, world_size = processes()
+    own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
+    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
+    if own:
+        torch.cuda.set_device(device)
+    if world_size > 1:
+        dist.init_process_group('nccl' if own else 'gloo')
+    return torch.device(device), dtype
+
+
+def end_processes():
+    """The last line of a script that torchrun may have started."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
 
 
 def cpu_has_bfloat16():

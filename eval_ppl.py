@@ -1,13 +1,22 @@
 """
-Likelihood of a text under a trained model: left to right, and the any-order bound.
+Likelihood of a text under a trained model: left to right, any-order bound, importance-weighted bound, context-order ensemble.
 
     python eval_ppl.py --ckpt=out/ckpt.pt
-    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=shakespeare,notes.txt --n_orders=4 --out=ppl.json
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,wikitext103,ptb,lm1b --estimates=l2r,any,ensemble,accuracy
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=ptb --estimates=ensemble --n_contexts=64 --n_positions=64 --out=ppl.json
+    torchrun --standalone --nproc_per_node=8 eval_ppl.py --ckpt=out/ckpt.pt --datasets=wikitext103 --estimates=any,iw --n_orders=16
 
-A set is cut once into consecutive blocks of block_size, its tail dropped. The orders of a block are a function of the seed and
-of its number among the blocks evaluated, so that batch size changes nothing. Errors are standard errors over blocks.
+l2r       -log p(x), exact
+any       E_sigma[-log p(x | sigma)] over n_orders uniform random orders, a bound
+iw        -log 1/K sum_k p(x | sigma_k) over the same orders, a tighter bound, for K = 1, 2, 4, ..., n_orders
+ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), for M = 1, 2, 4, ..., n_contexts; member 1 is the order of `any` itself
+accuracy  of LAMBADA's last word, left to right, greedy and exact
+
+A set is cut once into consecutive blocks of block_size, its tail dropped. Orders and contexts of a block are a function of the seed
+and of its number among the blocks evaluated, so that neither batch size nor the number of processes changes them. Errors are standard
+errors over blocks. Protocols: `paper` reads the test splits but WikiText2's train split, as the family of SEDD does; `clean` test splits.
 """
-import itertools
+import hashlib
 import json
 import math
 import os
@@ -15,32 +24,44 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from tqdm import tqdm
 
-from configurator import check_out, configure, one_line_errors, resolve_device
+from configurator import check_out, configure, end_processes, one_line_errors, processes, start_processes
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
-from data.prepare import TextFile, replace_file
-from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
+from data.prepare import DATA_SETS, TextFile, replace_file
+from model import config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'            # 'ema' or 'raw'
 # on what
 datasets = ''              # names of prepared sets or text files of your own, with commas; '' is what the checkpoint was trained on
-split = 'val'              # split of the prepared sets
+protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but WikiText2 train) or 'clean' (test)
+split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
-estimates = 'l2r,any'      # l2r: exact, left to right; any: bound of the uniform random order
-n_orders = 1               # random orders a block
+estimates = 'l2r,any'      # of l2r, any, iw, ensemble, accuracy
+n_orders = 1               # any, iw: random orders a block
+n_contexts = 16            # ensemble: members, the order itself included
+n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
+ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
 seed = 1337
 # system
-batch_size = 16
+batch_size = 16            # blocks a forward pass; contexts of about as many tokens
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
-out = ''                   # write the table to this JSON file
+out = ''                   # write the table to this JSON file, and every finished block to FILE.blocks.jsonl: a killed run goes on there
 
+ESTIMATES = ('l2r', 'any', 'iw', 'ensemble', 'accuracy')
+PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the test split
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# nats of blocks
 
 @torch.no_grad()
 def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None):
@@ -50,18 +71,24 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None):
         with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
             sums.append(model(idx.to(device), order.to(device)).double().sum(-1))
         if bar is not None:
-            bar.update(len(idx))
+            bar.update(idx.numel())
     return torch.cat(sums).cpu() if sums else torch.zeros(0, dtype=torch.float64)
 
 
-def draw_orders(n_blocks, block_size, kind, n_orders=1, seed=0):
-    """n_orders tensors (n_blocks, N) for the estimate `kind`: 'l2r' has one order; 'any' draws n_orders random ones of `seed`."""
-    if kind not in ('l2r', 'any'):
-        raise ValueError(f"an estimate must be 'l2r' or 'any', got {kind!r}")
-    if n_orders < 1:
-        raise ValueError(f'n_orders must be at least 1, got {n_orders}')
-    return [sample_order(n_blocks, block_size, 'l2r' if kind == 'l2r' else 'random',
-                         generator=torch.Generator().manual_seed(derive_seed(seed, k))) for k in range(1 if kind == 'l2r' else n_orders)]
+def draw_orders(numbers, block_size, n_orders=1, seed=0):
+    """(len(numbers), K, N) uniform random orders of the blocks of these numbers: a function of (seed, number)."""
+    generators = [torch.Generator().manual_seed(derive_seed(seed, int(b))) for b in numbers]
+    return torch.stack([sample_order(n_orders, block_size, generator=generator) for generator in generators])
+
+
+def ensemble_nll(logprobs):
+    """Nats of the mixture of equally weighted members, -log 1/M sum_j exp(logprobs_j), over the last dimension."""
+    return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
+
+
+def powers_of_two(n):
+    """1, 2, 4, ... up to n, and n."""
+    return [2 ** k for k in range(n.bit_length()) if 2 ** k < n] + [n]
 
 
 @torch.no_grad()
@@ -73,20 +100,139 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     (B, T), K = order.shape, n_contexts
     if not 0 <= i < T or K < 1:
         raise ValueError(f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}')
-    shuffles = sample_order(B * K, i, device=order.device, generator=generator).view(B, K, i)
-    shuffles[:, 0] = torch.arange(i, device=order.device)
-    prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles)                         # (B, K, i)
+    shuffles = torch.rand(B, K, i, generator=generator, dtype=torch.float64, device=generator.device if generator else 'cpu').argsort(-1)
+    shuffles[:, 0] = torch.arange(i)
+    prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles.to(order.device))        # (B, K, i)
     orders = torch.cat([prefix, order[:, None, i:i + 1].expand(B, K, 1)], dim=2).flatten(0, 1)
-    logits = model.predict(idx.repeat_interleave(K, 0), orders, i)[:, 0]                    # (B K, V)
-    token = idx.gather(1, order[:, i:i + 1]).expand(B, K)
-    return float32_or_better(logits).log_softmax(-1).view(B, K, -1).gather(-1, token.unsqueeze(-1)).squeeze(-1)
+    return -model(idx.repeat_interleave(K, 0), orders, i, 1).view(B, K)
 
 
-def ensemble_nll(logprobs):
-    """-log (1/K) sum_k exp(logprobs_k) over the last dimension, in nats: average probabilities, then take the log (AO eq. of p_ens)."""
-    return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
+def shuffled_contexts(order, groups, width, n_contexts, seed):
+    """Yields for each group g of `width` visits the orders (n_contexts - 1, end of g): its own visits as in order (N,), after a
+    shuffle of all before them. A function of (seed, g)."""
+    for g in groups:
+        start, end = g * width, min((g + 1) * width, len(order))
+        keys = torch.rand(n_contexts - 1, start, dtype=torch.float64, generator=torch.Generator().manual_seed(derive_seed(seed, g)))
+        yield torch.cat([order[:start][keys.argsort(1)], order[start:end].expand(n_contexts - 1, -1)], 1)
 
 
+def batches_of(pieces, n_tokens):
+    """Cut tensors (n, length) of increasing length into lists of about n_tokens, each counted at the length of its list's last."""
+    batch, rows = [], 0
+    for number, piece in enumerate(pieces):
+        for part in piece.split(max(1, n_tokens // piece.size(1))):
+            if batch and (rows + len(part)) * piece.size(1) > n_tokens:
+                yield batch
+                batch, rows = [], 0
+            batch.append((number, part))
+            rows += len(part)
+    if batch:
+        yield batch
+
+
+@torch.no_grad()
+def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, dtype='float32', bar=None):
+    """Nats of the visits of one block in each of its contexts.
+
+    The visits of group g, order[g width : (g + 1) width], are read in order after a shuffle of the visits before the group; width 1 is
+    the paper's ensemble. One pass runs the slots up to the group's end, and head and last layer on the group alone; contexts of
+    all groups go through in batches of n_tokens slots.
+    idx, order (N,), groups increasing; returns (own, members) float64: own () of the whole block in the order itself, members
+    (len(groups), M, width), of which member 0 is the order itself; 0 behind the last visit"""
+    device, N = model.lm_head.weight.device, len(order)
+    with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+        own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()
+        if bar is not None:
+            bar.update(N)
+        members = F.pad(own, (0, -N % width)).view(-1, width)[groups].unsqueeze(1).repeat(1, n_contexts, 1)
+        fresh = [j for j, g in enumerate(groups) if g * width > 1]                           # a shuffle of 0 or 1 visits changes nothing
+        filled = [1] * len(groups)
+        contexts = shuffled_contexts(order, [groups[j] for j in fresh], width, n_contexts, seed) if n_contexts > 1 else ()
+        for batch in batches_of(contexts, n_tokens):
+            orders = torch.cat([F.pad(part, (0, batch[-1][1].size(1) - part.size(1))) for _, part in batch]).to(device)   # (rows, T)
+            first = torch.tensor([groups[fresh[number]] * width for number, part in batch for _ in range(len(part))])
+            nll = model(idx.to(device).expand(len(orders), N), orders, first.to(device), width).double().cpu()
+            for (number, part), rows in zip(batch, nll.split([len(part) for _, part in batch])):
+                j = fresh[number]
+                members[j, filled[j]:filled[j] + len(part), :part.size(1) - groups[j] * width] = rows[:, :part.size(1) - groups[j] * width]
+                filled[j] += len(part)
+            if bar is not None:
+                bar.update(sum(part.numel() for _, part in batch))
+    return own.sum(), members
+
+
+def sample_groups(n_groups, n_sampled, seed):
+    """(groups, weights): one of each of n_sampled strata of 0 .. n_groups - 1, and how many it stands for; all when 0 is asked for."""
+    if not 0 < n_sampled < n_groups:
+        return list(range(n_groups)), torch.ones(n_groups, dtype=torch.float64)
+    edges = torch.linspace(0, n_groups, n_sampled + 1, dtype=torch.float64).round().long()
+    sizes = edges.diff()
+    u = torch.rand(n_sampled, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (edges[:-1] + (u * sizes).long()).tolist(), sizes.double()
+
+
+def ensemble_totals(own, members, weights):
+    """(n,) nats of a block for M = 1, 2, 4, ...: the total of the order itself plus the weighted sum over the groups that were
+    evaluated of what M members change. Unbiased, and exact when all groups are there: only the change is sampled, not the total."""
+    change = torch.stack([ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0] for m in powers_of_two(members.size(1))])
+    return own + (change.sum(-1) * weights).sum(-1)                                          # (n, groups) -> (n,)
+
+
+@torch.no_grad()
+def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
+    """log p(x_a | x_b) of two disjoint sets of positions, in nats, (B,) for idx (B, N).
+
+    Any order of the model defines it: n_orders = 0 reads b and then a, each left to right; K averages over K random orders of both,
+    log 1/K sum_k p(x_a | x_b, sigma_k), a mixture of K models. a (n,) and b (m,) are lists or tensors; b may be empty."""
+    a, b = (torch.as_tensor(positions, dtype=torch.long).flatten() for positions in (a, b))
+    both = torch.cat([b, a])
+    if not len(a) or len(both.unique()) < len(both) or both.min() < 0 or both.max() >= idx.size(1):
+        raise ValueError(f'a and b must be disjoint sets of positions below {idx.size(1)}, a not empty; got {a.tolist()} and {b.tolist()}')
+    orders = [torch.cat([b.sort().values, a.sort().values])]
+    if n_orders:
+        orders = [torch.cat([p[torch.randperm(len(p), generator=generator)] for p in (b, a)]) for _ in range(n_orders)]
+    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), len(b), len(a)).sum(-1) for order in orders], -1)
+    return -ensemble_nll(-nats)
+
+
+@torch.no_grad()
+def last_word_hits(model, rows, batch_size, dtype='float32', bar=None):
+    """For rows of (context tokens, last-word tokens): whether greedy decoding, left to right, writes exactly the last word. Contexts
+    are cut from the left to the model's block_size. Returns a list of bools in the order of rows."""
+    device, N, hits = model.lm_head.weight.device, model.config.block_size, [False] * len(rows)
+    by_size = sorted(range(len(rows)), key=lambda r: len(rows[r][0]) + len(rows[r][1]))
+    for chunk in (by_size[i:i + batch_size] for i in range(0, len(rows), batch_size)):
+        texts = [(rows[r][0] + rows[r][1])[-N:] for r in chunk]
+        width = max(map(len, texts))
+        idx = torch.tensor([t + [0] * (width - len(t)) for t in texts], device=device)
+        order = torch.arange(width, device=device).expand(len(texts), -1)
+        right = torch.ones(len(texts), dtype=torch.bool, device=device)
+        for j in range(max(len(rows[r][1]) for r in chunk)):
+            at = torch.tensor([min(len(t) - len(rows[r][1]) + j, len(t) - 1) for t, r in zip(texts, chunk)])
+            with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+                best = model.predict(idx, order, at, 1)[:, 0].argmax(-1)
+            right &= best == idx.gather(1, at.to(device).unsqueeze(1))[:, 0]
+        for r, hit in zip(chunk, right.tolist()):
+            hits[r] = hit
+        if bar is not None:
+            bar.update(sum(map(len, texts)))
+    return hits
+
+
+def last_words(tokens, tokenizer):
+    """Rows of a stream (documents that end in end-of-text) as (context tokens, last-word tokens), the word with the blank before it."""
+    rows = []
+    for row in np.split(tokens, np.flatnonzero(tokens == tokenizer.eos) + 1):
+        ids = row[row != tokenizer.eos].tolist()
+        context, blank, word = tokenizer.decode(ids).rpartition(' ')
+        n = len(tokenizer.encode(blank + word))
+        if context and word and ids[-n:] == tokenizer.encode(blank + word):
+            rows.append((ids[:-n], ids[-n:]))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# nats to tables
 def summarize(name, nats, blocks, n_bytes):
     """One row of the table from nats (n,), the float64 total of every block: nats are summed, tokens counted, divided once."""
     stderr = float(nats.std()) / len(nats) ** 0.5 / blocks.size(1) if len(nats) > 1 else None   # one block has no error to tell
@@ -155,7 +301,7 @@ def format_table(rows):
 
 def read_tokens(name, split, data_dir, tokenizer):
     """Tokens of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
-    if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
+    if is_file(name):
         tokens = np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
         if not tokenizer.n_bytes[tokens].sum():
             raise ValueError(f'{name} holds no text')
@@ -166,44 +312,172 @@ def read_tokens(name, split, data_dir, tokenizer):
     return tokens
 
 
+def is_file(name):
+    return os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz'))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# runs that may be killed
+
+class Journal:
+    """Finished blocks in a file: a line that says which evaluation it is, then one a block, [set, pass, block, nats]. Without a path it
+    remembers nothing. A line that was cut off is dropped."""
+
+    def __init__(self, path, evaluation):
+        self.path, self.done = path, {}
+        if not path:
+            return
+        lines = []
+        if os.path.exists(path):
+            with open(path, encoding='utf-8') as f:
+                text = f.read()
+            lines = [json.loads(line) for line in text[:text.rfind('\n') + 1].splitlines()]
+        if lines and lines[0] != evaluation:
+            other = sorted(k for k in evaluation if lines[0].get(k) != evaluation[k])
+            raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(other)} differ): remove it or choose another --out')
+        self.done = {tuple(key): nats for *key, nats in lines[1:]}
+        replace_file(path, lambda f: f.write(''.join(json.dumps(line) + '\n' for line in lines or [evaluation]).encode()))
+
+    def add(self, entries):
+        self.done.update(entries)
+        if self.path:
+            with open(self.path, 'a', encoding='utf-8') as f:
+                f.writelines(json.dumps([*key, nats]) + '\n' for key, nats in entries.items())
+
+
+def run_pass(name, n_blocks, chunk, work, journal):
+    """Nats (n_blocks, m) float64, of which work(numbers) gives (len(numbers), m): runs what is not in the journal, in chunks that the
+    processes take in turn."""
+    rank, world_size = processes()
+    todo = [n for n in range(n_blocks) if (*name, n) not in journal.done]
+    chunks = [todo[i:i + chunk] for i in range(0, len(todo), chunk)]
+    for i in range(0, len(chunks), world_size):
+        mine = chunks[i + rank] if i + rank < len(chunks) else []
+        found = dict(zip([(*name, n) for n in mine], work(mine).tolist() if mine else []))
+        if world_size > 1:
+            every = [None] * world_size
+            dist.all_gather_object(every, found)
+            found = {key: nats for part in every for key, nats in part.items()}
+        journal.add(found)
+    return torch.tensor([journal.done[(*name, n)] for n in range(n_blocks)], dtype=torch.float64)
+
+
+def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
+    """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c."""
+    n, N = blocks.shape
+    name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
+    groups = [sample_groups(-(-N // c.ensemble_block), c.n_positions // c.ensemble_block, derive_seed(c.seed, 'positions', b))
+              for b in range(n)] if 'ensemble' in kinds else []
+
+    def l2r(numbers):
+        return block_nll(model, blocks[numbers], sample_order(len(numbers), N, 'l2r'), c.batch_size, dtype, bar).unsqueeze(1)
+
+    def orders(numbers):
+        drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
+        return block_nll(model, blocks[numbers].repeat_interleave(c.n_orders, 0), drawn, c.batch_size, dtype, bar).view(len(numbers), -1)
+
+    def ensemble(numbers):
+        return torch.stack([ensemble_totals(*ensemble_block_nll(
+            model, blocks[b], draw_orders([b], N, c.n_orders, c.seed)[0, 0], c.n_contexts, groups[b][0], c.ensemble_block,
+            derive_seed(c.seed, 'contexts', b), c.batch_size * N, dtype, bar), groups[b][1]) for b in numbers])
+
+    def ensemble_cost(b):
+        return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups[b][0])
+    nats, rows = {}, []
+    for work, wanted, chunk, cost in ((l2r, {'l2r'}, c.batch_size, lambda b: N),
+                                      (orders, {'any', 'iw'}, c.batch_size, lambda b: N * c.n_orders),
+                                      (ensemble, {'ensemble'}, 1, ensemble_cost)):
+        key = (*name, work.__name__)
+        if wanted & set(kinds):
+            total = sum(cost(b) for b in range(n) if (*key, b) not in journal.done) // processes()[1]
+            with tqdm(total=total, desc=' '.join(key[::2]), unit='tok', unit_scale=True, leave=False, disable=processes()[0] > 0) as bar:
+                nats[work.__name__] = run_pass(key, n, chunk, work, journal)
+    if 'l2r' in kinds:
+        rows.append(('left to right', nats['l2r'][:, 0]))
+    if 'any' in kinds:
+        rows.append((f'any order x {c.n_orders}', nats['orders'].mean(1)))
+    if 'iw' in kinds:
+        rows += [(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
+    if 'ensemble' in kinds:
+        rows += [(f'ensemble x {m}', column) for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T)]
+    return [summarize(row, column, blocks, n_bytes) for row, column in rows]
+
+
+def accuracy(model, tokens, tokenizer, c, dtype):
+    """The share of passages whose last word greedy decoding writes, with its standard error."""
+    rank, world_size = processes()
+    rows = last_words(tokens, tokenizer)
+    with tqdm(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
+        hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, dtype, bar))
+    if world_size > 1:
+        every = [None] * world_size
+        dist.all_gather_object(every, hits)
+        hits = sum(every)
+    share = hits / len(rows)
+    return {'estimate': 'last word', 'accuracy': share, 'stderr': math.sqrt(share * (1 - share) / len(rows)), 'rows': len(rows)}
+
+
+def check_options(c):
+    kinds = c.estimates.split(',')
+    if any(kind not in ESTIMATES for kind in kinds):
+        raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
+    if c.protocol not in ('paper', 'clean'):
+        raise ValueError(f"protocol must be 'paper' or 'clean', got {c.protocol!r}")
+    for name, least in (('batch_size', 1), ('n_orders', 1), ('n_contexts', 1), ('ensemble_block', 1), ('n_blocks', 0), ('n_positions', 0)):
+        if c[name] < least:
+            raise ValueError(f'{name} must be at least {least}, got {c[name]}')
+    if 0 < c.n_positions < c.ensemble_block:
+        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got {c.n_positions}')
+    check_out('out', c.out)
+    return kinds
+
+
 def main(config):
-    kinds = config.estimates.split(',')
-    for kind in kinds:
-        draw_orders(0, 0, kind, config.n_orders)
-    if config.batch_size < 1 or config.n_blocks < 0:
-        raise ValueError('batch_size must be at least 1 and n_blocks at least 0 (0: all), '
-                         f'got batch_size={config.batch_size}, n_blocks={config.n_blocks}')
-    check_out('out', config.out)
+    kinds, (rank, world_size) = check_options(config), processes()
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     run = checkpoint.get('config', {})
     names = [n for n in (config.datasets or run.get('dataset', '')).split(',') if n]
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
-    block_size = config_from_checkpoint(checkpoint).block_size
-    sets, lines = {}, {}
+    if 'accuracy' in kinds and 'lambada' not in names:
+        raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
+    N, sets = config_from_checkpoint(checkpoint).block_size, {}
     for name in names:   # all of them before the model: a missing one costs nothing
-        tokens = read_tokens(name, config.split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
-        check_length(tokens, block_size, name)
-        sets[name] = all_blocks(tokens, block_size, config.n_blocks)
-        lines[name] = unigram_row(tokens, tokenizer, block_size)
-    device, dtype = resolve_device(config.device, config.dtype)
+        split, label = '', os.path.basename(name)
+        if not is_file(name):
+            zero_shot = name in DATA_SETS and DATA_SETS[name].splits
+            split = (PAPER_SPLITS.get(name, 'test') if config.protocol == 'paper' else 'test') if zero_shot else config.split
+            label = f'{name} ({split}' + (f', protocol {config.protocol})' if zero_shot else ')')
+        tokens = read_tokens(name, split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
+        check_length(tokens, N, name)
+        sets[name] = label, tokens, all_blocks(tokens, N, config.n_blocks)
+    device, dtype = start_processes(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters; "
-          f'blocks of {block_size} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}')
-    results = []
-    for (name, blocks), kind in itertools.product(sets.items(), kinds):
-        orders = draw_orders(len(blocks), block_size, kind, config.n_orders, config.seed)
-        with tqdm(total=len(blocks) * len(orders), desc=f'{name} {kind}', unit='block', leave=False) as bar:
-            nats = torch.stack([block_nll(model, blocks, o, config.batch_size, dtype, bar) for o in orders]).mean(0)
-        label = 'left to right' if kind == 'l2r' else f'any order x {config.n_orders}'
-        results.append({'dataset': name, **summarize(label, nats, blocks, int(tokenizer.n_bytes[blocks].sum()))})
-    for name in sets:
-        rows = [r for r in results if r['dataset'] == name] + [lines[name]]
-        print(f'\n{name}' + ('' if os.path.isfile(name) else f' ({config.split})') + f'\n{format_table(rows)}')
-    if config.out:
-        result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'results': results}
+    digest = hashlib.blake2b(model.transformer.wpe.weight.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
+    asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
+    journal = Journal(config.out and rank == 0 and f'{config.out}.blocks.jsonl', {'model': digest, 'dtype': dtype, **asked})
+    if world_size > 1:
+        shared = [journal.done]
+        dist.broadcast_object_list(shared)
+        journal.done = shared[0]
+    say = print if rank == 0 else lambda *a, **k: None
+    say(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
+        f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes'
+        + f'; {len(journal.done):,} results are there already' * bool(journal.done))
+    model, results = model.frozen(getattr(torch, dtype)), []
+    for name, (label, tokens, blocks) in sets.items():
+        rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, dtype, journal)
+        sampled = f', ensemble on {config.n_positions} of {N} visits a block' if 'ensemble' in kinds and config.n_positions else ''
+        say(f'\n{label}{sampled}\n{format_table([*rows, unigram_row(tokens, tokenizer, N)])}', flush=True)
+        if 'accuracy' in kinds and name == 'lambada':
+            rows.append(accuracy(model, tokens, tokenizer, config, dtype))
+            say('last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**rows[-1]), flush=True)
+        results += [{'dataset': name, 'set': label, **row} for row in rows]
+    if config.out and rank == 0:
+        result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'dtype': dtype, 'results': results}
         replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
         print(f'\nwritten: {config.out}')
+    end_processes()
 
 
 if __name__ == '__main__':

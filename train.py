@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from configurator import Config, configure, one_line_errors, resolve_device
+from configurator import Config, configure, end_processes, one_line_errors, processes, start_processes
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer, replace_file
@@ -171,21 +171,6 @@ def start_checkpoint(config):
     return checkpoint, Config(config | saved | {k: config[k] for k in config.given} | shape | {'out_dir': config.out_dir})
 
 
-def start_processes(config):
-    """(rank, world_size, device, dtype) of this process, alone or one of torchrun's."""
-    rank, world_size = int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
-    check_options(config, world_size)
-    own = world_size > 1 and config.device in ('auto', 'cuda') and torch.cuda.is_available()
-    if config.n_threads:
-        torch.set_num_threads(config.n_threads)
-    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else config.device, config.dtype)
-    if own:
-        torch.cuda.set_device(device)
-    if world_size > 1:
-        dist.init_process_group('nccl' if own else 'gloo')
-    return rank, world_size, torch.device(device), dtype
-
-
 def load_data(config, rank, world_size):
     """(train tokens, validation tokens, tokenizer); rank 0 makes a set that needs no source."""
     for turn in (True, False):   # rank 0 first, the others when it is done
@@ -297,7 +282,7 @@ def validate(model, blocks, batch_size, dtype, rank, world_size):
     """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under their fixed random order and left to right."""
     result = {}
     for kind in ('any', 'l2r'):
-        orders, = draw_orders(*blocks.shape, kind)
+        orders = draw_orders(range(len(blocks)), blocks.size(1))[:, 0] if kind == 'any' else sample_order(*blocks.shape, 'l2r')
         nats = torch.zeros(len(blocks), dtype=torch.float64)
         nats[rank::world_size] = block_nll(model, blocks[rank::world_size], orders[rank::world_size], batch_size, dtype)
         if world_size > 1:
@@ -309,7 +294,11 @@ def validate(model, blocks, batch_size, dtype, rank, world_size):
 
 def main(config):
     checkpoint, config = start_checkpoint(config)
-    rank, world_size, device, dtype = start_processes(config)
+    rank, world_size = processes()
+    check_options(config, world_size)
+    if config.n_threads:
+        torch.set_num_threads(config.n_threads)
+    device, dtype = start_processes(config.device, config.dtype)
     master = rank == 0
     train_tokens, val_tokens, tokenizer = load_data(config, rank, world_size)
     val_blocks = all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size)
@@ -405,11 +394,7 @@ def main(config):
         report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, ckpt_path)
         if wandb:
             wandb.finish()
-    if world_size > 1:
-        dist.barrier()
-        dist.destroy_process_group()
-        sys.stdout.flush()
-        os._exit(0)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
+    end_processes()
 
 
 def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):

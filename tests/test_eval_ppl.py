@@ -2,15 +2,36 @@
 import itertools
 import json
 import math
+import subprocess
+import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import ROOT, make_model
 
 from data.hub import GPT2
-from data.prepare import prepare
-from eval_ppl import block_nll, context_logprobs, draw_orders, ensemble_nll, generative_perplexity, summarize, text_metrics
+from data.prepare import Bytes, prepare
+from eval_ppl import (
+    Journal,
+    block_nll,
+    conditional_logprob,
+    context_logprobs,
+    draw_orders,
+    ensemble_block_nll,
+    ensemble_nll,
+    ensemble_totals,
+    generative_perplexity,
+    last_word_hits,
+    last_words,
+    powers_of_two,
+    run_pass,
+    sample_groups,
+    shuffled_contexts,
+    summarize,
+    text_metrics,
+)
 from model import sample_order, save_checkpoint
 
 
@@ -54,13 +75,94 @@ def test_totals_do_not_depend_on_the_batch(batch):
         torch.testing.assert_close(block_nll(model, idx, order, batch_size), expected, rtol=0, atol=1e-10)
 
 
-def test_orders_of_an_estimate():
-    assert torch.equal(draw_orders(3, 5, 'l2r', 4)[0], torch.arange(5).expand(3, 5)) and len(draw_orders(3, 5, 'l2r', 4)) == 1
-    a, b = draw_orders(3, 50, 'any', 2, seed=1)
-    assert not torch.equal(a, b) and torch.equal(a, draw_orders(3, 50, 'any', 1, seed=1)[0])
-    for wrong in (dict(kind='r2l'), dict(kind='any', n_orders=0)):
-        with pytest.raises(ValueError):
-            draw_orders(3, 5, **wrong)
+def test_orders_are_a_function_of_seed_and_block():
+    a = draw_orders(range(4), 50, 2, seed=1)
+    assert a.shape == (4, 2, 50) and len({tuple(o) for o in a.flatten(0, 1).tolist()}) == 8
+    assert torch.equal(a[[3, 1]], draw_orders([3, 1], 50, 2, seed=1)) and not torch.equal(a, draw_orders(range(4), 50, 2, seed=2))
+
+
+@pytest.mark.parametrize('width', [1, 2, 4, 9])
+@pytest.mark.parametrize('n_tokens', [1, 40, 10 ** 6])
+def test_ensemble_is_its_definition(width, n_tokens):
+    model, g = make_model(), torch.Generator().manual_seed(3)
+    idx, order, n_contexts = torch.randint(11, (9,), generator=g), torch.randperm(9, generator=g), 5
+    groups = list(range(-(-9 // width)))
+    own, members = ensemble_block_nll(model, idx, order, n_contexts, groups, width, 7, n_tokens)
+    plain = model(idx[None], order[None])[0]
+    contexts, total = list(shuffled_contexts(order, groups, width, n_contexts, 7)), torch.zeros(len(powers_of_two(n_contexts))).double()
+    for i in range(9):   # each visit by itself, with one whole pass for every member
+        start = i // width * width
+        rows = [order, *contexts[i // width]]
+        assert all(sorted(row[:start].tolist()) == sorted(order[:start].tolist()) for row in rows)
+        assert all(torch.equal(row[start:i + 1], order[start:i + 1]) for row in rows)
+        nll = torch.stack([model(idx[None], row[None, :i + 1])[0, i] for row in rows])
+        torch.testing.assert_close(members[i // width, :, i - start], nll, rtol=0, atol=1e-10)
+        total += torch.stack([-(-nll[:m]).exp().mean().log() for m in (1, 2, 4, 5)])
+        assert all(-(-nll[:m]).exp().mean().log() <= nll[:m].mean() + 1e-12 for m in (1, 2, 4, 5))
+    got = ensemble_totals(own, members, torch.ones(len(groups)))
+    torch.testing.assert_close(got, total, rtol=0, atol=1e-9)
+    assert math.isclose(float(got[0]), float(plain.sum()), abs_tol=1e-10)
+    if 4 < width:
+        assert torch.allclose(got, plain.sum())   # nothing is before the only group
+
+
+def test_contexts_of_one_visit_agree_with_context_logprobs():
+    model, idx, order = make_model(), torch.arange(9) % 11, torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    _, members = ensemble_block_nll(model, idx, order, 400, [5], 1, 0)
+    other = context_logprobs(model, idx[None], order[None], 5, 400, torch.Generator().manual_seed(1))[0]
+    assert math.isclose(members[0, 0, 0], -other[0], abs_tol=1e-10)
+    assert set(members[0, :, 0].mul(-1e8).round().long().tolist()) >= set(other.mul(1e8).round().long().tolist()[:3])   # of 120 shuffles
+
+
+def test_sampled_visits_are_unbiased_and_stratified():
+    assert sample_groups(5, 0, 0)[0] == sample_groups(5, 9, 0)[0] == [0, 1, 2, 3, 4]
+    values, counts = torch.randn(10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), torch.zeros(10)
+    total = 0.0
+    for seed in range(4000):
+        groups, weights = sample_groups(10, 4, seed)
+        assert weights.sum() == 10 and len(set(groups)) == 4 and groups == sorted(groups)
+        counts[groups] += weights
+        total += float((values[groups] * weights).sum()) / 4000
+    assert (counts / 4000 - 1).abs().max() < 0.1 and abs(total - float(values.sum())) < 0.15
+    members = torch.rand(4, 2, 1, dtype=torch.float64) + 1
+    got = ensemble_totals(torch.tensor(30.0, dtype=torch.float64), members, weights)
+    assert got[0] == 30 and math.isclose(float(got[1]), 30 + float(
+        ((ensemble_nll(-members[:, :, 0]) - members[:, 0, 0]) * weights).sum()), abs_tol=1e-12)
+
+
+def test_log_probability_of_a_set_given_another():
+    model = make_model(block_size=4, vocab_size=3)
+    every = torch.tensor(list(itertools.product(range(3), repeat=2)))
+    idx = torch.stack([torch.full((9,), 2), every[:, 0], torch.full((9,), 1), every[:, 1]], 1)
+    for n_orders in (0, 3):   # a law over what a may be
+        logp = conditional_logprob(model, idx, [3, 1], [0], n_orders, torch.Generator().manual_seed(0))
+        assert math.isclose(float(logp.exp().sum()), 1, abs_tol=1e-10)
+    idx, order = idx[:1], torch.tensor([[0, 2, 1, 3]])
+    assert math.isclose(conditional_logprob(model, idx, [3, 1], [2, 0]), -model(idx, order)[0, 2:].sum(), abs_tol=1e-10)
+    assert math.isclose(conditional_logprob(model, idx, [2], []), -model(idx, torch.tensor([[2]]))[0, 0], abs_tol=1e-10)
+    for wrong in (([], [1]), ([1], [1]), ([4], []), ([-1], [])):
+        with pytest.raises(ValueError, match='disjoint'):
+            conditional_logprob(model, idx, *wrong)
+
+
+def test_last_words_by_greedy_decoding():
+    tok = Bytes()
+    texts = ['a bc', 'bc a', 'abcabcab cc', 'x', 'aa b']
+    tokens = np.array([t for text in texts for t in (*text.encode(), tok.eos)])
+    rows = last_words(tokens, tok)
+    assert [(bytes(c).decode(), bytes(w).decode()) for c, w in rows] == [('a', ' bc'), ('bc', ' a'), ('abcabcab', ' cc'), ('aa', ' b')]
+    model, hits = make_model(block_size=9, vocab_size=257), []
+    for context, word in rows:
+        text, right = (context + word)[-9:], True
+        for j in range(len(text) - len(word), len(text)):
+            logits = model.predict(torch.tensor([text]), torch.arange(len(text))[None], j, 1)
+            right &= int(logits.argmax()) == text[j]
+        hits.append(right)
+    got = [last_word_hits(model, rows, batch_size) for batch_size in (1, 3, 9)]
+    assert got == [hits] * 3
+    sure = last_word_hits(model, [(c, [int(model.predict(torch.tensor([c + [0]]), torch.arange(len(c) + 1)[None], len(c), 1).argmax())])
+                                  for c, _ in rows], 2)
+    assert sure == [True] * 4
 
 
 def test_summary_by_hand():
@@ -134,8 +236,53 @@ def test_command_gives_the_same_numbers_for_any_batch_and_for_its_own_file(scrip
     assert math.isclose(a[2]['nats_per_token'], float(nll.double().mean()), rel_tol=1e-6)
 
 
+EVERY = ['--weights=raw', '--datasets=words', '--estimates=l2r,any,iw,ensemble', '--n_orders=4', '--n_contexts=5', '--n_positions=6',
+         '--ensemble_block=2', '--n_blocks=7']
+
+
+def test_estimates_do_not_depend_on_batch_processes_or_being_killed(script, ckpt, tmp_path):
+    script('eval_ppl.py', f'--ckpt={ckpt}', *EVERY, '--out=a.json')
+    script('eval_ppl.py', f'--ckpt={ckpt}', *EVERY, '--out=b.json', '--batch_size=3')
+    journal = tmp_path / 'a.json.blocks.jsonl'
+    (tmp_path / 'c.json.blocks.jsonl').write_text(''.join(journal.read_text().splitlines(True)[:10]) + '["half')
+    p = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', f'{ROOT}/eval_ppl.py',
+                        f'--ckpt={ckpt}', *EVERY, '--out=c.json'], cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False)
+    assert p.returncode == 0 and '9 results are there already' in p.stdout, p.stdout + p.stderr
+    a, b, c = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'abc')
+    names = [r['estimate'] for r in a]
+    assert names == ['left to right', 'any order x 4', 'iw x 1', 'iw x 2', 'iw x 4'] + [f'ensemble x {m}' for m in (1, 2, 4, 5)]
+    for x, y, z in zip(a, b, c, strict=True):
+        for key in ('nats_per_token', 'stderr'):
+            assert math.isclose(x[key], y[key], rel_tol=1e-5) and math.isclose(x[key], z[key], rel_tol=1e-5)
+    assert len(journal.read_text().splitlines()) == 1 + 3 * 7
+    nats = {r['estimate']: r['nats_per_token'] for r in a}
+    script('eval_ppl.py', f'--ckpt={ckpt}', *EVERY[:2], '--n_blocks=7', '--estimates=any,iw', '--out=d.json')
+    one = {r['estimate']: r['nats_per_token'] for r in json.loads((tmp_path / 'd.json').read_text())['results']}
+    assert math.isclose(one['any order x 1'], one['iw x 1'], rel_tol=1e-9) and nats['iw x 4'] < nats['any order x 4']
+    assert math.isclose(nats['ensemble x 1'], nats['iw x 1'], rel_tol=1e-5)   # the same order, all of its visits
+
+
+def test_protocols_name_their_splits(script, ckpt, tmp_path):
+    for split, source in (('train', 'a b c d e f g\n' * 9), ('test', 'h i j k l m n\n' * 9)):
+        (tmp_path / 'wiki.raw').write_text(source)
+        prepare('wikitext2', tmp_path / 'data', source=str(tmp_path / 'wiki.raw'), split=split, tokenizer='bytes')
+    for protocol, split in (('paper', 'train'), ('clean', 'test')):
+        args = ('--weights=raw', '--datasets=wikitext2', f'--protocol={protocol}', '--out=o.json')
+        out = script('eval_ppl.py', f'--ckpt={ckpt}', *args).stdout
+        assert f'wikitext2 ({split}, protocol {protocol})' in out
+        result = json.loads((tmp_path / 'o.json').read_text())
+        assert {r['set'] for r in result['results']} == {f'wikitext2 ({split}, protocol {protocol})'}
+    (tmp_path / 'l.txt').write_text('one two three four five\nsix seven\n')
+    prepare('lambada', tmp_path / 'data', source=str(tmp_path / 'l.txt'), tokenizer='bytes')
+    out = script('eval_ppl.py', f'--ckpt={ckpt}', '--weights=raw', '--datasets=lambada', '--estimates=accuracy', '--out=l.json').stdout
+    assert 'of 2 passages' in out and json.loads((tmp_path / 'l.json').read_text())['results'][0]['rows'] == 2
+
+
 @pytest.mark.parametrize('args, said', [
-    (['--estimates=l2r,best'], "'best'"), (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
+    (['--estimates=l2r,best'], "got 'l2r,best'"), (['--protocol=mine'], 'protocol'),
+    (['--n_contexts=0'], 'n_contexts'), (['--n_positions=-1'], 'n_positions'), (['--n_positions=1', '--ensemble_block=2'], 'n_positions'),
+    (['--estimates=accuracy'], 'lambada'), (['--datasets=ptb'], 'python data/prepare.py ptb'),
+    (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
     (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'), (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'),
     (['--datasets=short.txt'], 'block_size=16 is beyond the data'), (['--device=tpu'], 'device'),
     (['--datasets=void.txt'], 'no text'), (['--out=data'], '--out=data')])
@@ -148,3 +295,22 @@ def test_wrong_input_is_one_line(ckpt, tmp_path, monkeypatch, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         eval_ppl.main(configure(vars(eval_ppl), [f'--ckpt={ckpt}', '--weights=raw', *args]))
     assert said in e.value.code and '\n' not in e.value.code
+
+
+def test_journal_goes_on_and_drops_a_cut_line(tmp_path):
+    path, calls = str(tmp_path / 'j.jsonl'), []
+
+    def work(numbers):
+        calls.append(numbers)
+        return torch.tensor([[n + 0.5, 2.0 * n] for n in numbers], dtype=torch.float64)
+    want = torch.tensor([[n + 0.5, 2.0 * n] for n in range(7)], dtype=torch.float64)
+    assert torch.equal(run_pass(('a', 'any'), 7, 3, work, Journal(path, {'seed': 1})), want) and calls == [[0, 1, 2], [3, 4, 5], [6]]
+    lines = open(path).readlines()
+    for kept, again in ((len(lines), []), (4, [[3, 4, 5], [6]])):
+        with open(path, 'w') as f:
+            f.write(''.join(lines[:kept]) + '["a", "any", 5, [5.')
+        calls.clear()
+        assert torch.equal(run_pass(('a', 'any'), 7, 3, work, Journal(path, {'seed': 1})), want) and calls == again
+    assert open(path).readlines() == lines and not Journal('', {}).done
+    with pytest.raises(ValueError, match='another evaluation .seed differ'):
+        Journal(path, {'seed': 2})
