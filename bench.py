@@ -3,9 +3,13 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
 
     python bench.py sample
     python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
+    python bench.py ensemble --block_size=256
+    python bench.py ensemble --n_positions=64
 
 sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix
 and memory rates), and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
+ensemble: slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the head everywhere
+for every position and member, of which some are timed and the rest reckoned.
 """
 import sys
 import time
@@ -13,6 +17,7 @@ import time
 import torch
 
 from configurator import configure, one_line_errors, resolve_device
+from eval_ppl import batches_of, ensemble_block_nll, sample_groups, shuffled_contexts
 from model import AOGPT, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
 
@@ -24,9 +29,13 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4
-steps = '16,64,256,1024'   # numbers of forward passes
-plain = '64,256'           # those at which the plain way is timed too
+batch_size = 4             # sample: rows
+steps = '16,64,256,1024'   # sample: numbers of forward passes
+plain = '64,256'           # sample: those at which the plain way is timed too
+n_contexts = 16            # ensemble: members
+n_positions = 0            # ensemble: visits that are evaluated, 0 is all
+ensemble_block = 1         # ensemble: visits that share a context
+n_plain = 64               # ensemble: passes of the plain way that are timed
 repeats = 2                # runs of each; the fastest counts
 seed = 1337
 # system
@@ -114,11 +123,16 @@ def plain_generate(model, order, ends, temperature=1.0):
     return idx
 
 
+def random_model(config, device):
+    torch.manual_seed(config.seed)
+    sizes = (config.block_size, config.vocab_size, config.n_layer, config.n_head, config.n_embd)
+    return AOGPT(AOGPTConfig(*sizes, n_tokens=config.n_tokens)).to(device).eval()
+
+
 def bench_sample(config):
     device, dtype = resolve_device(config.device, config.dtype)
-    torch.manual_seed(config.seed)
-    model = AOGPT(AOGPTConfig(config.block_size, config.vocab_size, config.n_layer, config.n_head, config.n_embd, n_tokens=config.n_tokens))
-    model, order = model.to(device).eval(), sample_order(config.batch_size, config.block_size, device=device)
+    model = random_model(config, device)
+    order = sample_order(config.batch_size, config.block_size, device=device)
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
     print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, {device}, {dtype}, torch '
           f'{torch.__version__}; limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
@@ -137,10 +151,40 @@ def bench_sample(config):
             print(line, flush=True)
 
 
+@torch.no_grad()
+def bench_ensemble(config):
+    device, dtype = resolve_device(config.device, config.dtype)
+    model, N, M, width = random_model(config, device), config.block_size, config.n_contexts, config.ensemble_block
+    idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
+    groups, _ = sample_groups(-(-N // width), config.n_positions // width, config.seed)
+    n_visits = sum(min(width, N - g * width) for g in groups)
+    rows = torch.cat([torch.cat([rows, order[rows.size(1):].expand(len(rows), -1)], 1)      # contexts of the last visits, whole orders
+                      for rows in shuffled_contexts(order, range(N - 1, N - 1 - config.n_plain, -1), 1, 2, config.seed)]).to(device)
+    print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, {device}, {dtype}, '
+          f'torch {torch.__version__}')
+    with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+        def plain():
+            for part in rows.split(16):
+                model(idx.to(device).expand(len(part), N), part)
+        plain()
+        slow = seconds(plain, device, config.repeats) / len(rows) * n_visits * M
+    frozen = model.frozen(getattr(torch, dtype))
+    fresh = [g for g in groups if g * width > 1]
+    slots = N + sum(sum(len(part) for _, part in batch) * batch[-1][1].size(1)   # padding included
+                    for batch in batches_of(shuffled_contexts(order, fresh, width, M, config.seed), 16 * N))
+    ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N, dtype), device, config.repeats)
+    print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")
+    print(f"{'ours':<10}{slots:>14,}{N + (M - 1) * n_visits:>14,}{ours:>10.2f}")
+    print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}   ({len(rows)} of {n_visits * M:,} passes timed)")
+    print(f'plain / ours {slow / ours:.1f}')
+
+
+BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble}
+
 if __name__ == '__main__':
     with one_line_errors():
         name, options = next((a for a in sys.argv[1:] if not a.startswith('-')), ''), [a for a in sys.argv[1:] if a.startswith('-')]
         config = configure(globals(), options)
-        if name != 'sample':
-            raise ValueError(f'say what to time: python bench.py sample, got {name!r}')
-        bench_sample(config)
+        if name not in BENCHES:
+            raise ValueError(f'say what to time: python bench.py {" or ".join(BENCHES)}, got {name!r}')
+        BENCHES[name](config)

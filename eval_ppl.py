@@ -20,7 +20,6 @@ import hashlib
 import json
 import math
 import os
-from collections import defaultdict
 
 import numpy as np
 import torch
@@ -215,7 +214,7 @@ def last_word_hits(model, rows, batch_size, dtype='float32', bar=None):
         for r, hit in zip(chunk, right.tolist()):
             hits[r] = hit
         if bar is not None:
-            bar.update(sum(map(len, texts)))
+            bar.update(len(texts))
     return hits
 
 
@@ -245,37 +244,6 @@ def unigram_row(tokens, tokenizer, block_size):
     p = counts[counts > 0] / counts.sum()
     nats = float(-(p * np.log(p)).sum())
     return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
-
-
-def text_metrics(samples):
-    """How varied generated token lists are. entropy: of a sample's own token frequencies, nats, mean over samples; distinct_n: different
-    n-grams of all samples over their number; repetition: share of 4-grams that stand earlier in the same sample."""
-    def grams(tokens, n):
-        return list(zip(*(tokens[i:] for i in range(n))))
-    p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in samples]
-    metrics = {'entropy': float(np.mean([-(q * np.log(q)).sum() for q in p]))}
-    for n in (1, 2, 3):
-        every = [g for tokens in samples for g in grams(tokens, n)]
-        metrics[f'distinct_{n}'] = len(set(every)) / max(1, len(every))
-    fours = [grams(tokens, 4) for tokens in samples]
-    return metrics | {'repetition': 1 - sum(len(set(g)) for g in fours) / max(1, sum(map(len, fours)))}
-
-
-def generative_perplexity(judge, samples, batch_size=16, dtype='float32'):
-    """Perplexity of token lists under a judge model, left to right: exp(sum nats / sum tokens), tokens weighted equally. Samples
-    longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the standard error over samples."""
-    N, n, sizes, by_length = judge.config.block_size, len(samples), np.array([len(tokens) for tokens in samples]), defaultdict(list)
-    for r, tokens in enumerate(samples):
-        for piece in (tokens[i:i + N] for i in range(0, len(tokens), N)):
-            by_length[len(piece)].append((r, piece))
-    nats = np.zeros(n)
-    for pieces in by_length.values():   # pieces of one length go through together
-        blocks = torch.tensor([piece for _, piece in pieces])
-        np.add.at(nats, [r for r, _ in pieces], block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, dtype).numpy())
-    mean = nats.sum() / sizes.sum()
-    residual = nats - mean * sizes                                            # of the ratio of sums
-    error = math.sqrt((residual ** 2).sum() / (n - 1) / n) / sizes.mean() if n > 1 else None
-    return {'perplexity': perplexity(mean), 'stderr': error and perplexity(mean) * error}
 
 
 def perplexity(nats):
@@ -400,7 +368,11 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
         rows += [(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
     if 'ensemble' in kinds:
         rows += [(f'ensemble x {m}', column) for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T)]
-    return [summarize(row, column, blocks, n_bytes) for row, column in rows]
+    summaries = [summarize(row, column, blocks, n_bytes) for row, column in rows]
+    if 'ensemble' in kinds:   # block by block, so that the spread of the blocks does not hide it
+        gain = summarize('', nats['ensemble'][:, 0] - nats['ensemble'][:, -1], blocks, n_bytes)
+        summaries[-1] |= {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
+    return summaries
 
 
 def accuracy(model, tokens, tokenizer, c, dtype):
@@ -469,6 +441,8 @@ def main(config):
         rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, dtype, journal)
         sampled = f', ensemble on {config.n_positions} of {N} visits a block' if 'ensemble' in kinds and config.n_positions else ''
         say(f'\n{label}{sampled}\n{format_table([*rows, unigram_row(tokens, tokenizer, N)])}', flush=True)
+        if rows and rows[-1].get('gain_stderr'):
+            say('{estimate} is {gain:.4f} ± {gain_stderr:.4f} nats/token below its first member'.format(**rows[-1]))
         if 'accuracy' in kinds and name == 'lambada':
             rows.append(accuracy(model, tokens, tokenizer, config, dtype))
             say('last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**rows[-1]), flush=True)

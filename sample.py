@@ -17,10 +17,10 @@ import torch
 from tqdm import tqdm
 
 from configurator import check_out, configure, one_line_errors, resolve_device
-from data.hub import open_checkpoint, open_judge
+from data.hub import open_checkpoint
 from data.prepare import replace_file
 from data.prompts import parse_prompt, read_prompts
-from eval_ppl import generative_perplexity, text_metrics
+from judge import measure, open_judge
 from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
 from replay import Watch, write_page
 
@@ -355,20 +355,6 @@ def collect(idx, trace, lengths, tokenizer):
     return samples
 
 
-def measure(samples, tokenizer, judged, config, device, dtype):
-    """(metrics, lines of the table): how varied the samples are and, given (model, tokenizer) of a judge, its perplexity."""
-    metrics = text_metrics([s['tokens'] for s in samples])
-    lines = {'metrics': ', '.join(f'{name} {value:.3f}' for name, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
-    if judged:
-        judge, its_tokenizer = judged
-        texts = [s['tokens'] if its_tokenizer.name == tokenizer.name else its_tokenizer.encode(s['text']) for s in samples]
-        verdict = generative_perplexity(judge.to(device), texts, dtype=dtype)
-        error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
-        lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {config.judge}"
-        metrics['judge'] = {'ckpt': config.judge, **verdict}
-    return metrics, lines
-
-
 def main(config):
     if config.n_samples < 1:
         raise ValueError(f'n_samples must be at least 1, got {config.n_samples}')
@@ -407,7 +393,7 @@ def main(config):
                                 schedule=config.schedule, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p,
                                 use_cache=config.use_cache, forced=config.score, **policy, on_step=on_step)
     samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
-    metrics, lines = measure(samples, tokenizer, judged, config, device, dtype) if config.metrics else ({}, {})
+    metrics, lines = measure(samples, tokenizer, judged, config.judge, device, dtype) if config.metrics else ({}, {})
     report(samples, {
         'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
         'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',

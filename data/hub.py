@@ -1,14 +1,6 @@
-"""Where a model comes from: a checkpoint at a path or, as hf:OWNER/REPO/path.pt, on the Hugging Face hub; GPT-2 as a judge of samples."""
-from types import SimpleNamespace
-
-import torch
-import torch.nn.functional as F
-from torch import nn
-
+"""Where a checkpoint comes from: a path, or hf:OWNER/REPO/path.pt on the Hugging Face hub."""
 from data.prepare import TOKENIZERS, get_tokenizer
-from model import config_from_checkpoint, load_checkpoint, model_from_checkpoint
-
-GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
+from model import config_from_checkpoint, load_checkpoint
 
 
 def local_path(name):
@@ -45,35 +37,3 @@ def open_checkpoint(name):
     if have != want:
         raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: it was trained with another tokenizer')
     return checkpoint, get_tokenizer(tokenizer)
-
-
-class GPT2(nn.Module):
-    """GPT-2 of the package transformers behind the interface of AOGPT.forward, for left-to-right orders. It reads <|endoftext|>
-    before the first token, so that this one counts too."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.lm_head = network.eval(), network.lm_head
-        self.config = SimpleNamespace(block_size=network.config.n_positions)
-
-    def forward(self, idx, order):
-        if (order != torch.arange(idx.size(1), device=idx.device)).any():
-            raise ValueError('GPT-2 reads left to right only')
-        start = torch.full_like(idx[:, :1], self.network.config.bos_token_id)
-        logits = self.network(torch.cat([start, idx[:, :-1]], 1)).logits.float()            # (B, T, V)
-        return F.cross_entropy(logits.transpose(1, 2), idx, reduction='none')
-
-
-def open_judge(name):
-    """(model, its tokenizer) that measure samples left to right: any checkpoint, or one of GPT2_SIZES, which needs the package
-    transformers and, the first time, a network."""
-    if name not in GPT2_SIZES:
-        checkpoint, tokenizer = open_checkpoint(name)
-        return model_from_checkpoint(checkpoint, 'ema' if 'ema_model' in checkpoint else 'raw'), tokenizer
-    quiet()
-    try:
-        from transformers import GPT2LMHeadModel
-        return GPT2(GPT2LMHeadModel.from_pretrained(f'openai-community/{name}')), get_tokenizer('gpt2')
-    except Exception as e:   # no package, no network, no such file: many classes
-        raise ValueError(f'the judge {name} needs the package transformers (pip install transformers) and, the first time, a network: '
-                         f'{type(e).__name__}: {str(e).splitlines()[0][:120]}') from None
