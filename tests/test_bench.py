@@ -24,3 +24,14 @@ def test_the_limit_counts_every_slot_and_weight():
     assert generation_limit(model, B, [2, 4, 9], 1.0, inf, 4) == pytest.approx(flops)
     weights = sum(p.numel() for n, p in model.named_parameters() if any(part in n for part in ('attn', 'mlp', 'ln_1', 'ln_2', 'lm_head')))
     assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(3 * weights * 4 + B * 15 * 2 * C * L * 4)
+
+
+def test_the_commands_count_what_they_time(script):
+    tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16', '--device=cpu')
+    rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
+    assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64'] and len(rows[2].split()) == 7 and len(rows[3].split()) == 5
+    out = script('bench.py', 'ensemble', *tiny, '--repeats=1', '--n_contexts=16', '--n_plain=4').stdout
+    rows = {line.split()[0]: line.split() for line in out.splitlines()[:-1]}
+    needed = 64 + 15 * sum(range(3, 65))     # 15 shuffles for each visit that has two or more before it
+    assert needed <= int(rows['ours'][1].replace(',', '')) <= 1.03 * needed and rows['ours'][2] == f'{64 + 15 * 64:,}'
+    assert rows['plain'][1] == rows['plain'][2] == f'{64 * 16 * 64:,}'
