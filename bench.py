@@ -158,8 +158,12 @@ def bench_ensemble(config):
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
     groups, _ = sample_groups(-(-N // width), config.n_positions // width, config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
+    if not 0 <= config.n_positions <= N or 0 < config.n_positions < width or width < 1 or M < 2 or config.n_plain < 1:
+        raise ValueError(f'n_positions must be 0 or ensemble_block to block_size={N}, n_contexts at least 2, n_plain at least 1; got '
+                         f'n_positions={config.n_positions}, ensemble_block={width}, n_contexts={M}, n_plain={config.n_plain}')
+    n_plain = min(config.n_plain, N - 1)
     rows = torch.cat([torch.cat([rows, order[rows.size(1):].expand(len(rows), -1)], 1)      # contexts of the last visits, whole orders
-                      for rows in shuffled_contexts(order, range(N - 1, N - 1 - config.n_plain, -1), 1, 2, config.seed)]).to(device)
+                      for rows in shuffled_contexts(order, range(N - 1, N - 1 - n_plain, -1), 1, 2, config.seed)]).to(device)
     print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, {device}, {dtype}, '
           f'torch {torch.__version__}')
     with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
@@ -174,7 +178,7 @@ def bench_ensemble(config):
                     for batch in batches_of(shuffled_contexts(order, fresh, width, M, config.seed), 16 * N))
     ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N, dtype), device, config.repeats)
     print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")
-    print(f"{'ours':<10}{slots:>14,}{N + (M - 1) * n_visits:>14,}{ours:>10.2f}")
+    print(f"{'ours':<10}{slots:>14,}{N + (M - 1) * sum(min(width, N - g * width) for g in fresh):>14,}{ours:>10.2f}")
     print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}   ({len(rows)} of {n_visits * M:,} passes timed)")
     print(f'ours is {slow / ours:.1f} times faster')
 

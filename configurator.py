@@ -15,6 +15,7 @@ import operator
 import os
 import sys
 import tokenize
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -172,8 +173,19 @@ def start_processes(device, dtype):
     if own:
         torch.cuda.set_device(device)
     if world_size > 1:
-        dist.init_process_group('nccl' if own else 'gloo')
+        dist.init_process_group('nccl' if own else 'gloo', timeout=timedelta(days=7))   # one may work long while the others wait
     return torch.device(device), dtype
+
+
+@contextlib.contextmanager
+def first_process_first():
+    """The body runs in the first process, then in the others, which find what it has made."""
+    rank, world_size = processes()
+    if world_size > 1 and rank > 0:
+        dist.barrier()
+    yield
+    if world_size > 1 and rank == 0:
+        dist.barrier()
 
 
 def end_processes():

@@ -27,7 +27,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from configurator import check_out, configure, end_processes, one_line_errors, processes, start_processes
+from configurator import check_out, configure, end_processes, first_process_first, one_line_errors, processes, start_processes
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
 from data.prepare import DATA_SETS, TextFile, replace_file
@@ -50,7 +50,7 @@ n_positions = 0            # ensemble: visits of a block that are evaluated, a s
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
 seed = 1337
 # system
-batch_size = 16            # blocks a forward pass; contexts of about as many tokens
+batch_size = 16            # blocks a forward pass, contexts of about as many tokens; the logits of 16 x 1024 GPT-2 tokens are 3.3 GB
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # write the table to this JSON file, and every finished block to FILE.blocks.jsonl: a killed run goes on there
@@ -116,11 +116,11 @@ def shuffled_contexts(order, groups, width, n_contexts, seed):
 
 
 def batches_of(pieces, n_tokens):
-    """Cut tensors (n, length) of increasing length into lists of about n_tokens, each counted at the length of its list's last."""
+    """Cut tensors (n, length) of increasing length into lists of about n_tokens and about one length; shorter ones count as the last."""
     batch, rows = [], 0
     for number, piece in enumerate(pieces):
         for part in piece.split(max(1, n_tokens // piece.size(1))):
-            if batch and (rows + len(part)) * piece.size(1) > n_tokens:
+            if batch and ((rows + len(part)) * piece.size(1) > n_tokens or piece.size(1) > 1.25 * batch[0][1].size(1) + 8):
                 yield batch
                 batch, rows = [], 0
             batch.append((number, part))
@@ -145,18 +145,19 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
             bar.update(N)
         members = F.pad(own, (0, -N % width)).view(-1, width)[groups].unsqueeze(1).repeat(1, n_contexts, 1)
         fresh = [j for j, g in enumerate(groups) if g * width > 1]                           # a shuffle of 0 or 1 visits changes nothing
-        filled = [1] * len(groups)
+        filled, nlls = [1] * len(groups), []
         contexts = shuffled_contexts(order, [groups[j] for j in fresh], width, n_contexts, seed) if n_contexts > 1 else ()
         for batch in batches_of(contexts, n_tokens):
             orders = torch.cat([F.pad(part, (0, batch[-1][1].size(1) - part.size(1))) for _, part in batch]).to(device)   # (rows, T)
             first = torch.tensor([groups[fresh[number]] * width for number, part in batch for _ in range(len(part))])
-            nll = model(idx.to(device).expand(len(orders), N), orders, first.to(device), width).double().cpu()
-            for (number, part), rows in zip(batch, nll.split([len(part) for _, part in batch])):
-                j = fresh[number]
-                members[j, filled[j]:filled[j] + len(part), :part.size(1) - groups[j] * width] = rows[:, :part.size(1) - groups[j] * width]
-                filled[j] += len(part)
+            nlls.append((batch, model(idx.to(device).expand(len(orders), N), orders, first.to(device), width)))
             if bar is not None:
                 bar.update(sum(part.numel() for _, part in batch))
+    for batch, nll in nlls:   # here, so that no batch waits for the one before it
+        for (number, part), rows in zip(batch, nll.double().cpu().split([len(part) for _, part in batch])):
+            j, n = fresh[number], part.size(1) - groups[fresh[number]] * width
+            members[j, filled[j]:filled[j] + len(part), :n] = rows[:, :n]
+            filled[j] += len(part)
     return own.sum(), members
 
 
@@ -185,8 +186,9 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     log 1/K sum_k p(x_a | x_b, sigma_k), a mixture of K models. a (n,) and b (m,) are lists or tensors; b may be empty."""
     a, b = (torch.as_tensor(positions, dtype=torch.long).flatten() for positions in (a, b))
     both = torch.cat([b, a])
-    if not len(a) or len(both.unique()) < len(both) or both.min() < 0 or both.max() >= idx.size(1):
-        raise ValueError(f'a and b must be disjoint sets of positions below {idx.size(1)}, a not empty; got {a.tolist()} and {b.tolist()}')
+    if n_orders < 0 or not len(a) or len(both.unique()) < len(both) or both.min() < 0 or both.max() >= idx.size(1):
+        raise ValueError(f'a and b must be disjoint sets of positions below {idx.size(1)}, a not empty; '
+                         f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}')
     orders = [torch.cat([b.sort().values, a.sort().values])]
     if n_orders:
         orders = [torch.cat([p[torch.randperm(len(p), generator=generator)] for p in (b, a)]) for _ in range(n_orders)]
@@ -196,22 +198,21 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
 
 @torch.no_grad()
 def last_word_hits(model, rows, batch_size, dtype='float32', bar=None):
-    """For rows of (context tokens, last-word tokens): whether greedy decoding, left to right, writes exactly the last word. Contexts
-    are cut from the left to the model's block_size. Returns a list of bools in the order of rows."""
+    """For rows of (context tokens, last-word tokens): whether greedy decoding, left to right, writes exactly the last word, which is
+    whether each of its tokens is the most likely one after the true ones before it. Contexts are cut from the left to the model's
+    block_size; a word that does not fit is missed. Returns a list of bools in the order of rows."""
     device, N, hits = model.lm_head.weight.device, model.config.block_size, [False] * len(rows)
-    by_size = sorted(range(len(rows)), key=lambda r: len(rows[r][0]) + len(rows[r][1]))
-    for chunk in (by_size[i:i + batch_size] for i in range(0, len(rows), batch_size)):
-        texts = [(rows[r][0] + rows[r][1])[-N:] for r in chunk]
-        width = max(map(len, texts))
+    fit = sorted((r for r in range(len(rows)) if len(rows[r][1]) <= N), key=lambda r: len(rows[r][0]) + len(rows[r][1]))
+    for chunk in (fit[i:i + batch_size] for i in range(0, len(fit), batch_size)):
+        texts, sizes = [(rows[r][0] + rows[r][1])[-N:] for r in chunk], torch.tensor([len(rows[r][1]) for r in chunk])
+        width, first = max(map(len, texts)), torch.tensor([len(t) for t in texts]) - sizes
         idx = torch.tensor([t + [0] * (width - len(t)) for t in texts], device=device)
-        order = torch.arange(width, device=device).expand(len(texts), -1)
-        right = torch.ones(len(texts), dtype=torch.bool, device=device)
-        for j in range(max(len(rows[r][1]) for r in chunk)):
-            at = torch.tensor([min(len(t) - len(rows[r][1]) + j, len(t) - 1) for t, r in zip(texts, chunk)])
-            with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-                best = model.predict(idx, order, at, 1)[:, 0].argmax(-1)
-            right &= best == idx.gather(1, at.to(device).unsqueeze(1))[:, 0]
-        for r, hit in zip(chunk, right.tolist()):
+        visits = torch.arange(width, device=device).expand(len(texts), -1)
+        columns = (first.unsqueeze(1) + torch.arange(int(sizes.max()))).clamp(max=width - 1).to(device)   # (n, longest word)
+        with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+            best = model.logits(idx, visits, columns).argmax(-1)
+        right = (best == idx.gather(1, columns)).cpu() | (torch.arange(int(sizes.max())) >= sizes.unsqueeze(1))
+        for r, hit in zip(chunk, right.all(1).tolist()):
             hits[r] = hit
         if bar is not None:
             bar.update(len(texts))
@@ -259,25 +260,27 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
 
 def format_table(rows):
     """The rows of `summarize` as lines of at most 80 columns."""
-    lines = [f"{'':<19}{'nats/token':>17}{'perplexity':>18}{'bits/byte':>10}{'blocks':>7}{'tokens':>9}"]
+    def figure(value, error, digits):
+        digits = digits if value < 10_000 else 0
+        return f'{value:.{digits}f}' + (f' ± {error:.{digits}f}' if error else '')
+    lines = [f"{'':<19} {'nats/token':>16} {'perplexity':>17} {'bits/byte':>9} {'blocks':>6} {'tokens':>8}"]
     for r in rows:
-        nats, ppl = (f"{r[key]:.{digits}f}" + (f" ± {r[error]:.{digits}f}" if r[error] else '')
-                     for key, error, digits in (('nats_per_token', 'stderr', 4), ('perplexity', 'perplexity_stderr', 2)))
-        lines.append(f"{r['estimate']:<19}{nats:>17}{ppl:>18}{r['bits_per_byte']:>10.4f}{r['blocks']:>7}{r['tokens']:>9}")
+        nats, ppl = figure(r['nats_per_token'], r['stderr'], 4), figure(r['perplexity'], r['perplexity_stderr'], 2)
+        lines.append(f"{r['estimate']:<19} {nats:>16} {ppl:>17} {r['bits_per_byte']:>9.4f} {r['blocks']:>6} {r['tokens']:>8}")
     return '\n'.join(lines)
 
 
 def read_tokens(name, split, data_dir, tokenizer):
-    """Tokens of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
+    """(tokens, where they are from) of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
     if is_file(name):
         tokens = np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
         if not tokenizer.n_bytes[tokens].sum():
             raise ValueError(f'{name} holds no text')
-        return tokens
+        return tokens, {'source': name, 'sha256': hashlib.sha256(tokens.astype('<u2').tobytes()).hexdigest()}
     tokens, meta = open_split(data_dir, name, split)
     if meta['tokenizer'] != tokenizer.name:
         raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens")
-    return tokens
+    return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}
 
 
 def is_file(name):
@@ -289,7 +292,7 @@ def is_file(name):
 
 class Journal:
     """Finished blocks in a file: a line that says which evaluation it is, then one a block, [set, pass, block, nats]. Without a path it
-    remembers nothing. A line that was cut off is dropped."""
+    remembers nothing. A line that was cut off is dropped. All processes read, the first one writes."""
 
     def __init__(self, path, evaluation):
         self.path, self.done = path, {}
@@ -299,16 +302,22 @@ class Journal:
         if os.path.exists(path):
             with open(path, encoding='utf-8') as f:
                 text = f.read()
-            lines = [json.loads(line) for line in text[:text.rfind('\n') + 1].splitlines()]
+            try:
+                lines = [json.loads(line) for line in text[:text.rfind('\n') + 1].splitlines()]
+                if text and not (lines and isinstance(lines[0], dict) and all(isinstance(line, list) for line in lines[1:])):
+                    raise ValueError
+            except ValueError:
+                raise ValueError(f'{path} is no list of finished blocks: remove it or choose another --out') from None
         if lines and lines[0] != evaluation:
             other = sorted(k for k in evaluation if lines[0].get(k) != evaluation[k])
             raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(other)} differ): remove it or choose another --out')
         self.done = {tuple(key): nats for *key, nats in lines[1:]}
-        replace_file(path, lambda f: f.write(''.join(json.dumps(line) + '\n' for line in lines or [evaluation]).encode()))
+        if processes()[0] == 0:
+            replace_file(path, lambda f: f.write(''.join(json.dumps(line) + '\n' for line in lines or [evaluation]).encode()))
 
     def add(self, entries):
         self.done.update(entries)
-        if self.path:
+        if self.path and processes()[0] == 0:
             with open(self.path, 'a', encoding='utf-8') as f:
                 f.writelines(json.dumps([*key, nats]) + '\n' for key, nats in entries.items())
 
@@ -330,12 +339,17 @@ def run_pass(name, n_blocks, chunk, work, journal):
     return torch.tensor([journal.done[(*name, n)] for n in range(n_blocks)], dtype=torch.float64)
 
 
+def n_sampled_groups(block_size, c):
+    """Groups of ensemble_block visits that n_positions pays for; 0 is all."""
+    return 0 if c.n_positions >= block_size else c.n_positions // c.ensemble_block
+
+
 def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
     """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c."""
     n, N = blocks.shape
     name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
-    groups = [sample_groups(-(-N // c.ensemble_block), c.n_positions // c.ensemble_block, derive_seed(c.seed, 'positions', b))
-              for b in range(n)] if 'ensemble' in kinds else []
+    def groups(b):
+        return sample_groups(-(-N // c.ensemble_block), n_sampled_groups(N, c), derive_seed(c.seed, 'positions', b))
 
     def l2r(numbers):
         return block_nll(model, blocks[numbers], sample_order(len(numbers), N, 'l2r'), c.batch_size, dtype, bar).unsqueeze(1)
@@ -346,14 +360,14 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
 
     def ensemble(numbers):
         return torch.stack([ensemble_totals(*ensemble_block_nll(
-            model, blocks[b], draw_orders([b], N, c.n_orders, c.seed)[0, 0], c.n_contexts, groups[b][0], c.ensemble_block,
-            derive_seed(c.seed, 'contexts', b), c.batch_size * N, dtype, bar), groups[b][1]) for b in numbers])
+            model, blocks[b], draw_orders([b], N, 1, c.seed)[0, 0], c.n_contexts, groups(b)[0], c.ensemble_block,
+            derive_seed(c.seed, 'contexts', b), c.batch_size * N, dtype, bar), groups(b)[1]) for b in numbers])
 
     def ensemble_cost(b):
-        return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups[b][0])
+        return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
     nats, rows = {}, []
     for work, wanted, chunk, cost in ((l2r, {'l2r'}, c.batch_size, lambda b: N),
-                                      (orders, {'any', 'iw'}, c.batch_size, lambda b: N * c.n_orders),
+                                      (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
                                       (ensemble, {'ensemble'}, 1, ensemble_cost)):
         key = (*name, work.__name__)
         if wanted & set(kinds):
@@ -369,9 +383,9 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
     if 'ensemble' in kinds:
         rows += [(f'ensemble x {m}', column) for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T)]
     summaries = [summarize(row, column, blocks, n_bytes) for row, column in rows]
-    if 'ensemble' in kinds:   # block by block, so that the spread of the blocks does not hide it
-        gain = summarize('', nats['ensemble'][:, 0] - nats['ensemble'][:, -1], blocks, n_bytes)
-        summaries[-1] |= {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
+    for r, column in zip(summaries[::-1], nats['ensemble'].T.flip(0) if 'ensemble' in kinds else ()):
+        gain = summarize('', nats['ensemble'][:, 0] - column, blocks, n_bytes)   # block by block: the spread of the blocks does not hide it
+        r |= {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
     return summaries
 
 
@@ -379,6 +393,8 @@ def accuracy(model, tokens, tokenizer, c, dtype):
     """The share of passages whose last word greedy decoding writes, with its standard error."""
     rank, world_size = processes()
     rows = last_words(tokens, tokenizer)
+    if not rows:
+        raise ValueError('accuracy needs rows of two words or more: the set has none')
     with tqdm(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
         hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, dtype, bar))
     if world_size > 1:
@@ -413,40 +429,49 @@ def main(config):
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     if 'accuracy' in kinds and 'lambada' not in names:
         raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
-    N, sets = config_from_checkpoint(checkpoint).block_size, {}
-    for name in names:   # all of them before the model: a missing one costs nothing
+    N, wanted, sets = config_from_checkpoint(checkpoint).block_size, {}, {}
+    for name in names:
         split, label = '', os.path.basename(name)
         if not is_file(name):
             zero_shot = name in DATA_SETS and DATA_SETS[name].splits
             split = (PAPER_SPLITS.get(name, 'test') if config.protocol == 'paper' else 'test') if zero_shot else config.split
             label = f'{name} ({split}' + (f', protocol {config.protocol})' if zero_shot else ')')
-        tokens = read_tokens(name, split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
-        check_length(tokens, N, name)
-        sets[name] = label, tokens, all_blocks(tokens, N, config.n_blocks)
+        wanted[name] = split, label
     device, dtype = start_processes(config.device, config.dtype)
+    with first_process_first():   # all sets before the model: a missing one costs nothing
+        for name, (split, label) in wanted.items():
+            tokens, origin = read_tokens(name, split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
+            check_length(tokens, N, name)
+            sets[name] = label, origin, tokens, all_blocks(tokens, N, config.n_blocks)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    digest = hashlib.blake2b(model.transformer.wpe.weight.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for p in model.parameters():
+        digest.update(p.detach().cpu().numpy())
+    digest = digest.hexdigest()
     asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
-    journal = Journal(config.out and rank == 0 and f'{config.out}.blocks.jsonl', {'model': digest, 'dtype': dtype, **asked})
+    journal = Journal(config.out and f'{config.out}.blocks.jsonl', {'model': digest, 'dtype': dtype, **asked})
     if world_size > 1:
-        shared = [journal.done]
-        dist.broadcast_object_list(shared)
-        journal.done = shared[0]
+        dist.barrier()   # all have read it before the first writes on
     say = print if rank == 0 else lambda *a, **k: None
     say(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
         f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes'
         + f'; {len(journal.done):,} results are there already' * bool(journal.done))
+    if N != 1024 and any(name in DATA_SETS and DATA_SETS[name].splits for name in names):
+        say(f'published numbers are of context 1024: those of context {N} below are not comparable with them')
     model, results = model.frozen(getattr(torch, dtype)), []
-    for name, (label, tokens, blocks) in sets.items():
+    visits = min(N, (n_sampled_groups(N, config) or N) * config.ensemble_block)
+    for name, (label, origin, tokens, blocks) in sets.items():
         rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, dtype, journal)
-        sampled = f', ensemble on {config.n_positions} of {N} visits a block' if 'ensemble' in kinds and config.n_positions else ''
-        say(f'\n{label}{sampled}\n{format_table([*rows, unigram_row(tokens, tokenizer, N)])}', flush=True)
-        if rows and rows[-1].get('gain_stderr'):
-            say('{estimate} is {gain:.4f} ± {gain_stderr:.4f} nats/token below its first member'.format(**rows[-1]))
+        say(f"\n{label}, from {origin['source']}" + f'; ensemble on {visits} of {N} visits a block' * ('ensemble' in kinds and visits < N))
+        if rows:
+            say(format_table([*rows, unigram_row(tokens, tokenizer, N)]), flush=True)
+        for row in rows:
+            if row.get('gain_stderr'):
+                say('gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'.format(**row))
         if 'accuracy' in kinds and name == 'lambada':
             rows.append(accuracy(model, tokens, tokenizer, config, dtype))
             say('last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**rows[-1]), flush=True)
-        results += [{'dataset': name, 'set': label, **row} for row in rows]
+        results += [{'dataset': name, 'set': label, 'block_size': N, **origin, **row} for row in rows]
     if config.out and rank == 0:
         result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'dtype': dtype, 'results': results}
         replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))

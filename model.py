@@ -231,13 +231,20 @@ class AOGPT(nn.Module):
                 past the row's end are undefined
         """
         B, T = self._check(idx, order)
-        slots, columns = torch.arange(T, device=idx.device).expand(B, T), None
+        columns = None
+        if n is None and not (isinstance(first, int) and first == 0):
+            raise ValueError('first goes with n, the number of visits from there on')
         if n is not None:
             first = torch.as_tensor(first, device=idx.device).expand(B).unsqueeze(1)
             columns = (first + torch.arange(n, device=idx.device)).clamp(max=T - 1)         # (B, n)
-        logits = float32_or_better(self._logits(idx, order, slots, slots - 1, columns))     # (B, n, V); n_known = T - 1
+        logits = float32_or_better(self.logits(idx, order, columns))                        # (B, n, V)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction='none').view(tokens.shape)
+
+    def logits(self, idx, order, columns=None):
+        """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""
+        slots = torch.arange(order.size(1), device=idx.device).expand(order.shape)
+        return self._logits(idx, order, slots, slots - 1, columns)                          # n_known = T - 1
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -299,7 +306,7 @@ class AOGPT(nn.Module):
 
     def _logits(self, idx, order, slots, reads, columns=None, mask=None, store=None):
         """Logits (B, n, V) of the `columns` (B, n; None: all) of `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]) and
-        sees by `mask` (B, 1, S, keys; None: causally). The last block leaves out the queries and the MLP of all other slots."""
+        sees by `mask` (B, 1, S, keys; None: causally). The last block leaves out the attention and the MLP of all other slots."""
         t = self.transformer
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
         token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from configurator import Config, configure, end_processes, one_line_errors, processes, start_processes
+from configurator import Config, configure, end_processes, first_process_first, one_line_errors, processes, start_processes
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer, replace_file
@@ -171,14 +171,11 @@ def start_checkpoint(config):
     return checkpoint, Config(config | saved | {k: config[k] for k in config.given} | shape | {'out_dir': config.out_dir})
 
 
-def load_data(config, rank, world_size):
-    """(train tokens, validation tokens, tokenizer); rank 0 makes a set that needs no source."""
-    for turn in (True, False):   # rank 0 first, the others when it is done
-        if turn == (rank == 0):
-            train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
-            val_tokens, _ = open_split(config.data_dir, config.dataset, 'val')
-        if world_size > 1:
-            dist.barrier()
+def load_data(config):
+    """(train tokens, validation tokens, tokenizer); the first process makes a set that needs no source."""
+    with first_process_first():
+        train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
+        val_tokens, _ = open_split(config.data_dir, config.dataset, 'val')
     for split, tokens in (('train', train_tokens), ('val', val_tokens)):
         check_length(tokens, config.block_size, f'{config.dataset}/{split}')
     return train_tokens, val_tokens, get_tokenizer(meta['tokenizer'])
@@ -300,7 +297,7 @@ def main(config):
         torch.set_num_threads(config.n_threads)
     device, dtype = start_processes(config.device, config.dtype)
     master = rank == 0
-    train_tokens, val_tokens, tokenizer = load_data(config, rank, world_size)
+    train_tokens, val_tokens, tokenizer = load_data(config)
     val_blocks = all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size)
     model = start_model(config, checkpoint, tokenizer.n_tokens, device).train()
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,

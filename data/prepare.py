@@ -389,8 +389,10 @@ def main():
     parser = Parser(description=__doc__, epilog=f'data sets:\n{rows}', allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('data_set', metavar='NAME', help='a data set of the table below')
-    parser.add_argument('--source', help='local file to read: .txt (one document) or .jsonl (one a line, key "text"), also .gz and .xz')
-    parser.add_argument('--split', help='the whole source is this split (train, val, test); default: divide it into train and val')
+    parser.add_argument('--source', help='local file to read: .txt (one document; of a zero-shot set, one row a line, as .raw) or .jsonl '
+                        '(one a line, key "text"), also .gz and .xz')
+    parser.add_argument('--split', help='the whole source is this split (train, val, test); default: divide it into train and val, '
+                        'or test for a zero-shot set')
     parser.add_argument('--name', help='folder to write under --out; default: NAME')
     parser.add_argument('--tokenizer', choices=TOKENIZERS, help='default: that of the data set')
     parser.add_argument('--out', default=os.path.dirname(os.path.abspath(__file__)), help='default: the folder of this script')

@@ -89,6 +89,7 @@ def test_ensemble_is_its_definition(width, n_tokens):
     for i in range(9):   # each visit by itself, with one whole pass for every member
         start = i // width * width
         rows = [order, *contexts[i // width]]
+        assert start < 5 or len({tuple(row[:start].tolist()) for row in rows}) > 2   # shuffles
         assert all(sorted(row[:start].tolist()) == sorted(order[:start].tolist()) for row in rows)
         assert all(torch.equal(row[start:i + 1], order[start:i + 1]) for row in rows)
         nll = torch.stack([model(idx[None], row[None, :i + 1])[0, i] for row in rows])
@@ -272,3 +273,8 @@ def test_journal_goes_on_and_drops_a_cut_line(tmp_path):
     assert open(path).readlines() == lines and not Journal('', {}).done
     with pytest.raises(ValueError, match='another evaluation .seed differ'):
         Journal(path, {'seed': 2})
+    for text in ('hello\n', '3\n', '[1, 2]\n', 'no line end', '{}\n3\n'):
+        (tmp_path / 'x.jsonl').write_text(text)
+        with pytest.raises(ValueError, match='x.jsonl is no list of finished blocks'):
+            Journal(str(tmp_path / 'x.jsonl'), {})
+        assert (tmp_path / 'x.jsonl').read_text() == text

@@ -349,7 +349,8 @@ def test_seeds_are_a_function_of_their_names():
 
 def test_frozen_answers_as_the_model():
     config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32)
-    idx, order = torch.randint(27, (3, 9), generator=torch.Generator().manual_seed(0)), sample_order(3, 9)
+    g = torch.Generator().manual_seed(0)
+    idx, order = torch.randint(27, (3, 9), generator=g), sample_order(3, 9, generator=g)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.3)):
         model = make_model(**config).to(torch.float64 if dtype == torch.float64 else torch.float32)
         with torch.no_grad():
@@ -367,3 +368,5 @@ def test_some_visits_alone_are_those_of_all(model, batch):
         for r in range(5):
             want = nll[r, start[r]:start[r] + n]
             torch.testing.assert_close(got[r, :len(want)], want, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match='first goes with n'):
+        model(idx, order, 3)
