@@ -348,6 +348,7 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
     """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c."""
     n, N = blocks.shape
     name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
+
     def groups(b):
         return sample_groups(-(-N // c.ensemble_block), n_sampled_groups(N, c), derive_seed(c.seed, 'positions', b))
 
@@ -420,6 +421,29 @@ def check_options(c):
     return kinds
 
 
+def open_sets(names, block_size, tokenizer, data_dir, c):
+    """{name: (label with split and protocol, {source, sha256}, tokens, blocks (n, N))} of prepared sets and text files."""
+    sets = {}
+    for name in names:
+        split, label = '', os.path.basename(name)
+        if not is_file(name):
+            zero_shot = name in DATA_SETS and DATA_SETS[name].splits
+            split = (PAPER_SPLITS.get(name, 'test') if c.protocol == 'paper' else 'test') if zero_shot else c.split
+            label = f'{name} ({split}, protocol {c.protocol})' if zero_shot else f'{name} ({split})'
+        tokens, origin = read_tokens(name, split, data_dir, tokenizer)
+        check_length(tokens, block_size, name)
+        sets[name] = label, origin, tokens, all_blocks(tokens, block_size, c.n_blocks)
+    return sets
+
+
+def digest(model):
+    """A fingerprint of its sizes and all of its weights."""
+    fingerprint = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for p in model.parameters():
+        fingerprint.update(p.detach().cpu().numpy())
+    return fingerprint.hexdigest()
+
+
 def main(config):
     kinds, (rank, world_size) = check_options(config), processes()
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
@@ -429,27 +453,13 @@ def main(config):
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     if 'accuracy' in kinds and 'lambada' not in names:
         raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
-    N, wanted, sets = config_from_checkpoint(checkpoint).block_size, {}, {}
-    for name in names:
-        split, label = '', os.path.basename(name)
-        if not is_file(name):
-            zero_shot = name in DATA_SETS and DATA_SETS[name].splits
-            split = (PAPER_SPLITS.get(name, 'test') if config.protocol == 'paper' else 'test') if zero_shot else config.split
-            label = f'{name} ({split}' + (f', protocol {config.protocol})' if zero_shot else ')')
-        wanted[name] = split, label
+    N = config_from_checkpoint(checkpoint).block_size
     device, dtype = start_processes(config.device, config.dtype)
     with first_process_first():   # all sets before the model: a missing one costs nothing
-        for name, (split, label) in wanted.items():
-            tokens, origin = read_tokens(name, split, config.data_dir or run.get('data_dir', 'data'), tokenizer)
-            check_length(tokens, N, name)
-            sets[name] = label, origin, tokens, all_blocks(tokens, N, config.n_blocks)
+        sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    digest = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
-    for p in model.parameters():
-        digest.update(p.detach().cpu().numpy())
-    digest = digest.hexdigest()
     asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
-    journal = Journal(config.out and f'{config.out}.blocks.jsonl', {'model': digest, 'dtype': dtype, **asked})
+    journal = Journal(config.out and f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked})
     if world_size > 1:
         dist.barrier()   # all have read it before the first writes on
     say = print if rank == 0 else lambda *a, **k: None
