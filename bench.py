@@ -72,13 +72,16 @@ def device_limits(device, dtype):
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
     """Seconds that generation with these `ends` cannot beat: every step reads all weights and the cache once and does its products.
 
-    A slot costs 2 (12 C^2 L) FLOPs and 4 C L per key; a drawn token 2 C V."""
+    A slot costs 24 C^2 FLOPs a layer and 4 C per key; in the last layer 4 C^2 (keys and values) where no token is drawn. A drawn token
+    costs 2 C V."""
     c, total, last, known = model.config, 0.0, 0, 0
+    C, L = c.n_embd, c.n_layer
     weights = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
     for end in ends:
-        n_slots = batch_size * (end - min(last + 1, known))   # slot n_known of the step before is kept
-        flops = n_slots * (24 * c.n_embd ** 2 + 4 * c.n_embd * end) * c.n_layer + batch_size * (end - known) * 2 * c.n_embd * c.vocab_size
-        read = weights * weight_bytes + batch_size * end * 2 * c.n_embd * c.n_layer * weight_bytes
+        n_slots, n_drawn = batch_size * (end - min(last + 1, known)), batch_size * (end - known)   # slot n_known of the last step stays
+        whole = n_slots * (L - 1) + n_drawn
+        flops = whole * (24 * C ** 2 + 4 * C * end) + (n_slots - n_drawn) * 4 * C ** 2 + n_drawn * 2 * C * c.vocab_size
+        read = weights * weight_bytes + batch_size * end * 2 * C * L * weight_bytes
         total += max(flops / flop_rate, read / byte_rate)
         last, known = known, end
     return total

@@ -15,7 +15,6 @@ import operator
 import os
 import sys
 import tokenize
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -165,15 +164,16 @@ def processes():
     return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
 
 
-def start_processes(device, dtype):
-    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU."""
+def start_processes(device, dtype, patience=None):
+    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU.
+    `patience`, a timedelta, is how long they wait for each other before they give up (None: PyTorch's default)."""
     _, world_size = processes()
     own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
     device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
     if own:
         torch.cuda.set_device(device)
     if world_size > 1:
-        dist.init_process_group('nccl' if own else 'gloo', timeout=timedelta(days=7))   # one may work long while the others wait
+        dist.init_process_group('nccl' if own else 'gloo', timeout=patience)
     return torch.device(device), dtype
 
 

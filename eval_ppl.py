@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import os
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -454,7 +455,7 @@ def main(config):
     if 'accuracy' in kinds and 'lambada' not in names:
         raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
     N = config_from_checkpoint(checkpoint).block_size
-    device, dtype = start_processes(config.device, config.dtype)
+    device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # one may have a long block while the others wait
     with first_process_first():   # all sets before the model: a missing one costs nothing
         sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
     model = model_from_checkpoint(checkpoint, config.weights, device)

@@ -89,7 +89,8 @@ def take(x, columns):
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention with RMSNorm on every head's queries and keys. `mask` None is causal; only `columns` (B, n) ask."""
+    """Multi-head attention with RMSNorm on every head's queries and keys. `mask` None is causal; only the slots `columns` (B, n), by
+    default all, have queries."""
 
     def __init__(self, config):
         super().__init__()
@@ -103,15 +104,15 @@ class CausalSelfAttention(nn.Module):
         B, S, C = x.shape
         q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
         q = take(q, columns)                                                              # (B, n, H, D)
-        q, k, S = self.q_norm(q), self.k_norm(k), q.size(1)
+        q, k, n = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), q.size(1)        # autocast may give norms in float32
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
-        if S == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
+        if n == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
             q = q.expand(B, 2, self.n_head, -1)   # PyTorch's CPU kernel takes twice as long for one query as for two
         y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
                                            attn_mask=mask, is_causal=mask is None,
-                                           dropout_p=self.dropout if self.training else 0.0)   # (B, H, S, D)
-        return F.dropout(self.c_proj(y[:, :, :S].transpose(1, 2).reshape(B, S, C)), self.dropout, self.training)
+                                           dropout_p=self.dropout if self.training else 0.0)   # (B, H, n, D)
+        return F.dropout(self.c_proj(y[:, :, :n].transpose(1, 2).reshape(B, n, C)), self.dropout, self.training)
 
 
 class MLP(nn.Module):
@@ -232,11 +233,14 @@ class AOGPT(nn.Module):
         """
         B, T = self._check(idx, order)
         columns = None
-        if n is None and not (isinstance(first, int) and first == 0):
-            raise ValueError('first goes with n, the number of visits from there on')
         if n is not None:
-            first = torch.as_tensor(first, device=idx.device).expand(B).unsqueeze(1)
-            columns = (first + torch.arange(n, device=idx.device)).clamp(max=T - 1)         # (B, n)
+            starts = torch.as_tensor(first)
+            if not 1 <= n <= T or starts.device.type == 'cpu' and not 0 <= int(starts.min()) <= int(starts.max()) < T:
+                raise ValueError(f'first must be 0 to {T - 1} and n 1 to {T}, got {starts.flatten().tolist()[:8]} and {n}')
+            columns = starts.to(idx.device).expand(B).unsqueeze(1) + torch.arange(n, device=idx.device)
+            columns = columns.clamp(max=T - 1)                                              # (B, n)
+        elif not isinstance(first, int) or first != 0:
+            raise ValueError(f'first must be 0 without n, the number of visits from there on, got {first}')
         logits = float32_or_better(self.logits(idx, order, columns))                        # (B, n, V)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction='none').view(tokens.shape)
@@ -292,15 +296,19 @@ class AOGPT(nn.Module):
         return order.shape
 
     def frozen(self, dtype):
-        """A copy for inference, whose answers are the same but for rounding: linear weights in `dtype` (see FrozenLinear), and in place of
-        each AdaLN a table of its outputs, since they depend on nothing but which of the N positions is the target."""
+        """A snapshot for inference, whose answers are the same but for rounding: linear weights in `dtype` (see FrozenLinear), and in place
+        of each AdaLN a table of its outputs, since they depend on nothing but which of the N positions is the target. It shares norms and
+        embeddings with the model and is good until the weights change; not to be trained, moved or saved."""
+        if isinstance(self.lm_head, FrozenLinear):
+            return self
         model = copy.deepcopy(self, {id(p): p for p in self.parameters()})                   # modules of its own, the same weights
         t = model.transformer
-        for module, name in [(block.attn, c) for block in t.h for c in ('c_attn', 'c_proj')] + [(model, 'lm_head')] \
-                + [(block.mlp, c) for block in t.h for c in ('c_fc', 'c_proj')]:
-            setattr(module, name, FrozenLinear(getattr(module, name), dtype))
         for module, name in [(block, 'adaLN') for block in t.h] + [(t.final_layer, 'adaLN_final')]:
             setattr(module, name, nn.Embedding.from_pretrained(getattr(module, name)(t.wtpe.weight).detach().to(dtype)))
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, FrozenLinear(child, dtype))
         t.wtpe = nn.Identity()
         return model.eval()
 
@@ -317,9 +325,10 @@ class AOGPT(nn.Module):
         for layer, block in enumerate(t.h):
             last = columns if layer == len(t.h) - 1 else None
             if last is not None:
-                before = torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)   # (B, n, S); a short row repeats its last
-                seen = before if mask is None else take(mask[:, 0], last)
-                mask = seen.unsqueeze(1)                                                    # (B, 1, n, keys)
+                if mask is None:   # by column, not by slot: a short row repeats its last slot
+                    mask = (torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)).unsqueeze(1)   # (B, 1, n, keys)
+                else:
+                    mask = take(mask[:, 0], last).unsqueeze(1)
             x = block(x, block.adaLN(cond), mask, store and partial(store, layer), last)
         return self.lm_head(t.final_layer(x, t.final_layer.adaLN_final(take(cond, columns))))
 
@@ -332,7 +341,8 @@ class AOGPT(nn.Module):
 
 class KVCache:
     """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
-    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict."""
+    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `rows` (n,) are those of
+    the batch that is run, None for all, see `part`."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32):
         shape = (config.n_layer, batch_size, config.n_head, config.block_size, config.n_embd // config.n_head)
@@ -342,7 +352,8 @@ class KVCache:
         self.rows = None
 
     def part(self, rows):
-        """The same memory for a batch of only some `rows` (n,); its `length` is its own."""
+        """The same memory for a batch of only some `rows` (n,); its `length` is its own. What is read is copied: meant for prompts."""
+        assert self.rows is None, 'a part has no parts'
         part = copy.copy(self)
         part.rows, part.length = rows.to(self.k.device), self.length[rows]
         return part

@@ -209,6 +209,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     """
     B, N = order.shape
     device, n_tokens = idx.device, model.config.n_real
+    if model.training:
+        raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps and not on others')
     check_drawing(temperature, top_k, top_p)
     check_policy(policy, unmask, order_noise, order_noise_kind, threshold)
     if idx.shape != order.shape:
@@ -226,9 +228,10 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     cache, network = (KVCache(model.config, B, device, dtype), model.frozen(dtype)) if use_cache else (None, model)
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
+    bucket = known // 32
     if cache is not None and known.max() - known.min() >= 32:
-        for length in (known // 32).unique():                                                # prompts of about one length together,
-            rows = (known // 32 == length).nonzero()[:, 0]                                   # so that each costs its own tokens
+        for b in bucket.unique():                                                            # prompts of about one length together,
+            rows = (bucket == b).nonzero()[:, 0]                                             # so that each costs its own tokens
             part = cache.part(rows)
             network.predict(idx[rows], order[rows], known[rows], 1, part)
             cache.length[rows] = part.length
@@ -292,8 +295,8 @@ def check_policy(policy, unmask, order_noise, order_noise_kind, threshold):
         raise ValueError('order_noise is for the policies top_prob, margin and entropy, which have scores')
     if threshold is not None and (type(threshold) not in (int, float) or not 0 <= threshold <= 1
                                   or policy not in ('top_prob', 'margin') or unmask == 'binomial'):
-        raise ValueError('threshold must be a probability, for top_prob and margin without binomial unmasking, '
-                         f'got {threshold} for {policy}')
+        raise ValueError('threshold must be a probability, for top_prob and margin with fixed unmasking, '
+                         f'got {threshold} for {policy} with {unmask} unmasking')
 
 
 def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):

@@ -355,6 +355,7 @@ def test_frozen_answers_as_the_model():
         model = make_model(**config).to(torch.float64 if dtype == torch.float64 else torch.float32)
         with torch.no_grad():
             want, got = model.predict(idx, order, 4), model.frozen(dtype).predict(idx, order, 4)
+        assert model.train().frozen(dtype).lm_head.packed == (dtype != torch.float64) and not model.frozen(dtype).training
         assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
         assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
         assert {p.data_ptr() for p in model.frozen(dtype).parameters()} >= {model.transformer.wte.weight.data_ptr()}   # shared, not copied
@@ -363,10 +364,13 @@ def test_frozen_answers_as_the_model():
 def test_some_visits_alone_are_those_of_all(model, batch):
     idx, order = batch
     nll = model(idx, order)
+    for first, n in ((-1, 2), (9, 1), (0, 0), (0, 10), (torch.tensor([0, 1, 9, 2, 2]), 1)):
+        with pytest.raises(ValueError, match='first must be'):
+            model(idx, order, first, n)
     for first, n in ((0, 9), (3, 2), (8, 1), (torch.tensor([0, 1, 3, 8, 5]), 3)):
         got, start = model(idx, order, first, n), torch.as_tensor(first).expand(5).tolist()
         for r in range(5):
             want = nll[r, start[r]:start[r] + n]
             torch.testing.assert_close(got[r, :len(want)], want, rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match='first goes with n'):
+    with pytest.raises(ValueError, match='first must be'):
         model(idx, order, 3)

@@ -3,6 +3,7 @@ import gc
 import itertools
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -371,6 +372,19 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch):
     assert sum(slots[:-40]) == 988 + 20 + 20 and slots[-40:] == [8] * 40
 
 
+def test_generation_runs_on_one_frozen_copy(monkeypatch):
+    model, calls = make_model(block_size=8).float(), []
+    frozen, linear = AOGPT.frozen, torch.nn.Linear.forward
+    monkeypatch.setattr(AOGPT, 'frozen', lambda *a: (frozen(*a), calls.append('frozen'))[0])
+    monkeypatch.setattr(torch.nn.Linear, 'forward', lambda *a: (linear(*a), calls.append('linear'))[0])
+    generate(model, torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
+    assert calls == ['linear'] * 3 + ['frozen']      # the tables of two blocks and the final layer
+    once = frozen(model, torch.float32)
+    generate(once, torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
+    with pytest.raises(ValueError, match='evaluation mode'):
+        generate(model.train(), torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
+
+
 @pytest.mark.parametrize('order', ['random', 'margin'])
 def test_prompts_that_are_read_in_groups_change_nothing(order):
     model = make_model(block_size=80)
@@ -382,7 +396,7 @@ def test_prompts_that_are_read_in_groups_change_nothing(order):
             assert torch.equal(alone[0], idx[r]) and (its['logprob'][0] - trace['logprob'][r]).abs().max() < 1e-12
 
 
-def test_memory_is_the_cache_and_does_not_grow():
+def test_the_cache_is_as_large_as_it_says_and_nothing_else_stays():
     config = dict(block_size=64, vocab_size=16, n_layer=3, n_head=2, n_embd=32)
     model, live = make_model(**config).float(), []
     cache = KVCache(model.config, 5)
@@ -470,9 +484,10 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
     ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
     (['--html=no/x.html'], '--html=no/x.html')])
-def test_wrong_input_is_one_line(ckpt, capsys, args, said):
+def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     import sample
     from configurator import configure, one_line_errors
+    monkeypatch.setitem(sys.modules, 'transformers', None)   # not installed
     with pytest.raises(SystemExit) as e, one_line_errors():
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', *args]))
     assert said in e.value.code and '\n' not in e.value.code
