@@ -19,7 +19,7 @@ GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 def measure(samples, tokenizer, judged, name, device, dtype):
     """(metrics, lines of the table): how varied the samples are and, given (model, tokenizer) of a judge called `name`, its perplexity."""
     metrics = text_metrics([s['tokens'] for s in samples])
-    lines = {'metrics': ', '.join(f'{measure} {value:.3f}' for measure, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
+    lines = {'metrics': ', '.join(f'{metric} {value:.3f}' for metric, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
     if judged:
         judge, its_tokenizer = judged
         texts = [s['tokens'] if its_tokenizer.name == tokenizer.name else its_tokenizer.encode(s['text']) for s in samples]

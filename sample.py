@@ -396,18 +396,19 @@ def main(config):
                                 schedule=config.schedule, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p,
                                 use_cache=config.use_cache, forced=config.score, **policy, on_step=on_step)
     samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
+    about = describe(samples, config)
     metrics, lines = measure(samples, tokenizer, judged, config.judge, device, dtype) if config.metrics else ({}, {})
     report(samples, {
         'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
         'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
-        **describe(samples, config),
+        **about,
         'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}, config.seed)
     if config.out:
         result = {'config': config, 'seconds': seconds, 'metrics': metrics, 'samples': samples}
         replace_file(config.out, lambda f: f.write(json.dumps(result).encode()))
         print(f'{"written":<16}{config.out}')
     if config.html:
-        write_page(config.html, samples, tokenizer, f"{describe(samples, config)['order']}, temperature {config.temperature:g}")
+        write_page(config.html, samples, tokenizer, f"{about['order']}, temperature {config.temperature:g}")
         print(f'{"page":<16}{config.html}')
 
 
