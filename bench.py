@@ -17,7 +17,7 @@ import time
 import torch
 
 from configurator import configure, one_line_errors, resolve_device
-from eval_ppl import batches_of, ensemble_block_nll, sample_groups, shuffled_contexts
+from eval_ppl import check_counts, ensemble_block_nll, n_sampled_groups, sample_groups, shuffled_contexts
 from model import AOGPT, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
 
@@ -156,14 +156,15 @@ def bench_sample(config):
 
 @torch.no_grad()
 def bench_ensemble(config):
+    N, M, width = config.block_size, config.n_contexts, config.ensemble_block
+    check_counts(config, n_contexts=2, ensemble_block=1, n_positions=0, n_plain=1)
+    if config.n_positions > N:
+        raise ValueError(f'n_positions must be at most block_size={N}, got {config.n_positions}')
     device, dtype = resolve_device(config.device, config.dtype)
-    model, N, M, width = random_model(config, device), config.block_size, config.n_contexts, config.ensemble_block
+    model = random_model(config, device)
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
-    groups, _ = sample_groups(-(-N // width), config.n_positions // width, config.seed)
+    groups, _ = sample_groups(-(-N // width), n_sampled_groups(N, config), config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
-    if not 0 <= config.n_positions <= N or 0 < config.n_positions < width or width < 1 or M < 2 or config.n_plain < 1:
-        raise ValueError(f'n_positions must be 0 or ensemble_block to block_size={N}, n_contexts at least 2, n_plain at least 1; got '
-                         f'n_positions={config.n_positions}, ensemble_block={width}, n_contexts={M}, n_plain={config.n_plain}')
     n_plain = min(config.n_plain, N - 1)
     rows = torch.cat([torch.cat([rows, order[rows.size(1):].expand(len(rows), -1)], 1)      # contexts of the last visits, whole orders
                       for rows in shuffled_contexts(order, range(N - 1, N - 1 - n_plain, -1), 1, 2, config.seed)]).to(device)
@@ -175,13 +176,15 @@ def bench_ensemble(config):
                 model(idx.to(device).expand(len(part), N), part)
         plain()
         slow = seconds(plain, device, config.repeats) / len(rows) * n_visits * M
-    frozen = model.frozen(getattr(torch, dtype))
-    fresh = [g for g in groups if g * width > 1]
-    slots = N + sum(sum(len(part) for _, part in batch) * batch[-1][1].size(1)   # padding included
-                    for batch in batches_of(shuffled_contexts(order, fresh, width, M, config.seed), 16 * N))
-    ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N, dtype), device, config.repeats)
+    frozen, slots, heads = model.frozen(getattr(torch, dtype)), [], []
+
+    def count(_, args):   # of forward(idx, order, first, n): padding counts as what it costs
+        slots.append(args[1].numel())
+        heads.append(args[3] * len(args[1]) if len(args) > 2 else args[1].numel())
+    frozen.register_forward_pre_hook(count)
+    ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N), device, config.repeats)
     print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")
-    print(f"{'ours':<10}{slots:>14,}{N + (M - 1) * sum(min(width, N - g * width) for g in fresh):>14,}{ours:>10.2f}")
+    print(f"{'ours':<10}{sum(slots) // config.repeats:>14,}{sum(heads) // config.repeats:>14,}{ours:>10.2f}")
     print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}   ({len(rows)} of {n_visits * M:,} passes timed)")
     print(f'ours is {slow / ours:.1f} times faster')
 

@@ -131,29 +131,28 @@ def batches_of(pieces, n_tokens):
 
 
 @torch.no_grad()
-def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, dtype='float32', bar=None):
+def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, bar=None):
     """Nats of the visits of one block in each of its contexts.
 
     The visits of group g, order[g width : (g + 1) width], are read in order after a shuffle of the visits before the group; width 1 is
     the paper's ensemble. One pass runs the slots up to the group's end, and head and last layer on the group alone; contexts of
-    all groups go through in batches of n_tokens slots.
+    all groups go through in batches of n_tokens slots. The precision is that of the model, see AOGPT.frozen.
     idx, order (N,), groups increasing; returns (own, members) float64: own () of the whole block in the order itself, members
     (len(groups), M, width), of which member 0 is the order itself; 0 behind the last visit"""
     device, N = model.lm_head.weight.device, len(order)
-    with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-        own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()
+    own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()
+    if bar is not None:
+        bar.update(N)
+    members = F.pad(own, (0, -N % width)).view(-1, width)[groups].unsqueeze(1).repeat(1, n_contexts, 1)
+    fresh = [j for j, g in enumerate(groups) if g * width > 1]                               # a shuffle of 0 or 1 visits changes nothing
+    filled, nlls = [1] * len(groups), []
+    contexts = shuffled_contexts(order, [groups[j] for j in fresh], width, n_contexts, seed) if n_contexts > 1 else ()
+    for batch in batches_of(contexts, n_tokens):
+        orders = torch.cat([F.pad(part, (0, batch[-1][1].size(1) - part.size(1))) for _, part in batch]).to(device)   # (rows, T)
+        first = torch.tensor([groups[fresh[number]] * width for number, part in batch for _ in range(len(part))])
+        nlls.append((batch, model(idx.to(device).expand(len(orders), N), orders, first.to(device), width)))
         if bar is not None:
-            bar.update(N)
-        members = F.pad(own, (0, -N % width)).view(-1, width)[groups].unsqueeze(1).repeat(1, n_contexts, 1)
-        fresh = [j for j, g in enumerate(groups) if g * width > 1]                           # a shuffle of 0 or 1 visits changes nothing
-        filled, nlls = [1] * len(groups), []
-        contexts = shuffled_contexts(order, [groups[j] for j in fresh], width, n_contexts, seed) if n_contexts > 1 else ()
-        for batch in batches_of(contexts, n_tokens):
-            orders = torch.cat([F.pad(part, (0, batch[-1][1].size(1) - part.size(1))) for _, part in batch]).to(device)   # (rows, T)
-            first = torch.tensor([groups[fresh[number]] * width for number, part in batch for _ in range(len(part))])
-            nlls.append((batch, model(idx.to(device).expand(len(orders), N), orders, first.to(device), width)))
-            if bar is not None:
-                bar.update(sum(part.numel() for _, part in batch))
+            bar.update(sum(part.numel() for _, part in batch))
     for batch, nll in nlls:   # here, so that no batch waits for the one before it
         for (number, part), rows in zip(batch, nll.double().cpu().split([len(part) for _, part in batch])):
             j, n = fresh[number], part.size(1) - groups[fresh[number]] * width
@@ -198,7 +197,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
 
 
 @torch.no_grad()
-def last_word_hits(model, rows, batch_size, dtype='float32', bar=None):
+def last_word_hits(model, rows, batch_size, bar=None):
     """For rows of (context tokens, last-word tokens): whether greedy decoding, left to right, writes exactly the last word, which is
     whether each of its tokens is the most likely one after the true ones before it. Contexts are cut from the left to the model's
     block_size; a word that does not fit is missed. Returns a list of bools in the order of rows."""
@@ -210,8 +209,7 @@ def last_word_hits(model, rows, batch_size, dtype='float32', bar=None):
         idx = torch.tensor([t + [0] * (width - len(t)) for t in texts], device=device)
         visits = torch.arange(width, device=device).expand(len(texts), -1)
         columns = (first.unsqueeze(1) + torch.arange(int(sizes.max()))).clamp(max=width - 1).to(device)   # (n, longest word)
-        with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-            best = model.logits(idx, visits, columns).argmax(-1)
+        best = model.logits(idx, visits, columns).argmax(-1)
         right = (best == idx.gather(1, columns)).cpu() | (torch.arange(int(sizes.max())) >= sizes.unsqueeze(1))
         for r, hit in zip(chunk, right.all(1).tolist()):
             hits[r] = hit
@@ -345,7 +343,7 @@ def n_sampled_groups(block_size, c):
     return 0 if c.n_positions >= block_size else c.n_positions // c.ensemble_block
 
 
-def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
+def evaluate(model, label, blocks, n_bytes, kinds, c, journal):
     """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c."""
     n, N = blocks.shape
     name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
@@ -354,16 +352,20 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
         return sample_groups(-(-N // c.ensemble_block), n_sampled_groups(N, c), derive_seed(c.seed, 'positions', b))
 
     def l2r(numbers):
-        return block_nll(model, blocks[numbers], sample_order(len(numbers), N, 'l2r'), c.batch_size, dtype, bar).unsqueeze(1)
+        return block_nll(model, blocks[numbers], sample_order(len(numbers), N, 'l2r'), c.batch_size, bar=bar).unsqueeze(1)
 
     def orders(numbers):
         drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
-        return block_nll(model, blocks[numbers].repeat_interleave(c.n_orders, 0), drawn, c.batch_size, dtype, bar).view(len(numbers), -1)
+        return block_nll(model, blocks[numbers].repeat_interleave(c.n_orders, 0), drawn, c.batch_size, bar=bar).view(len(numbers), -1)
 
     def ensemble(numbers):
-        return torch.stack([ensemble_totals(*ensemble_block_nll(
-            model, blocks[b], draw_orders([b], N, 1, c.seed)[0, 0], c.n_contexts, groups(b)[0], c.ensemble_block,
-            derive_seed(c.seed, 'contexts', b), c.batch_size * N, dtype, bar), groups(b)[1]) for b in numbers])
+        totals = []
+        for b in numbers:
+            (chosen, weights), order = groups(b), draw_orders([b], N, 1, c.seed)[0, 0]
+            own, members = ensemble_block_nll(model, blocks[b], order, c.n_contexts, chosen, c.ensemble_block,
+                                              derive_seed(c.seed, 'contexts', b), c.batch_size * N, bar)
+            totals.append(ensemble_totals(own, members, weights))
+        return torch.stack(totals)
 
     def ensemble_cost(b):
         return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
@@ -391,14 +393,14 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, dtype, journal):
     return summaries
 
 
-def accuracy(model, tokens, tokenizer, c, dtype):
+def accuracy(model, tokens, tokenizer, c):
     """The share of passages whose last word greedy decoding writes, with its standard error."""
     rank, world_size = processes()
     rows = last_words(tokens, tokenizer)
     if not rows:
         raise ValueError('accuracy needs rows of two words or more: the set has none')
     with tqdm(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-        hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, dtype, bar))
+        hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, bar))
     if world_size > 1:
         every = [None] * world_size
         dist.all_gather_object(every, hits)
@@ -407,17 +409,22 @@ def accuracy(model, tokens, tokenizer, c, dtype):
     return {'estimate': 'last word', 'accuracy': share, 'stderr': math.sqrt(share * (1 - share) / len(rows)), 'rows': len(rows)}
 
 
+def check_counts(c, **least):
+    """Each option of `least` must be at least that, and the visits of the ensemble that are evaluated must fill a group."""
+    for name, bound in least.items():
+        if c[name] < bound:
+            raise ValueError(f'{name} must be at least {bound}, got {c[name]}')
+    if 0 < c.n_positions < c.ensemble_block:
+        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got {c.n_positions}')
+
+
 def check_options(c):
     kinds = c.estimates.split(',')
     if any(kind not in ESTIMATES for kind in kinds):
         raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
     if c.protocol not in ('paper', 'clean'):
         raise ValueError(f"protocol must be 'paper' or 'clean', got {c.protocol!r}")
-    for name, least in (('batch_size', 1), ('n_orders', 1), ('n_contexts', 1), ('ensemble_block', 1), ('n_blocks', 0), ('n_positions', 0)):
-        if c[name] < least:
-            raise ValueError(f'{name} must be at least {least}, got {c[name]}')
-    if 0 < c.n_positions < c.ensemble_block:
-        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got {c.n_positions}')
+    check_counts(c, batch_size=1, n_orders=1, n_contexts=1, ensemble_block=1, n_blocks=0, n_positions=0)
     check_out('out', c.out)
     return kinds
 
@@ -459,8 +466,11 @@ def main(config):
     with first_process_first():   # all sets before the model: a missing one costs nothing
         sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
-    journal = Journal(config.out and f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked})
+    path, evaluation = '', {}
+    if config.out:
+        asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
+        path, evaluation = f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked}
+    journal = Journal(path, evaluation)
     if world_size > 1:
         dist.barrier()   # all have read it before the first writes on
     say = print if rank == 0 else lambda *a, **k: None
@@ -472,7 +482,7 @@ def main(config):
     model, results = model.frozen(getattr(torch, dtype)), []
     visits = min(N, (n_sampled_groups(N, config) or N) * config.ensemble_block)
     for name, (label, origin, tokens, blocks) in sets.items():
-        rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, dtype, journal)
+        rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, journal)
         say(f"\n{label}, from {origin['source']}" + f'; ensemble on {visits} of {N} visits a block' * ('ensemble' in kinds and visits < N))
         if rows:
             say(format_table([*rows, unigram_row(tokens, tokenizer, N)]), flush=True)
@@ -480,7 +490,7 @@ def main(config):
             if row.get('gain_stderr'):
                 say('gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'.format(**row))
         if 'accuracy' in kinds and name == 'lambada':
-            rows.append(accuracy(model, tokens, tokenizer, config, dtype))
+            rows.append(accuracy(model, tokens, tokenizer, config))
             say('last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**rows[-1]), flush=True)
         results += [{'dataset': name, 'set': label, 'block_size': N, **origin, **row} for row in rows]
     if config.out and rank == 0:
