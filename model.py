@@ -109,9 +109,12 @@ class CausalSelfAttention(nn.Module):
             k, v = store(k, v)                                                            # (B, keys, H, D)
         if n == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
             q = q.expand(B, 2, self.n_head, -1)   # PyTorch's CPU kernel takes twice as long for one query as for two
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
-                                           attn_mask=mask, is_causal=mask is None,
-                                           dropout_p=self.dropout if self.training else 0.0)   # (B, H, n, D)
+        if S < 256 and torch.is_grad_enabled() and q.dtype == torch.bfloat16 and not q.is_cuda:
+            q = q.float()                         # ... and for few slots and their gradients four times as long in bfloat16
+        with torch.autocast(x.device.type, enabled=False):
+            y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
+                                               attn_mask=mask, is_causal=mask is None,
+                                               dropout_p=self.dropout if self.training else 0.0)   # (B, H, n, D)
         return F.dropout(self.c_proj(y[:, :, :n].transpose(1, 2).reshape(B, n, C)), self.dropout, self.training)
 
 
@@ -169,6 +172,61 @@ class Head(nn.Linear):
     def real_bias(self):
         padding = torch.arange(self.out_features, device=self.bias.device) >= self.n_real
         return self.bias.masked_fill(padding, -torch.inf) if self.n_real < self.out_features else self.bias
+
+
+class TokenLoss(torch.autograd.Function):
+    """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time: of the R V logits there is no float32 copy. Only
+    d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products would round it anyway."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, tokens):
+        nll, slope = [], x.new_empty(len(x), len(weight))
+        for x_part, tokens_part, slope_part in zip(*split_rows(len(weight), x, tokens, slope)):
+            slope32 = float32_or_better(F.linear(x_part, weight, bias)).log_softmax(-1)      # (rows, V)
+            nll.append(-slope32.gather(1, tokens_part.unsqueeze(1)).squeeze(1))
+            slope32.exp_().scatter_add_(1, tokens_part.unsqueeze(1), slope32.new_full((len(tokens_part), 1), -1))
+            slope_part.copy_(slope32)
+        ctx.save_for_backward(x, weight, slope)
+        return torch.cat(nll)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, slope = ctx.saved_tensors
+        slope = slope * grad.unsqueeze(1).to(slope.dtype)
+        return slope @ weight, slope.T @ x, slope.sum(0), None
+
+
+def split_rows(vocab_size, *tensors):
+    """Tensors (R, ...) in parts of so many rows that their logits are of moderate size."""
+    return [x.split(max(1, (2 ** 27 if x.is_cuda else 2 ** 24) // vocab_size)) for x in tensors]
+
+
+def token_nll(head, x, tokens):
+    """-log p (R,) of tokens (R,) under the logits that `head` gives for x (R, C), in float32 or better."""
+    if torch.compiler.is_compiling():   # the compiler makes no float32 copy either
+        return F.cross_entropy(float32_or_better(head(x)), tokens, reduction='none')
+    if torch.is_grad_enabled() and isinstance(head, Head):
+        dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        return TokenLoss.apply(x.to(dtype), head.weight.to(dtype), head.real_bias().to(dtype), tokens)
+    return torch.cat([F.cross_entropy(float32_or_better(head(part)), token, reduction='none')
+                      for part, token in zip(*split_rows(head.weight.size(0), x, tokens))])
+
+
+class OrderedRows(torch.autograd.Function):
+    """table (N, C) at order (B, N), each row of it a permutation: (B, N, C). `inverse` (B, N) is the inverse permutation, so that the
+    gradient of a row of the table is a sum of B rows: no atomic additions, in float32, one rounding."""
+
+    @staticmethod
+    def forward(ctx, table, order, inverse):
+        ctx.save_for_backward(inverse)
+        return F.embedding(order, table)
+
+    @staticmethod
+    def backward(ctx, grad):
+        inverse, = ctx.saved_tensors
+        B, N = inverse.shape
+        rows = inverse + N * torch.arange(B, device=grad.device).unsqueeze(1)
+        return F.embedding_bag(rows.T.contiguous(), grad.flatten(0, 1), mode='sum'), None, None
 
 
 class FrozenLinear(nn.Module):
@@ -241,14 +299,19 @@ class AOGPT(nn.Module):
             columns = columns.clamp(max=T - 1)                                              # (B, n)
         elif not isinstance(first, int) or first != 0:
             raise ValueError(f'first must be 0 without n, the number of visits from there on, got {first}')
-        logits = float32_or_better(self.logits(idx, order, columns))                        # (B, n, V)
+        x = self._read_all(idx, order, columns)                                             # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
-        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction='none').view(tokens.shape)
+        return token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
 
     def logits(self, idx, order, columns=None):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""
+        return self.lm_head(self._read_all(idx, order, columns))
+
+    def _read_all(self, idx, order, columns):
         slots = torch.arange(order.size(1), device=idx.device).expand(order.shape)
-        return self._logits(idx, order, slots, slots - 1, columns)                          # n_known = T - 1
+        whole = torch.is_grad_enabled() and order.size(1) == self.config.block_size
+        inverse = torch.zeros_like(order).scatter_(1, order, slots) if whole else None
+        return self._trunk(idx, order, slots, slots - 1, columns, inverse=inverse)          # n_known = T - 1
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -282,7 +345,7 @@ class AOGPT(nn.Module):
         if cache is not None:
             store = cache.writer(slots, n_keys)
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
-        logits = self._logits(idx, order, slots, reads, columns, mask, store)
+        logits = self.lm_head(self._trunk(idx, order, slots, reads, columns, mask, store))
         if cache is not None:
             cache.length = length
         return logits
@@ -309,19 +372,18 @@ class AOGPT(nn.Module):
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
                     setattr(module, name, FrozenLinear(child, dtype))
-        t.wtpe = nn.Identity()
+        del t.wtpe
         return model.eval()
 
-    def _logits(self, idx, order, slots, reads, columns=None, mask=None, store=None):
-        """Logits (B, n, V) of the `columns` (B, n; None: all) of `slots` (B, S), of which each reads visit `reads` (B, S; -1 is [None]) and
-        sees by `mask` (B, 1, S, keys; None: causally). The last block leaves out the attention and the MLP of all other slots."""
+    def _trunk(self, idx, order, slots, reads, columns=None, mask=None, store=None, inverse=None):
+        """What the head reads (B, n, C), of the `columns` (B, n; None: all) of `slots` (B, S), each of which reads visit `reads` (B, S; -1
+        is [None]) and sees by `mask` (B, 1, S, keys; None: causally). The last block leaves out attention and MLP of all other slots."""
         t = self.transformer
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
         token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
         x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token) + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
         target = order.gather(1, slots)
-        cond = t.wtpe(target)                                                              # (B, S, n_cond)
         for layer, block in enumerate(t.h):
             last = columns if layer == len(t.h) - 1 else None
             if last is not None:
@@ -329,8 +391,18 @@ class AOGPT(nn.Module):
                     mask = (torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)).unsqueeze(1)   # (B, 1, n, keys)
                 else:
                     mask = take(mask[:, 0], last).unsqueeze(1)
-            x = block(x, block.adaLN(cond), mask, store and partial(store, layer), last)
-        return self.lm_head(t.final_layer(x, t.final_layer.adaLN_final(take(cond, columns))))
+            x = block(x, self._modulation(block.adaLN, target, inverse), mask, store and partial(store, layer), last)
+        inverse = inverse if columns is None else None
+        return t.final_layer(x, self._modulation(t.final_layer.adaLN_final, take(target, columns), inverse))
+
+    def _modulation(self, adaLN, target, inverse=None):
+        """Outputs (B, S, .) of an AdaLN for targets (B, S). With `inverse` (see OrderedRows) it runs once per position, not per slot."""
+        if isinstance(adaLN, nn.Embedding):                                                # frozen
+            return adaLN(target)
+        positions = self.transformer.wtpe.weight                                           # (N, n_cond)
+        if inverse is None:
+            return adaLN(F.embedding(target, positions))
+        return OrderedRows.apply(adaLN(positions), target, inverse)
 
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())

@@ -120,6 +120,57 @@ def test_causal_decoder_depends_on_the_order_of_its_context(model, batch):
     assert (model.predict(idx, order, 4) - model.predict(idx, swapped, 4)).abs().max() > 1e-3
 
 
+# ---- training: the gradients, in one graph
+
+def gradients(model, nats):
+    nats.backward()
+    result = {n: p.grad for n, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return result
+
+
+def plain_gradients(model, idx, order, weights, monkeypatch):
+    """Gradients of the weighted loss by torch's own cross-entropy of all logits, with AdaLN for every slot."""
+    with monkeypatch.context() as m:
+        m.setattr(AOGPT, '_modulation', lambda self, adaLN, target, inverse: adaLN(self.transformer.wtpe(target)))
+        nll = torch.nn.functional.cross_entropy(model.logits(idx, order).transpose(1, 2), idx.gather(1, order), reduction='none')
+        return gradients(model, (nll * weights).sum())
+
+
+@pytest.mark.parametrize('rows_at_a_time', [1, 7, 100])
+def test_gradients_of_the_loss_are_those_of_the_plain_one(batch, monkeypatch, rows_at_a_time):
+    model, (idx, order) = make_model(vocab_size=16, n_tokens=11).requires_grad_(True), batch
+    weights = torch.rand(idx.shape, dtype=torch.float64)
+    monkeypatch.setattr('model.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors])
+    for T in (9, 4):   # a whole order looks AdaLN up by position, a prefix does not
+        expected = plain_gradients(model, idx, order[:, :T], weights[:, :T], monkeypatch)
+        for name, g in gradients(model, (model(idx, order[:, :T]) * weights[:, :T]).sum()).items():
+            torch.testing.assert_close(g, expected[name], **close, msg=name)
+
+
+def test_gradients_in_bfloat16_are_near(monkeypatch):
+    model = make_model(block_size=32, n_embd=64, n_layer=3).float().requires_grad_(True)
+    idx, order = torch.randint(11, (8, 32)), sample_order(8, 32)
+    expected = plain_gradients(model, idx, order, torch.ones(8, 32), monkeypatch)
+    with torch.autocast('cpu', torch.bfloat16):
+        nll = model(idx, order)
+    for name, g in gradients(model, nll.sum()).items():
+        assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, name
+
+
+def test_the_whole_model_is_one_graph(monkeypatch):
+    """fullgraph: a break is an error; aot_eager traces the backward pass too and needs no compiler."""
+    model = make_model(vocab_size=16, n_tokens=11, dropout=0.1).float().requires_grad_(True)   # in evaluation mode: no dropout
+    idx, order = torch.randint(11, (4, 9)), sample_order(4, 9)
+    expected = gradients(model, model(idx, order).mean())
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    for name, g in gradients(model, compiled(idx, order).mean()).items():
+        torch.testing.assert_close(g, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    with torch.autocast('cpu', torch.bfloat16):
+        compiled.train()(idx, order).mean().backward()
+    torch.compiler.reset()
+
+
 # ---- the cache
 
 @pytest.mark.parametrize('ends', [[1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 9], [9], [1, 5, 6, 9]])

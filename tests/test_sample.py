@@ -363,8 +363,8 @@ def test_noise_moves_the_order_by_its_scale():
 
 def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch):
     model, slots = make_model(block_size=250, vocab_size=16, n_tokens=11).float(), []
-    logits = AOGPT._logits
-    monkeypatch.setattr(AOGPT, '_logits', lambda *a: slots.append(a[3].numel()) or logits(*a))
+    trunk = AOGPT._trunk
+    monkeypatch.setattr(AOGPT, '_trunk', lambda *a: slots.append(a[3].numel()) or trunk(*a))
     lengths = [200, 70, 90, 110, 130, 150, 180, 50]
     rows = [([1] * n + [0] * 40, [True] * n + [False] * 40) for n in lengths]
     write_samples(model, rows, 'random', 0, 40)
