@@ -14,6 +14,7 @@ import io
 import operator
 import os
 import sys
+import time
 import tokenize
 
 import torch
@@ -188,13 +189,39 @@ def first_process_first():
         dist.barrier()
 
 
-def end_processes():
+def end_processes(code=0):
     """The last line of a script that torchrun may have started."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
         sys.stdout.flush()
-        os._exit(0)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
+        os._exit(code)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
+    if code:
+        sys.exit(code)
+
+
+GPU_PEAK = {'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
+
+
+def peak_flops(device, dtype):
+    """FLOP/s that the device could do in `dtype`: the data sheet's where it is known, else those of a large matrix product, measured."""
+    if torch.device(device).type == 'cuda' and dtype == 'bfloat16':
+        known = [peak for name, peak in GPU_PEAK.items() if name in torch.cuda.get_device_name(device)]
+        if known:
+            return known[0]
+    return matmul_flops(device, getattr(torch, dtype))
+
+
+def matmul_flops(device, dtype):
+    """FLOP/s of a large matrix product, the best of six."""
+    cuda = torch.device(device).type == 'cuda'
+    n, best = 8192 if cuda else 2048, float('inf')
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    for _ in range(6):
+        start = time.perf_counter()
+        (a @ b)[0, 0].item()   # waits for the device
+        best = min(best, time.perf_counter() - start)
+    return 2 * n ** 3 / best
 
 
 def cpu_has_bfloat16():

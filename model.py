@@ -407,6 +407,14 @@ class AOGPT(nn.Module):
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
 
+    def training_flops(self, batch_size):
+        """FLOPs that a training step on batch_size whole sequences needs, forward and backward: 6 for a weight of a matrix product and slot
+        (of AdaLN: and position; of the embeddings: none), 6 N C for the causal half of a slot's attention in a layer."""
+        c, tokens = self.config, batch_size * self.config.block_size
+        matrices = {name: m.weight.numel() for name, m in self.named_modules() if isinstance(m, nn.Linear)}
+        adaLN = sum(n for name, n in matrices.items() if 'adaLN' in name)
+        return 6 * (tokens * (sum(matrices.values()) - adaLN) + c.block_size * adaLN + tokens * c.n_layer * c.block_size * c.n_embd)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # its memory

@@ -6,10 +6,9 @@ Train an any-order GPT.
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py
     python train.py --init_from=resume --out_dir=out
 
-Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl.
+Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl, see
+run_folder.py. Ctrl-C and SIGTERM finish the iteration, save, and say how to go on.
 """
-import itertools
-import json
 import math
 import os
 import shutil
@@ -23,10 +22,19 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from configurator import Config, configure, end_processes, first_process_first, one_line_errors, processes, start_processes
+from configurator import (
+    Config,
+    configure,
+    end_processes,
+    first_process_first,
+    one_line_errors,
+    peak_flops,
+    processes,
+    start_processes,
+)
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
-from data.prepare import get_tokenizer, replace_file
+from data.prepare import get_tokenizer
 from eval_ppl import block_nll, draw_orders, format_table, summarize, unigram_row
 from model import (
     AOGPT,
@@ -37,14 +45,15 @@ from model import (
     load_checkpoint,
     model_from_checkpoint,
     sample_order,
-    save_checkpoint,
 )
+from run_folder import RunFolder, load_newest
 from sample import write_samples
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
 init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights only from a path or hf:OWNER/REPO/path.pt
 save_interval = 1000              # iterations between checkpoints; there is one at the end in any case
+keep_checkpoints = 1              # how many checkpoints before the newest are kept, as out_dir/ckpt_0001000.pt
 # data
 dataset = 'pydocs'                # a folder of data_dir, made by data/prepare.py
 data_dir = 'data'                 # where prepared sets are
@@ -135,7 +144,8 @@ def check_options(c, world_size):
     for name in ('block_size', 'batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval', 'save_interval'):
         if c[name] < 1:
             raise ValueError(f'{name} must be at least 1, got {c[name]}')
-    for name in ('max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed'):
+    for name in ('keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip',
+                 'seed'):
         if c[name] < 0:
             raise ValueError(f'{name} must be at least 0, got {c[name]}')
     for name in ('learning_rate', 'muon_learning_rate'):
@@ -143,8 +153,11 @@ def check_options(c, world_size):
             raise ValueError(f'{name} must be above 0, got {c[name]}')
     if not 0 <= c.l2r_ratio <= 1 or not 0 <= c.ema_decay < 1:
         raise ValueError(f'l2r_ratio must be 0 to 1 and ema_decay 0 to below 1, got {c.l2r_ratio} and {c.ema_decay}')
-    if not c.out_dir or os.path.exists(c.out_dir) and not os.path.isdir(c.out_dir):
-        raise ValueError(f'out_dir must name a folder, got {c.out_dir!r}')
+    there = os.path.abspath(c.out_dir)
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not c.out_dir or not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise ValueError(f'out_dir must name a folder that can be written to, got {c.out_dir!r}')
     for name, values in (('optimizer', ('adamw', 'muon')), ('compile', ('auto', True, False))):
         if c[name] not in values:
             raise ValueError(f'{name} must be one of {", ".join(map(repr, values))}, got {c[name]!r}')
@@ -159,7 +172,7 @@ def start_checkpoint(config):
     if config.init_from == 'scratch':
         return None, config
     resume = config.init_from == 'resume'
-    checkpoint = load_checkpoint(os.path.join(config.out_dir, 'ckpt.pt') if resume else local_path(config.init_from))
+    checkpoint = load_newest(config.out_dir) if resume else load_checkpoint(local_path(config.init_from))
     if resume and not ({'config', 'iter_num', 'ema_model'} <= checkpoint.keys() and isinstance(checkpoint.get('optimizer'), list)):
         raise ValueError(f'{config.out_dir}/ckpt.pt holds weights only: start from them with --init_from={config.out_dir}/ckpt.pt')
     args = config_from_checkpoint(checkpoint)
@@ -211,15 +224,6 @@ def resume(checkpoint, optimizers, ema, config):
     return checkpoint['iter_num']
 
 
-def set_aside(path, mine):
-    """Before this run first writes `path`: a file of that name from an earlier run is moved aside, not overwritten."""
-    if path not in mine and os.path.exists(path):
-        n = next(n for n in itertools.count(1) if not os.path.exists(f'{path}.old-{n}'))
-        os.replace(path, f'{path}.old-{n}')
-        tqdm.write(f'{path} of an earlier run is now {path}.old-{n}')
-    mine.add(path)
-
-
 def start_wandb(config):
     import wandb
     try:
@@ -230,37 +234,40 @@ def start_wandb(config):
 
 
 @contextmanager
-def stop_requests():
-    """A list that is filled when the process is asked to end (Ctrl-C, SIGTERM); asked twice, it ends at once."""
-    asked = []
+def stop_requests(world_size):
+    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM). All processes
+    get the same answer in the same iteration, one after the request; no device is waited for. Asked twice, a lone process ends at once."""
+    asked, answers = [], []
+    group = dist.new_group(backend='gloo') if world_size > 1 else None
 
     def ask(number, frame):
-        if asked:
+        if asked and group is None:
             raise KeyboardInterrupt
         asked.append(number)
+
+    def stopping():
+        if group is None:
+            return bool(asked)
+        flag = torch.tensor(len(asked))
+        answers.append((flag, dist.all_reduce(flag, group=group, async_op=True)))
+        if len(answers) == 1:
+            return False
+        flag, work = answers.pop(0)
+        work.wait()
+        return bool(flag)
     old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield stopping
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
 
 
-def cut_log(path, iter_num):
-    """Drop what an interrupted run logged after the checkpoint it resumes from; its last line may be half written."""
-    if os.path.exists(path):
-        with open(path) as f:
-            lines = [line for line in f if line.endswith('\n')]
-        try:
-            lines = [line for line in lines if json.loads(line)['iter'] <= iter_num]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f'{path} has a line that is no log entry: move it away to resume') from None
-        replace_file(path, lambda f: f.write(''.join(lines).encode()))
-
-
-def add_gradients(run_model, tokens, micros, it, device, config):
-    """Backward passes of this process's micro-batches of update `it`; returns their mean loss, on the device, in nats per token."""
-    total = torch.zeros((), device=device)
+def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, config):
+    """Update `it` of weights and EMA at AdamW's learning rate `lr`, in which this process runs the micro-batches `micros`. Returns on the
+    device, without waiting for it, (3,): the mean loss in nats per token, the norm of the whole gradient before it is clipped, and
+    whether both are finite."""
+    loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
         idx = random_blocks(tokens, config.batch_size, config.block_size)
@@ -269,10 +276,17 @@ def add_gradients(run_model, tokens, micros, it, device, config):
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
             with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype == 'bfloat16'):
-                loss = run_model(idx, order).mean() / len(micros)
-            loss.backward()
-        total += loss.detach()
-    return total
+                micro_loss = run_model(idx, order).mean() / len(micros)
+            micro_loss.backward()
+        loss += micro_loss.detach()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
+    for o in optimizers:
+        for group in o.param_groups:
+            group['lr'] = group['peak_lr'] * lr / config.learning_rate
+        o.step()
+        o.zero_grad(set_to_none=True)
+    ema.update(model)
+    return torch.stack([loss, norm, (loss + norm).isfinite()])
 
 
 def validate(model, blocks, batch_size, dtype, rank, world_size):
@@ -303,92 +317,92 @@ def main(config):
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,
                                  (config.beta1, config.beta2))
     ema = EMA(model, config.ema_decay)
-    iter_num = resume(checkpoint, optimizers, ema, config) if config.init_from == 'resume' else 0
+    iter_num = logged = 0                                           # updates done, and those that the log has
+    totals = torch.zeros(3, device=device, dtype=torch.float64)     # of update() since then
+    if config.init_from == 'resume':
+        iter_num = resume(checkpoint, optimizers, ema, config)
+        logged, totals = checkpoint.get('logged', iter_num), checkpoint.get('totals', totals).to(device)
     del checkpoint
     tokens_per_iter = config.batch_size * config.gradient_accumulation_steps * config.block_size
-    flops = 6 * model.n_parameters() * tokens_per_iter * config.max_iters / world_size
-    compiled, why = resolve_compile(config.compile, device, flops, config.max_iters)
+    flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
+    compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
     run_model = torch.compile(model) if compiled else model
     if world_size > 1:
         run_model = DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None)
+    peak = peak_flops(device, dtype)
 
-    log_path, ckpt_path = os.path.join(config.out_dir, 'log.jsonl'), os.path.join(config.out_dir, 'ckpt.pt')
-    mine = {log_path, ckpt_path} if config.init_from == 'resume' else set()   # files of this run; those of an earlier one are set aside
+    folder = RunFolder(config.out_dir, config.keep_checkpoints, iter_num if config.init_from == 'resume' else None)
     if master:
-        os.makedirs(config.out_dir, exist_ok=True)
+        folder.open()
         print(f'{model.n_parameters():,} parameters; {tokens_per_iter:,} tokens an update; {config.dataset}: {len(train_tokens):,} '
               f'{tokenizer.name} tokens; validation on {len(val_blocks):,} blocks of {config.block_size}')
-        print(f'{world_size} x {device.type}, {torch.get_num_threads()} CPU threads each, {dtype}, compile={compiled} ({why})')
+        print(f'{world_size} x {device.type}, {torch.get_num_threads()} CPU threads each, {dtype} at {peak / 1e12:,.3g} TFLOP/s, '
+              f'compile={compiled} ({why})')
         if iter_num >= config.max_iters > 0:
             print(f'nothing to train: the checkpoint is at iteration {iter_num} of {config.max_iters}; raise --max_iters')
-        if mine:
-            cut_log(log_path, iter_num)
     wandb = start_wandb(config) if master and config.wandb_log else None
 
     def save():
-        set_aside(ckpt_path, mine)
-        save_checkpoint(ckpt_path, model, ema, optimizer=[o.state_dict() for o in optimizers], iter_num=iter_num, config=dict(config),
-                        tokenizer=tokenizer.name)
+        if master:
+            folder.save(iter_num, model, ema, optimizer=[o.state_dict() for o in optimizers], config=dict(config),
+                        tokenizer=tokenizer.name, logged=logged, totals=totals.cpu())
+        folder.saved = iter_num
 
     micros = range(rank, config.gradient_accumulation_steps, world_size)   # of the global batch, those of this process
-    loss, val, shown, stopping = torch.zeros((), device=device), None, {}, False
+    val, shown, final = None, {}, iter_num >= config.max_iters
     clock, clock_iter = time.perf_counter(), iter_num
     bar = tqdm(total=config.max_iters, initial=iter_num, unit='it', disable=not master, mininterval=0.5 if sys.stderr.isatty() else 30)
-    with bar, stop_requests() if world_size == 1 else nullcontext([]) as asked:
-        while iter_num < config.max_iters and not stopping:
+    with bar, stop_requests(world_size) as stop_requested:
+        stopping = False
+        while not (final or stopping):
             lr = get_lr(iter_num, config.learning_rate, config.min_lr, config.warmup_iters, config.lr_decay_iters or config.max_iters)
-            for group in (g for o in optimizers for g in o.param_groups):
-                group['lr'] = group['peak_lr'] * lr / config.learning_rate
-            loss += add_gradients(run_model, train_tokens, micros, iter_num, device, config)
-            if config.grad_clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
-            for o in optimizers:
-                o.step()
-                o.zero_grad(set_to_none=True)
-            ema.update(model)
+            totals += update(model, run_model, optimizers, ema, train_tokens, micros, iter_num, lr, device, config)
             iter_num += 1
             bar.update()
 
-            stopping, final = bool(asked), iter_num == config.max_iters
+            stopping, final = stop_requested(), iter_num == config.max_iters
             evaluating, saving, logging = (iter_num % interval == 0 or final
                                            for interval in (config.eval_interval, config.save_interval, config.log_interval))
             if not (evaluating or saving or logging or stopping):
                 continue
             if world_size > 1:
-                dist.all_reduce(loss)
-            n_iters, seconds = iter_num - clock_iter, time.perf_counter() - clock
-            entry = {'iter': iter_num, 'loss': loss.item() / n_iters / world_size, 'lr': lr,
-                     'tokens_per_sec': round(n_iters * tokens_per_iter / seconds, 1)}
+                dist.all_reduce(totals)
+                totals /= world_size
+            n_iters, seconds = iter_num - logged, (time.perf_counter() - clock) / (iter_num - clock_iter)
+            loss, norm, n_finite = totals.tolist()
             size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving or stopping else 0.0
-            if not math.isfinite(entry['loss'] + size):
-                last = 'go on from the last checkpoint with --init_from=resume' if ckpt_path in mine else 'start again with'
-                raise ValueError(f'the loss is {entry["loss"]} and the norm of the weights {size} at iteration {iter_num}, which is not '
-                                 f'saved: {last} and a lower learning rate')
-            if evaluating:
-                val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
-                entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
-            if master:
-                set_aside(log_path, mine)
-                with open(log_path, 'a') as log:
-                    log.write(json.dumps(entry) + '\n')
-                if saving or stopping:
-                    save()
-                if wandb:
-                    wandb.log(entry, step=iter_num)
-                shown |= {k.removeprefix('val_'): f'{v:.3f}' for k, v in entry.items() if k == 'loss' or k.startswith('val_')}
-                shown_now = ' '.join(f'{k} {v}' for k, v in shown.items())
-                bar.set_postfix_str(f'{entry["tokens_per_sec"]:,.0f} tok/s {shown_now}', refresh=False)
-            loss.zero_()
-            clock, clock_iter = time.perf_counter(), iter_num
-    if stopping and not final:
-        sys.exit(f'stopped and saved at iteration {iter_num}; go on with: python train.py --init_from=resume --out_dir={config.out_dir}')
-    if val is None:   # nothing was left to train
-        val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
+            if n_finite < n_iters or not math.isfinite(size):
+                raise ValueError(f'loss {loss / n_iters:.4g}, gradient norm {norm / n_iters:.4g}, weight norm {size:.4g}: not finite since '
+                                 f'iteration {logged + int(n_finite) + 1}, and not saved; {folder.way_on()} and a lower learning rate')
+            if evaluating or saving or logging:
+                entry = {'iter': iter_num, 'tokens': iter_num * tokens_per_iter, 'loss': loss / n_iters, 'lr': lr,
+                         'grad_norm': norm / n_iters,
+                         'tokens_per_sec': round(tokens_per_iter / seconds, 1), 'mfu': round(flops_per_iter / seconds / peak, 4),
+                         'seconds_left': round((config.max_iters - iter_num) * seconds, 1)}
+                if evaluating:
+                    val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
+                    entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
+                if master:
+                    folder.log(entry)
+                    shown |= {k.removeprefix('val_'): f'{v:.3f}' for k, v in entry.items() if k == 'loss' or k.startswith('val_')}
+                    bar.set_postfix_str(f'{entry["tokens_per_sec"]:,.0f} tok/s mfu {entry["mfu"]:.0%} lr {entry["lr"]:.1e} '
+                                        f'norm {entry["grad_norm"]:.2f} ' + ' '.join(f'{k} {v}' for k, v in shown.items()), refresh=False)
+                    if wandb:
+                        wandb.log(entry, step=iter_num)
+                totals.zero_()
+                logged, clock, clock_iter = iter_num, time.perf_counter(), iter_num
+            if saving or stopping:
+                save()
+    if not final:
+        if master:
+            print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
+        end_processes(1)
+    if folder.saved is None:   # nothing was left to train
+        save()
+    val = val or validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
     if master:
-        if ckpt_path not in mine:
-            save()
-        report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, ckpt_path)
+        report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, folder.ckpt_path)
         if wandb:
             wandb.finish()
     end_processes()

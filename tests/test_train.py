@@ -1,19 +1,26 @@
 """The trainer: schedule, optimizers, random numbers, resume, two processes, and the README's commands at toy size."""
+import glob
 import json
 import math
 import os
+import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 from conftest import ROOT, make_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
 from configurator import configure, one_line_errors
-from model import AOGPTConfig, load_checkpoint, model_from_checkpoint
-from train import get_lr, make_optimizers, resolve_compile
+from model import EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint
+from run_folder import numbered
+from train import get_lr, load_data, make_optimizers, resolve_compile
 
 TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=8',
        '--warmup_iters=2', '--ema_decay=0.99', '--learning_rate=1e-2', '--min_lr=1e-3', '--out_dir=out', '--eval_interval=4',
@@ -35,9 +42,31 @@ def run(*args):
     train.main(configure(vars(train), [*TOY, *args]))
 
 
+def resume(*args):
+    """The checkpoint alone knows the rest."""
+    train.main(configure(vars(train), ['--init_from=resume', *args]))
+
+
 def log(out_dir='out'):
     with open(f'{out_dir}/log.jsonl') as f:
         return [json.loads(line) for line in f]
+
+
+def equal(x, y):
+    if isinstance(x, torch.Tensor):
+        return torch.equal(x, y)
+    if isinstance(x, dict):
+        return x.keys() == y.keys() and all(equal(x[k], y[k]) for k in x)
+    return len(x) == len(y) and all(map(equal, x, y)) if isinstance(x, list | tuple) else x == y
+
+
+def assert_same_runs(a, b, entries_of_one=()):
+    """Everything in the checkpoints but the options is bit for bit the same, and so are the logs but for their clock."""
+    x, y = load_checkpoint(f'{a}/ckpt.pt'), load_checkpoint(f'{b}/ckpt.pt')
+    assert x.keys() == y.keys() and [k for k in x if k != 'config' and not equal(x[k], y[k])] == []
+    clock = ('tokens_per_sec', 'mfu', 'seconds_left')
+    logs = [[{k: v for k, v in e.items() if k not in clock} for e in log(d) if e['iter'] not in entries_of_one] for d in (a, b)]
+    assert logs[0] == logs[1] and len(logs[0]) > 1
 
 
 def test_schedule_by_hand():
@@ -97,18 +126,8 @@ def test_resume_is_the_uninterrupted_run(data, optimizer):
     run('--max_iters=6', *options)
     with open('out/log.jsonl', 'a') as f:
         f.write('{"iter": 7, "loss": 1.0}\n{"iter": 8, "lo')                      # an interrupted run logged on
-    train.main(configure(vars(train), ['--init_from=resume', '--max_iters=9']))   # the checkpoint alone knows the rest
-    a, b = load_checkpoint('whole/ckpt.pt'), load_checkpoint('out/ckpt.pt')
-
-    def equal(x, y):
-        if isinstance(x, torch.Tensor):
-            return torch.equal(x, y)
-        if isinstance(x, dict):
-            return x.keys() == y.keys() and all(equal(x[k], y[k]) for k in x)
-        return len(x) == len(y) and all(map(equal, x, y)) if isinstance(x, list | tuple) else x == y
-    assert all(equal(a[key], b[key]) for key in ('model', 'ema_model', 'optimizer', 'iter_num', 'model_args', 'tokenizer'))
-    strip = [[{k: v for k, v in e.items() if k != 'tokens_per_sec'} for e in log(d) if e['iter'] != 6] for d in ('whole', 'out')]
-    assert strip[0] == strip[1] and [e['iter'] for e in log()] == list(range(1, 10))
+    resume('--max_iters=9')
+    assert_same_runs('whole', 'out', entries_of_one=[6])
 
 
 def test_resume_takes_the_options_given_now(data):
@@ -128,42 +147,148 @@ def test_resume_takes_the_options_given_now(data):
         train.main(configure(vars(train), ['--init_from=resume', '--out_dir=published']))
 
 
-def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch):
-    add_gradients, calls = train.add_gradients, []
+@pytest.mark.parametrize('optimizer, iteration', [('adamw', 1), ('muon', 2), ('adamw', 3), ('muon', 5)])
+def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer, iteration):
+    """The average loss of a log line too, although the run stops in the midst of it."""
+    options = ['--max_iters=7', f'--optimizer={optimizer}', '--dropout=0.1', '--log_interval=3', '--save_interval=100']
+    update = train.update
 
     def interrupted(*args):
-        calls.append(1)
-        if len(calls) == 3:
+        if args[6] == iteration - 1:
             os.kill(os.getpid(), signal.SIGINT)
-        return add_gradients(*args)
-    run('--max_iters=6', '--log_interval=100', '--out_dir=whole')
-    monkeypatch.setattr(train, 'add_gradients', interrupted)
-    with pytest.raises(SystemExit, match='stopped and saved at iteration 3; go on with: python train.py --init_from=resume --out_dir=out'):
-        run('--max_iters=6', '--log_interval=100')
-    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 3
-    run('--max_iters=6', '--init_from=resume')
-    a, b = (model_from_checkpoint(f'{d}/ckpt.pt', 'raw') for d in ('whole', 'out'))
-    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+        return update(*args)
+    run(*options, '--out_dir=whole')
+    with monkeypatch.context() as m, pytest.raises(SystemExit) as e:
+        m.setattr(train, 'update', interrupted)
+        run(*options)
+    assert e.value.code == 1 and load_checkpoint('out/ckpt.pt')['iter_num'] == iteration
+    resume()
+    assert_same_runs('whole', 'out')
+
+
+def test_older_checkpoints_are_kept_and_one_is_offered(data):
+    run('--max_iters=10', '--save_interval=2', '--keep_checkpoints=2', '--out_dir=whole')
+    run('--max_iters=10', '--save_interval=2', '--keep_checkpoints=2')
+    older = [f'out/ckpt_000000{n}.pt' for n in (6, 8)]
+    assert numbered('out') == older and [load_checkpoint(path)['iter_num'] for path in older] == [6, 8]
+    for path in ('out/ckpt.pt', older[1]):
+        os.truncate(path, os.path.getsize(path) - 1000)
+    with pytest.raises(ValueError, match='not a whole one .*; the one of iteration 6 is whole: cp out/ckpt_0000006.pt out/ckpt.pt'):
+        resume()
+    shutil.copy(older[0], 'out/ckpt.pt')
+    resume()
+    assert_same_runs('whole', 'out')
+    assert numbered('out') == older and sorted(os.listdir('out')) == ['ckpt.pt', 'ckpt_0000006.pt', 'ckpt_0000008.pt',
+                                                                      'ckpt_0000008.pt.old-1', 'log.jsonl']
+    run('--max_iters=4', '--save_interval=2', '--keep_checkpoints=1')   # another run: it removes nothing of the first
+    assert sorted(os.listdir('out'))[:3] == ['ckpt.pt', 'ckpt.pt.old-1', 'ckpt_0000002.pt'] and set(older) < set(numbered('out'))
+
+
+def test_a_full_disk_is_one_line_and_the_old_checkpoint_intact(data):
+    run('--max_iters=4')
+    size = os.path.getsize('out/ckpt.pt') // 2
+
+    def small_files():   # the kernel refuses what is longer, as it would on a full disk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    p = subprocess.run([sys.executable, f'{ROOT}/train.py', *TOY, '--max_iters=8', '--init_from=resume'], preexec_fn=small_files,
+                       capture_output=True, text=True, timeout=170, check=False)
+    line = p.stderr.strip().splitlines()[-1]
+    assert p.returncode == 1 and 'Traceback' not in p.stderr and line.startswith('error: out/ckpt.pt of iteration 8 could not be written')
+    assert line.endswith('go on from iteration 4 with: python train.py --init_from=resume --out_dir=out')
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4 and not [name for name in os.listdir('out') if name.endswith('.tmp')]
+
+
+def test_an_update_never_waits_for_the_device(data):
+    """Nothing in it reads a number back: no item(), no nonzero(), no copy to the host."""
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            assert op.overloadpacket not in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal), op
+            seen.add(op.overloadpacket)
+            return op(*args, **kwargs or {})
+    config = configure(vars(train), [*TOY, '--optimizer=muon', '--dtype=bfloat16'])
+    model, seen = make_model(block_size=16, vocab_size=320).float().requires_grad_(True), set()
+    optimizers = make_optimizers(model, 'muon', 1e-2, 0.02, 0.1, (0.9, 0.95))
+    with Watch():
+        train.update(model, model, optimizers, EMA(model, 0.9), load_data(config)[0], range(2), 0, 1e-2, torch.device('cpu'), config)
+    assert torch.ops.aten.mm in seen and torch.ops.aten._fused_adamw_ in seen
 
 
 def test_a_run_that_fails_at_once_leaves_the_earlier_one(data, monkeypatch):
     run('--max_iters=2')
-    monkeypatch.setattr(train, 'add_gradients', lambda *a: (_ for _ in ()).throw(RuntimeError('no compiler after all')))
+    monkeypatch.setattr(train, 'update', lambda *a: (_ for _ in ()).throw(RuntimeError('no compiler after all')))
     with pytest.raises(RuntimeError):
         run('--max_iters=4')
     assert sorted(os.listdir('out')) == ['ckpt.pt', 'log.jsonl'] and load_checkpoint('out/ckpt.pt')['iter_num'] == 2
 
 
-def test_two_processes_see_the_batch_of_one(data):
-    options = [*TOY, '--gradient_accumulation_steps=2', '--max_iters=5', '--dtype=float32']
-    run('--gradient_accumulation_steps=2', '--max_iters=5', '--dtype=float32', '--out_dir=one')
-    p = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', f'{ROOT}/train.py', *options],
-                       capture_output=True, text=True, timeout=170, check=False)
-    assert p.returncode == 0, p.stderr
+def torchrun(*options, agent=('--standalone', '--nproc_per_node=2'), **kwargs):
+    """A started `torchrun train.py` in the current folder."""
+    return subprocess.Popen([sys.executable, '-m', 'torch.distributed.run', *agent, f'{ROOT}/train.py', *options], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+
+
+def wait_for(condition, process, seconds=120):
+    for _ in range(10 * seconds):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError('waited in vain')
+
+
+@pytest.mark.parametrize('machines', [1, 2])
+def test_two_processes_see_the_batch_of_one(data, machines):
+    """Two on one machine; or, as on two machines, two agents that find each other by an address."""
+    options = ['--gradient_accumulation_steps=2', '--max_iters=5', '--dtype=float32']
+    run(*options, '--out_dir=one')
+    with socket.create_server(('127.0.0.1', 0)) as s:
+        port = s.getsockname()[1]
+    agents = [('--standalone', '--nproc_per_node=2')] if machines == 1 else [
+        ('--nnodes=2', f'--node_rank={n}', '--nproc_per_node=1', '--master_addr=127.0.0.1', f'--master_port={port}') for n in (0, 1)]
+    started = [torchrun(*TOY, *options, agent=agent) for agent in agents]
+    for p in started:
+        _, err = p.communicate(timeout=170)
+        assert p.returncode == 0, err
     one, two = log('one'), log('out')
     for a, b in zip(one, two, strict=True):
-        for key in ('iter', 'loss', 'lr', 'val_any', 'val_l2r'):
+        for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r'):
             assert (key in a) == (key in b) and math.isclose(a.get(key, 0), b.get(key, 0), rel_tol=1e-5), key
+
+
+def test_two_processes_that_are_asked_to_end_save_first_and_a_lost_one_ends_the_other(data):
+    options = ['--gradient_accumulation_steps=2', '--max_iters=100000', '--save_interval=100000', '--eval_interval=100000']
+    p = torchrun(*TOY, *options)
+    wait_for(lambda: os.path.exists('out/log.jsonl') and len(log()) > 2, p)
+    p.send_signal(signal.SIGTERM)
+    _, err = p.communicate(timeout=60)
+    saved = load_checkpoint('out/ckpt.pt')['iter_num']
+    assert p.returncode != 0 and f'stopped and saved; go on from iteration {saved} with' in err and saved == log()[-1]['iter']
+
+    p = torchrun('--init_from=resume')
+    wait_for(lambda: log()[-1]['iter'] > saved, p)
+    with open(f'/proc/{p.pid}/task/{p.pid}/children') as f:
+        workers = f.read().split()
+    os.kill(int(workers[1]), signal.SIGKILL)
+    p.communicate(timeout=60)
+    assert p.returncode != 0 and load_checkpoint('out/ckpt.pt')['iter_num'] == saved
+    assert not any(os.path.exists(f'/proc/{pid}') for pid in workers)
+
+
+def test_accumulation_is_divided_evenly(data, monkeypatch):
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    with pytest.raises(ValueError, match='multiple of the number of processes, got 3 and 2'):
+        run('--gradient_accumulation_steps=3')
+
+
+def test_wandb_gets_the_same_names(data, monkeypatch):
+    """Offline, for real: the run's file holds the keys of the log."""
+    monkeypatch.setenv('WANDB_MODE', 'offline')
+    run('--max_iters=2', '--wandb_log=True')
+    path, = glob.glob('wandb/offline-run-*/*.wandb')
+    with open(path, 'rb') as f:
+        written = f.read()
+    assert all(key.encode() in written for key in log()[-1])
 
 
 def test_weights_of_another_checkpoint_start_a_run(data):
@@ -195,7 +320,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(data, args, said):
 @pytest.mark.parametrize('save_interval', [1, 4])
 def test_what_is_not_finite_is_not_saved(data, save_interval):
     run('--max_iters=4')
-    with pytest.raises(ValueError, match='at iteration [5-8], which is not saved'):
+    with pytest.raises(ValueError, match='not finite since iteration [5-8], and not saved; go on from iteration 4'):
         run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0', f'--save_interval={save_interval}')
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
 
