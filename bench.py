@@ -5,21 +5,29 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
+    python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
 
 sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix
 and memory rates), and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
 ensemble: slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the head everywhere
 for every position and member, of which some are timed and the rest reckoned.
+train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
+permutation drawn for each row, all logits at once, the EMA tensor by tensor.
 """
+import copy
+import resource
 import sys
 import time
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
-from configurator import configure, one_line_errors, resolve_device
+from configurator import Config, configure, matmul_flops, one_line_errors, peak_flops, resolve_device
 from eval_ppl import check_counts, ensemble_block_nll, n_sampled_groups, sample_groups, shuffled_contexts
-from model import AOGPT, AOGPTConfig, modulate, sample_order
+from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
+from train import make_optimizers, resolve_compile, update
 
 # model (random weights)
 block_size = 1024
@@ -29,13 +37,16 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample: rows
+batch_size = 4             # sample, train: rows
 steps = '16,64,256,1024'   # sample: numbers of forward passes
-plain = '64,256'           # sample: those at which the plain way is timed too
+plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
 ensemble_block = 1         # ensemble: visits that share a context
 n_plain = 64               # ensemble: passes of the plain way that are timed
+n_updates = 3              # train: updates of a run
+optimizer = 'adamw'        # train: 'adamw' or 'muon'
+compile = True             # train: torch.compile for ours, where there is a compiler
 repeats = 2                # runs of each; the fastest counts
 seed = 1337
 # system
@@ -62,11 +73,9 @@ def synchronize(device):
 
 def device_limits(device, dtype):
     """(FLOP/s of a large matrix product, bytes/s of a large copy counting read and write), measured."""
-    n = 8192 if torch.device(device).type == 'cuda' else 2048
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     x = torch.randn(2 ** 26, device=device)
     y = torch.empty_like(x)
-    return 2 * n ** 3 / seconds(lambda: a @ b, device, 6), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
+    return matmul_flops(device, dtype), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
@@ -124,6 +133,23 @@ def plain_generate(model, order, ends, temperature=1.0):
         idx.scatter_(1, order[:, known:end], new)
         kept, known = known + 1, end
     return idx
+
+
+def plain_nll(model, idx, order):
+    """Training loss as one would first write it: N + 1 slots, of which the last predicts nothing, AdaLN for every slot of every block,
+    logits in float32 all at once. Returns nll (B, N)."""
+    t, c, (B, N) = model.transformer, model.config, order.shape
+    token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)                # (B, N + 1, C)
+    x = token + t.wpe(torch.cat([torch.zeros_like(order[:, :1]), order + 1], 1))
+    cond = t.wtpe(torch.cat([order, torch.zeros_like(order[:, :1])], 1))
+    for block in t.h:
+        shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN(cond).chunk(6, -1)
+        q, k, v = block.attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, N + 1, 3, c.n_head, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(block.attn.q_norm(q), block.attn.k_norm(k), v, is_causal=True)
+        x = x + gate * block.attn.c_proj(y.transpose(1, 2).reshape(B, N + 1, c.n_embd))
+        x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
+    logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final(cond)))[:, :-1]
+    return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
 
 def random_model(config, device):
@@ -189,7 +215,71 @@ def bench_ensemble(config):
     print(f'ours is {slow / ours:.1f} times faster')
 
 
-BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble}
+def plain_update(model, optimizer, ema, tokens, config, device):
+    starts = [int(i) for i in torch.randint(len(tokens) - config.block_size, (config.batch_size,))]
+    idx = torch.stack([torch.from_numpy(tokens[i:i + config.block_size].astype(np.int64)) for i in starts]).to(device)
+    order = torch.stack([torch.randperm(config.block_size) for _ in starts]).to(device)
+    loss = plain_nll(model, idx, order).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    with torch.no_grad():
+        for average, p in zip(ema.parameters(), model.parameters()):
+            average.mul_(0.999).add_(p, alpha=0.001)
+    return loss.item()
+
+
+def peak_memory(device, reset=False):
+    """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux)."""
+    if torch.device(device).type == 'cuda':
+        return torch.cuda.reset_peak_memory_stats() if reset else torch.cuda.max_memory_allocated()
+    try:
+        if reset:
+            with open('/proc/self/clear_refs', 'w') as f:
+                f.write('5')
+            return None
+        with open('/proc/self/status') as f:
+            return 1024 * int(next(line for line in f if line.startswith('VmHWM')).split()[1])
+    except OSError:
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def bench_train(config):
+    check_counts(config, batch_size=1, n_updates=1, repeats=1)
+    device, dtype = resolve_device(config.device, config.dtype)
+    device = torch.device(device)
+    run = Config(batch_size=config.batch_size, block_size=config.block_size, l2r_ratio=0.1, dtype=dtype, grad_clip=1.0, seed=config.seed)
+    tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
+    n_tokens = config.batch_size * config.block_size
+    model, peak = random_model(config, device).train(), peak_flops(device, dtype)
+    flops, start = model.training_flops(config.batch_size), copy.deepcopy(model) if config.plain else None
+    compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
+    print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, '
+          f'{config.optimizer}, {device}, torch {torch.__version__}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, '
+          f'peak {peak / 1e12:,.3g} TFLOP/s in {dtype}')
+    print(f"{'':<10}{'dtype':>10}{'compiled':>10}{'ms/update':>11}{'tokens/s':>11}{'MFU':>8}{'peak MiB':>10}")
+
+    def row(name, dtype, compiled, step):
+        step()   # compiles, warms up
+        peak_memory(device, reset=True)
+        time_of_one = seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats) / config.n_updates
+        print(f'{name:<10}{dtype:>10}{compiled!s:>10}{1000 * time_of_one:>11,.1f}{n_tokens / time_of_one:>11,.0f}'
+              f'{flops / time_of_one / peak:>8.1%}{peak_memory(device) / 2 ** 20:>10,.0f}', flush=True)
+        return time_of_one
+
+    optimizers, ema = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95)), EMA(model, 0.9999)
+    run_model = torch.compile(model) if compiled else model
+    ours = row('ours', dtype, compiled, lambda: update(model, run_model, optimizers, ema, tokens, range(1), 0, 1e-3, device, run))
+    if config.plain:
+        del model, run_model, optimizers, ema
+        optimizer, average = torch.optim.AdamW(start.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(start)
+        average.requires_grad_(False)
+        slow = row('plain', 'float32', False, lambda: plain_update(start, optimizer, average, tokens, config, device))
+        print(f'ours is {slow / ours:.2f} times faster')
+
+
+BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train}
 
 if __name__ == '__main__':
     with one_line_errors():

@@ -109,8 +109,8 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """A list of torch optimizers; every parameter group carries its `peak_lr`. Weight decay on matrices only, and Muon, where
-    asked for, on the matrices of attention and MLP."""
+    """A list of torch optimizers; every parameter group carries its `lr_ratio` to learning_rate. Weight decay on matrices only, and Muon,
+    where asked for, on the matrices of attention and MLP."""
     hidden = {n: p for n, p in model.named_parameters() if optimizer == 'muon' and p.dim() == 2 and ('.attn.' in n or '.mlp.' in n)}
     rest = [p for n, p in model.named_parameters() if n not in hidden]
     groups = [{'params': [p for p in rest if p.dim() >= 2], 'weight_decay': weight_decay},
@@ -120,7 +120,7 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
         optimizers.append(torch.optim.Muon(hidden.values(), lr=muon_learning_rate, weight_decay=weight_decay))
     for o in optimizers:
         for group in o.param_groups:
-            group['peak_lr'] = group['lr']
+            group['lr_ratio'] = group['lr'] / learning_rate
     return optimizers
 
 
@@ -282,7 +282,7 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
     for o in optimizers:
         for group in o.param_groups:
-            group['lr'] = group['peak_lr'] * lr / config.learning_rate
+            group['lr'] = lr * group['lr_ratio']
         o.step()
         o.zero_grad(set_to_none=True)
     ema.update(model)

@@ -87,7 +87,7 @@ def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
         assert group['weight_decay'] == (0.1 if p.dim() == 2 else 0.0), name
         hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
         assert (kind is torch.optim.Muon) == (hidden and optimizer == 'muon'), name
-        assert group['peak_lr'] == (0.02 if kind is torch.optim.Muon else 1e-3)
+        assert group['lr_ratio'] == (20 if kind is torch.optim.Muon else 1)
 
 
 def test_compile_is_for_long_runs(monkeypatch):
