@@ -2,8 +2,9 @@
 import pytest
 import torch
 from conftest import make_model
+from torch.utils.flop_counter import FlopCounterMode
 
-from bench import generation_limit, plain_generate
+from bench import generation_limit, plain_generate, plain_nll
 from sample import generate, unmask_schedule
 
 
@@ -26,10 +27,26 @@ def test_the_limit_counts_every_slot_and_weight():
     assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(3 * weights * 4 + B * 15 * 2 * C * L * 4)
 
 
+def test_the_plain_loss_is_the_loss(batch):
+    model = make_model(vocab_size=16, n_tokens=11)
+    torch.testing.assert_close(plain_nll(model, *batch), model(*batch), rtol=0, atol=1e-10)
+
+
+def test_training_flops_are_those_of_the_matrix_products(batch):
+    model = make_model(vocab_size=16, n_tokens=11).requires_grad_(True)
+    with FlopCounterMode(display=False) as counter:
+        model(*batch).sum().backward()
+    products = sum(n for op, n in counter.get_flop_counts()['Global'].items() if op in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
+    assert model.training_flops(5) == products + attention
+
+
 def test_the_commands_count_what_they_time(script):
     tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16', '--device=cpu')
     rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
     assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64'] and len(rows[2].split()) == 7 and len(rows[3].split()) == 5
+    rows = script('bench.py', 'train', *tiny, '--repeats=1', '--n_updates=1', '--compile=False').stdout.splitlines()
+    assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours'] and len(rows[2].split()) == len(rows[3].split()) == 7
     out = script('bench.py', 'ensemble', *tiny, '--repeats=1', '--n_contexts=16', '--n_plain=4').stdout
     rows = {line.split()[0]: line.split() for line in out.splitlines()[:-1]}
     needed = 64 + 15 * sum(range(3, 65))     # 15 shuffles for each visit that has two or more before it
