@@ -253,7 +253,7 @@ def bench_train(config):
     tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
     n_tokens = config.batch_size * config.block_size
     model, peak = random_model(config, device).train(), peak_flops(device, dtype)
-    flops, start = model.training_flops(config.batch_size), copy.deepcopy(model) if config.plain else None
+    flops = model.training_flops(config.batch_size)
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
     print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, '
           f'{config.optimizer}, {device}, torch {torch.__version__}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, '
@@ -272,10 +272,11 @@ def bench_train(config):
     run_model = torch.compile(model) if compiled else model
     ours = row('ours', dtype, compiled, lambda: update(model, run_model, optimizers, ema, tokens, range(1), 0, 1e-3, device, run))
     if config.plain:
-        del model, run_model, optimizers, ema
-        optimizer, average = torch.optim.AdamW(start.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(start)
+        del run_model, optimizers, ema
+        model = random_model(config, device).train()
+        optimizer, average = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(model)
         average.requires_grad_(False)
-        slow = row('plain', 'float32', False, lambda: plain_update(start, optimizer, average, tokens, config, device))
+        slow = row('plain', 'float32', False, lambda: plain_update(model, optimizer, average, tokens, config, device))
         print(f'ours is {slow / ours:.2f} times faster')
 
 

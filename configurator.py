@@ -206,8 +206,9 @@ GPU_PEAK = {'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense 
 def peak_flops(device, dtype):
     """FLOP/s that the device could do in `dtype`: the data sheet's where it is known, else those of a large matrix product, measured."""
     if torch.device(device).type == 'cuda' and dtype == 'bfloat16':
-        known = [peak for name, peak in GPU_PEAK.items() if name in torch.cuda.get_device_name(device)]
-        if known:
+        gpu = torch.cuda.get_device_name(device)
+        known = [peak for name, peak in GPU_PEAK.items() if name in gpu]
+        if known and 'MIG' not in gpu:   # a slice of a GPU is measured
             return known[0]
     return matmul_flops(device, getattr(torch, dtype))
 

@@ -104,7 +104,7 @@ class CausalSelfAttention(nn.Module):
         B, S, C = x.shape
         q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
         q = take(q, columns)                                                              # (B, n, H, D)
-        q, k, n = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), q.size(1)        # autocast may give norms in float32
+        q, k, n, dtype = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), q.size(1), v.dtype   # autocast may give norms in float32
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
         if n == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
@@ -115,7 +115,7 @@ class CausalSelfAttention(nn.Module):
             y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
                                                attn_mask=mask, is_causal=mask is None,
                                                dropout_p=self.dropout if self.training else 0.0)   # (B, H, n, D)
-        return F.dropout(self.c_proj(y[:, :, :n].transpose(1, 2).reshape(B, n, C)), self.dropout, self.training)
+        return F.dropout(self.c_proj(y[:, :, :n].transpose(1, 2).reshape(B, n, C).to(dtype)), self.dropout, self.training)
 
 
 class MLP(nn.Module):
@@ -182,23 +182,24 @@ class TokenLoss(torch.autograd.Function):
     def forward(ctx, x, weight, bias, tokens):
         nll, slope = [], x.new_empty(len(x), len(weight))
         for x_part, tokens_part, slope_part in zip(*split_rows(len(weight), x, tokens, slope)):
-            slope32 = float32_or_better(F.linear(x_part, weight, bias)).log_softmax(-1)      # (rows, V)
-            nll.append(-slope32.gather(1, tokens_part.unsqueeze(1)).squeeze(1))
-            slope32.exp_().scatter_add_(1, tokens_part.unsqueeze(1), slope32.new_full((len(tokens_part), 1), -1))
-            slope_part.copy_(slope32)
+            logits, column = F.linear(x_part, weight, bias), tokens_part.unsqueeze(1)
+            slope32 = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))   # (rows, V)
+            nll.append(-slope32.gather(1, column).squeeze(1))
+            slope_part.copy_(slope32.exp_().scatter_add_(1, column, slope32.new_full(column.shape, -1)))
         ctx.save_for_backward(x, weight, slope)
         return torch.cat(nll)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight, slope = ctx.saved_tensors
-        slope = slope * grad.unsqueeze(1).to(slope.dtype)
-        return slope @ weight, slope.T @ x, slope.sum(0), None
+        column, largest = grad.unsqueeze(1), grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
+        grad_bias = slope.T @ (grad / largest).to(x.dtype) * largest   # of equal weights none is rounded
+        return ((slope @ weight) * column).to(x.dtype), slope.T @ (x * column).to(x.dtype), grad_bias.to(x.dtype), None
 
 
 def split_rows(vocab_size, *tensors):
     """Tensors (R, ...) in parts of so many rows that their logits are of moderate size."""
-    return [x.split(max(1, (2 ** 27 if x.is_cuda else 2 ** 24) // vocab_size)) for x in tensors]
+    return [x.split(max(1, (2 ** 26 if x.is_cuda else 2 ** 24) // vocab_size)) for x in tensors]
 
 
 def token_nll(head, x, tokens):

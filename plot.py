@@ -44,7 +44,7 @@ def draw(runs, labels, x, ys, path):
         for n, (entries, label) in enumerate(zip(runs, labels)):
             xs, values = curve(entries, x, y)
             if not xs:
-                raise ValueError(f'{label} has no {y} by {x}: choose others of {", ".join(sorted(set().union(*entries)))}')
+                raise ValueError(f'{label} has no {y} by {x}; its {len(entries)} entries have: {", ".join(sorted(set().union(*entries)))}')
             axis.plot(xs, values, label=label, color=f'C{n}', linewidth=0.8 if y == 'loss' else 1.6)
         axis.set(xlabel=X_LABELS.get(x, x), ylabel='nats per token' if y in Y_LABELS else y, title=Y_LABELS.get(y, y))
         axis.grid(alpha=0.3)

@@ -9,10 +9,13 @@ import glob
 import itertools
 import json
 import os
+import shlex
 import shutil
+from contextlib import contextmanager
 
 from tqdm import tqdm
 
+from configurator import processes
 from data.prepare import replace_file
 from model import load_checkpoint, save_checkpoint
 
@@ -51,67 +54,73 @@ def read_log(path):
 
 
 class RunFolder:
-    """The files of the run in `out_dir`. `resumed` is the iteration of the checkpoint that it goes on from, None for a new run: files of
-    an earlier run are then moved aside at the moment when this one first writes them, never overwritten."""
+    """The files of the run in `out_dir`. `resumed` is the iteration of the checkpoint that it goes on from, None for a new run: the files
+    of an earlier run are then moved aside, all together, at the moment when this one first writes, never overwritten."""
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None):
         self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
-        self.out_dir, self.keep_checkpoints, self.saved = out_dir, keep_checkpoints, resumed
-        self.older = [path for path in numbered(out_dir) if path <= self.numbered_path(resumed)] if resumed is not None else []
-        self.mine = {self.log_path, self.ckpt_path, *self.older} if resumed is not None else set()
+        self.out_dir, self.keep_checkpoints, self.saved, self.mine = out_dir, keep_checkpoints, resumed, resumed is not None
 
     def numbered_path(self, iter_num):
         return os.path.join(self.out_dir, f'ckpt_{iter_num:07d}.pt')
 
     def open(self):
         """Make the folder; drop what an interrupted run logged after the checkpoint that this one resumes from."""
-        os.makedirs(self.out_dir, exist_ok=True)
-        if self.log_path in self.mine and os.path.exists(self.log_path):
-            lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
-            replace_file(self.log_path, lambda f: f.write(''.join(lines).encode()))
-
-    def set_aside(self, path):
-        """Before this run first writes `path`: a file of that name from an earlier one gets another name."""
-        if path not in self.mine and os.path.exists(path):
-            aside = next(name for n in itertools.count(1) if not os.path.exists(name := f'{path}.old-{n}'))
-            os.replace(path, aside)
-            tqdm.write(f'{path} of an earlier run is now {aside}')
-        self.mine.add(path)
+        with self.writing(self.out_dir):
+            os.makedirs(self.out_dir, exist_ok=True)
+            if self.mine and os.path.exists(self.log_path):
+                lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
+                replace_file(self.log_path, lambda f: f.write(''.join(lines).encode()))
 
     def log(self, entry):
-        self.set_aside(self.log_path)
-        with open(self.log_path, 'a') as f:
-            f.write(json.dumps(entry) + '\n')
+        with self.writing(self.log_path):
+            self.set_aside()
+            with open(self.log_path, 'a') as f:
+                f.write(json.dumps(entry) + '\n')
 
     def save(self, iter_num, *args, **entries):
-        """save_checkpoint(ckpt.pt, *args, ...); the one that was there becomes a numbered one. Raises ValueError in one line when it
-        cannot be written; what was there is then intact."""
-        try:
-            self.set_aside(self.ckpt_path)
+        """save_checkpoint(ckpt.pt, *args, ...); the one that was there becomes a numbered one."""
+        with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
+            self.set_aside()
             if self.keep_checkpoints and self.saved not in (None, iter_num):
                 self.keep(self.numbered_path(self.saved))
             save_checkpoint(self.ckpt_path, *args, iter_num=iter_num, **entries)
-        except (OSError, RuntimeError) as e:   # torch.save turns a full disk into either
-            raise ValueError(f'{self.ckpt_path} of iteration {iter_num} could not be written: {str(e).splitlines()[0]}; '
-                             f'make room and {self.way_on()}') from None
         self.saved = iter_num
 
+    @contextmanager
+    def writing(self, what):
+        """A full disk or a folder that cannot be written to is one line; the checkpoint that was there is then intact."""
+        try:
+            yield
+        except (OSError, RuntimeError) as e:   # torch.save turns a full disk into either
+            raise ValueError(f'{what} could not be written: {str(e).splitlines()[0]}; mend that and {self.way_on()}') from None
+
+    def set_aside(self):
+        """Before the first file of a new run is written: those of an earlier one get other names."""
+        there = [path for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path) if os.path.exists(path)]
+        if there and not self.mine:
+            n = next(n for n in itertools.count(1) if not any(os.path.exists(f'{path}.old-{n}') for path in there))
+            for path in there:
+                os.replace(path, f'{path}.old-{n}')
+            tqdm.write(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
+        self.mine = True
+
     def keep(self, path):
-        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links."""
-        self.set_aside(path)
-        if path not in self.older:
-            try:
-                os.link(self.ckpt_path, path)
-            except OSError:
-                shutil.copyfile(self.ckpt_path, f'{path}.tmp')
-                os.replace(f'{path}.tmp', path)
-            self.older.append(path)
-        for old in self.older[:-self.keep_checkpoints]:
-            os.remove(old)
-        self.older = self.older[-self.keep_checkpoints:]
+        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links. The oldest go."""
+        if os.path.exists(path):   # the run was killed between this and its next checkpoint
+            os.remove(path)
+        try:
+            os.link(self.ckpt_path, path)
+        except OSError:
+            shutil.copyfile(self.ckpt_path, f'{path}.tmp')
+            os.replace(f'{path}.tmp', path)
+        older = [name for name in numbered(self.out_dir) if name <= path]
+        for name in older[:-self.keep_checkpoints]:
+            os.remove(name)
 
     def way_on(self):
-        """What to do after a failure, for a message."""
+        """What to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
-        return f'go on from iteration {self.saved} with: python train.py --init_from=resume --out_dir={self.out_dir}'
+        launcher = 'python' if processes()[1] == 1 else 'torchrun ...'
+        return f'go on from iteration {self.saved} with: {launcher} train.py --init_from=resume --out_dir={shlex.quote(self.out_dir)}'

@@ -111,6 +111,8 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
     """A list of torch optimizers; every parameter group carries its `lr_ratio` to learning_rate. Weight decay on matrices only, and Muon,
     where asked for, on the matrices of attention and MLP."""
+    if optimizer not in ('adamw', 'muon'):
+        raise ValueError(f"optimizer must be 'adamw' or 'muon', got {optimizer!r}")
     hidden = {n: p for n, p in model.named_parameters() if optimizer == 'muon' and p.dim() == 2 and ('.attn.' in n or '.mlp.' in n)}
     rest = [p for n, p in model.named_parameters() if n not in hidden]
     groups = [{'params': [p for p in rest if p.dim() >= 2], 'weight_decay': weight_decay},
@@ -158,9 +160,8 @@ def check_options(c, world_size):
         there = os.path.dirname(there)
     if not c.out_dir or not os.path.isdir(there) or not os.access(there, os.W_OK):
         raise ValueError(f'out_dir must name a folder that can be written to, got {c.out_dir!r}')
-    for name, values in (('optimizer', ('adamw', 'muon')), ('compile', ('auto', True, False))):
-        if c[name] not in values:
-            raise ValueError(f'{name} must be one of {", ".join(map(repr, values))}, got {c[name]!r}')
+    if c.compile not in ('auto', True, False):
+        raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
         raise ValueError('gradient_accumulation_steps must be a multiple of the number of processes, '
                          f'got {c.gradient_accumulation_steps} and {world_size}')
@@ -235,9 +236,9 @@ def start_wandb(config):
 
 @contextmanager
 def stop_requests(world_size):
-    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM). All processes
-    get the same answer in the same iteration, one after the request; no device is waited for. Asked twice, a lone process ends at once."""
-    asked, answers = [], []
+    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM): all processes
+    get the same answer. They wait for each other, but for no device. Asked twice, a lone process ends at once."""
+    asked = []
     group = dist.new_group(backend='gloo') if world_size > 1 else None
 
     def ask(number, frame):
@@ -246,14 +247,9 @@ def stop_requests(world_size):
         asked.append(number)
 
     def stopping():
-        if group is None:
-            return bool(asked)
         flag = torch.tensor(len(asked))
-        answers.append((flag, dist.all_reduce(flag, group=group, async_op=True)))
-        if len(answers) == 1:
-            return False
-        flag, work = answers.pop(0)
-        work.wait()
+        if group is not None:
+            dist.all_reduce(flag, group=group)
         return bool(flag)
     old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -317,13 +313,14 @@ def main(config):
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,
                                  (config.beta1, config.beta2))
     ema = EMA(model, config.ema_decay)
-    iter_num = logged = 0                                           # updates done, and those that the log has
+    iter_num = logged = n_seen = 0                                  # updates done, those that the log has; tokens seen
     totals = torch.zeros(3, device=device, dtype=torch.float64)     # of update() since then
+    tokens_per_iter = config.batch_size * config.gradient_accumulation_steps * config.block_size
     if config.init_from == 'resume':
         iter_num = resume(checkpoint, optimizers, ema, config)
+        n_seen = checkpoint.get('n_seen', iter_num * tokens_per_iter)
         logged, totals = checkpoint.get('logged', iter_num), checkpoint.get('totals', totals).to(device)
     del checkpoint
-    tokens_per_iter = config.batch_size * config.gradient_accumulation_steps * config.block_size
     flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
     compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
@@ -346,7 +343,7 @@ def main(config):
     def save():
         if master:
             folder.save(iter_num, model, ema, optimizer=[o.state_dict() for o in optimizers], config=dict(config),
-                        tokenizer=tokenizer.name, logged=logged, totals=totals.cpu())
+                        tokenizer=tokenizer.name, n_seen=n_seen, logged=logged, totals=totals.cpu())
         folder.saved = iter_num
 
     micros = range(rank, config.gradient_accumulation_steps, world_size)   # of the global batch, those of this process
@@ -358,7 +355,7 @@ def main(config):
         while not (final or stopping):
             lr = get_lr(iter_num, config.learning_rate, config.min_lr, config.warmup_iters, config.lr_decay_iters or config.max_iters)
             totals += update(model, run_model, optimizers, ema, train_tokens, micros, iter_num, lr, device, config)
-            iter_num += 1
+            iter_num, n_seen = iter_num + 1, n_seen + tokens_per_iter
             bar.update()
 
             stopping, final = stop_requested(), iter_num == config.max_iters
@@ -369,14 +366,14 @@ def main(config):
             if world_size > 1:
                 dist.all_reduce(totals)
                 totals /= world_size
+            loss, norm, n_finite = totals.tolist()   # here the device is waited for
             n_iters, seconds = iter_num - logged, (time.perf_counter() - clock) / (iter_num - clock_iter)
-            loss, norm, n_finite = totals.tolist()
             size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving or stopping else 0.0
             if n_finite < n_iters or not math.isfinite(size):
                 raise ValueError(f'loss {loss / n_iters:.4g}, gradient norm {norm / n_iters:.4g}, weight norm {size:.4g}: not finite since '
-                                 f'iteration {logged + int(n_finite) + 1}, and not saved; {folder.way_on()} and a lower learning rate')
+                                 f'iteration {logged + int(n_finite) + 1}, and not saved; lower the learning rate and {folder.way_on()}')
             if evaluating or saving or logging:
-                entry = {'iter': iter_num, 'tokens': iter_num * tokens_per_iter, 'loss': loss / n_iters, 'lr': lr,
+                entry = {'iter': iter_num, 'tokens': n_seen, 'loss': loss / n_iters, 'lr': lr,
                          'grad_norm': norm / n_iters,
                          'tokens_per_sec': round(tokens_per_iter / seconds, 1), 'mfu': round(flops_per_iter / seconds / peak, 4),
                          'seconds_left': round((config.max_iters - iter_num) * seconds, 1)}
@@ -391,10 +388,13 @@ def main(config):
                     if wandb:
                         wandb.log(entry, step=iter_num)
                 totals.zero_()
-                logged, clock, clock_iter = iter_num, time.perf_counter(), iter_num
+                logged = iter_num
             if saving or stopping:
                 save()
+            clock, clock_iter = time.perf_counter(), iter_num
     if not final:
+        if wandb:
+            wandb.finish()
         if master:
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
         end_processes(1)

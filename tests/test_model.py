@@ -158,6 +158,12 @@ def test_gradients_in_bfloat16_are_near(monkeypatch):
         assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, name
 
 
+def test_a_model_of_bfloat16_weights_trains():
+    model = make_model(block_size=32).bfloat16().requires_grad_(True)
+    model(torch.randint(11, (2, 32)), sample_order(2, 32)).sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.bfloat16 for p in model.parameters())
+
+
 def test_the_whole_model_is_one_graph(monkeypatch):
     """fullgraph: a break is an error; aot_eager traces the backward pass too and needs no compiler."""
     model = make_model(vocab_size=16, n_tokens=11, dropout=0.1).float().requires_grad_(True)   # in evaluation mode: no dropout

@@ -33,8 +33,8 @@ def finish(options):
     assert p.returncode == 0, err
 
 
-def inode():
-    return os.stat('out/ckpt.pt').st_ino if os.path.exists('out/ckpt.pt') else 0
+def inode(path):
+    return os.stat(path).st_ino if os.path.exists(path) else None
 
 
 def main():
@@ -49,17 +49,18 @@ def main():
         os.chdir(folder)
         halves = 0   # kills in the midst of a save
         for _ in tqdm(range(args.kills), desc='kills'):
-            before = inode()
+            before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
             p = start(['--init_from=resume'] if before else options)
-            while inode() == before:   # until it has saved once itself
-                assert p.poll() is None, p.communicate()[1]
-                time.sleep(0.001)
-            time.sleep(rng.random() * 0.3)
+            if before and rng.random() < 0.3:   # at any moment: while it starts, reads, cuts the log
+                time.sleep(rng.random() * 4)
+            else:                               # after it has saved once itself
+                while inode('out/ckpt.pt') == before:
+                    assert p.poll() is None, p.communicate()[1]
+                    time.sleep(0.001)
+                time.sleep(rng.random() * 0.3)
             p.send_signal(signal.SIGKILL)
             p.communicate()
-            if os.path.exists('out/ckpt.pt.tmp'):
-                halves += 1
-                os.remove('out/ckpt.pt.tmp')
+            halves += inode('out/ckpt.pt.tmp') not in (None, half)
         n = load_checkpoint('out/ckpt.pt')['iter_num'] + 20
         finish(['--init_from=resume', f'--max_iters={n}'])
         finish([*options, f'--max_iters={n}', '--out_dir=whole'])
