@@ -4,7 +4,8 @@ Draw the curves of training runs.
     python plot.py out/a out/b -o loss.png
     python plot.py out/a out/b -o time.png --x=time --y=val_any,val_l2r,loss --labels='AdamW,Muon'
 
-Each panel is one number of the logs, each line one run (a folder with a log.jsonl, or such a file), in nats per token.
+Each panel is one number of the logs, each line one run (a folder with a log.jsonl, or such a file), in nats per token. Runs with the same
+label, seeds for example, share a colour.
 """
 import argparse
 import os
@@ -41,11 +42,13 @@ def draw(runs, labels, x, ys, path):
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(1, len(ys), figsize=(5.2 * len(ys), 4), squeeze=False, layout='constrained')
     for axis, y in zip(axes[0], ys):
-        for n, (entries, label) in enumerate(zip(runs, labels)):
+        for entries, label in zip(runs, labels):
             xs, values = curve(entries, x, y)
             if not xs:
                 raise ValueError(f'{label} has no {y} by {x}; its {len(entries)} entries have: {", ".join(sorted(set().union(*entries)))}')
-            axis.plot(xs, values, label=label, color=f'C{n}', linewidth=0.8 if y == 'loss' else 1.6)
+            n = list(dict.fromkeys(labels)).index(label)
+            known = label in axis.get_legend_handles_labels()[1]
+            axis.plot(xs, values, label=None if known else label, color=f'C{n}', linewidth=0.8 if y == 'loss' else 1.4)
         axis.set(xlabel=X_LABELS.get(x, x), ylabel='nats per token' if y in Y_LABELS else y, title=Y_LABELS.get(y, y))
         axis.grid(alpha=0.3)
         axis.spines[['top', 'right']].set_visible(False)

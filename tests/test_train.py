@@ -338,7 +338,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(data, args, said):
 @pytest.mark.parametrize('save_interval', [1, 4])
 def test_what_is_not_finite_is_not_saved(data, save_interval):
     run('--max_iters=4')
-    with pytest.raises(ValueError, match='not finite since iteration [5-8], and not saved; lower the learning rate and go on from iteration 4'):
+    with pytest.raises(ValueError, match='not finite since iteration [5-8], and not saved; .* go on from iteration 4'):
         run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0', f'--save_interval={save_interval}')
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
 
