@@ -40,7 +40,10 @@ GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's 
 class AOGPTConfig:
     """Sizes of the network. `n_tokens` is the real vocabulary (0: all of vocab_size); rows above it are padding that has
     probability zero everywhere. `gate_init` is the bias with which the AdaLN gates start (0 in the paper; 1 learns faster
-    in runs of minutes)."""
+    in runs of minutes). `target_position` is how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same
+    one again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation). `rotary` turns queries by the target
+    position and keys by their own; then `learned_positions` can be left out. `gpt2_blocks` has LayerNorm, no norm of queries and keys, and
+    a head tied to the embedding: with target_position='input' that is sigma-GPT."""
     block_size: int = 1024
     vocab_size: int = GPT2_PADDED
     n_layer: int = 12
@@ -51,6 +54,10 @@ class AOGPTConfig:
     bias: bool = True
     n_tokens: int = 0
     gate_init: float = 0.0
+    target_position: str = 'adaln'
+    rotary: bool = False
+    learned_positions: bool = True
+    gpt2_blocks: bool = False
 
     def __post_init__(self):
         for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond'):
@@ -62,6 +69,12 @@ class AOGPTConfig:
             raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout!r}')
         if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
+        if self.target_position not in ('adaln', 'input', 'layer_shared', 'layer'):
+            raise ValueError(f"target_position must be 'adaln', 'input', 'layer_shared' or 'layer', got {self.target_position!r}")
+        if self.rotary and self.n_embd // self.n_head % 2:
+            raise ValueError(f'rotary wants heads of even width, got n_embd={self.n_embd} and n_head={self.n_head}')
+        if not self.learned_positions and not self.rotary:
+            raise ValueError('learned_positions=False wants rotary=True: a slot must know where its token stands')
 
     @property
     def n_real(self):
@@ -79,6 +92,17 @@ def float32_or_better(logits):
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
+def make_norm(config):
+    return nn.LayerNorm(config.n_embd, eps=1e-5, bias=config.bias) if config.gpt2_blocks else RMSNorm(config.n_embd, eps=1e-5)
+
+
+def turn(x, rotation):
+    """x (B, S, H, D) with each pair of its numbers (i, i + D / 2) turned by `rotation`, (cos, sin) of (B, S, 1, D / 2)."""
+    cos, sin = (r.to(x.dtype) for r in rotation)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
 def modulate(x, shift, scale):
     return x * (1 + scale) + shift
 
@@ -89,22 +113,24 @@ def take(x, columns):
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head attention with RMSNorm on every head's queries and keys. `mask` None is causal; only the slots `columns` (B, n), by
-    default all, have queries."""
+    """Multi-head attention with RMSNorm on every head's queries and keys, which are then turned by `rotations`, if any. `mask` None is
+    causal; only the slots `columns` (B, n), by default all, have queries."""
 
     def __init__(self, config):
         super().__init__()
         self.n_head, self.dropout = config.n_head, config.dropout
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.q_norm = RMSNorm(config.n_embd // config.n_head, eps=1e-5)
-        self.k_norm = RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+        self.q_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+        self.k_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
 
-    def forward(self, x, mask=None, store=None, columns=None):
+    def forward(self, x, mask=None, store=None, columns=None, rotations=None):
         B, S, C = x.shape
         q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
         q = take(q, columns)                                                              # (B, n, H, D)
         q, k, n, dtype = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), q.size(1), v.dtype   # autocast may give norms in float32
+        if rotations is not None:
+            q, k = turn(q, [take(r, columns) for r in rotations[0]]), turn(k, rotations[1])
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
         if n == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
@@ -130,19 +156,26 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A GPT block whose norms and residual branches are shifted, scaled and gated by the target position (AdaLN)."""
+    """A GPT block. With a `modulation` (B, S, 6 C), which AdaLN makes of the target positions, its norms and residual branches are shifted,
+    scaled and gated."""
 
     def __init__(self, config):
         super().__init__()
-        self.ln_1 = RMSNorm(config.n_embd, eps=1e-5)
+        self.ln_1 = make_norm(config)
         self.attn = CausalSelfAttention(config)
-        self.ln_2 = RMSNorm(config.n_embd, eps=1e-5)
+        self.ln_2 = make_norm(config)
         self.mlp = MLP(config)
-        self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 6 * config.n_embd))
+        if config.target_position == 'adaln':
+            self.adaLN = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 6 * config.n_embd))
+        if config.target_position == 'layer':
+            self.wtpe = nn.Embedding(config.block_size, config.n_embd)
 
-    def forward(self, x, modulation, mask=None, store=None, columns=None):
+    def forward(self, x, modulation=None, mask=None, store=None, columns=None, rotations=None):
+        if modulation is None:
+            x = take(x, columns) + self.attn(self.ln_1(x), mask, store, columns, rotations)
+            return x + self.mlp(self.ln_2(x))
         shift, scale = modulation.chunk(6, dim=-1)[:2]                                      # each (B, S, C)
-        y = self.attn(modulate(self.ln_1(x), shift, scale), mask, store, columns)
+        y = self.attn(modulate(self.ln_1(x), shift, scale), mask, store, columns, rotations)
         gate_a, shift_m, scale_m, gate_m = take(modulation, columns).chunk(6, dim=-1)[2:]   # each (B, n, C)
         x = take(x, columns) + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
@@ -151,7 +184,7 @@ class Block(nn.Module):
 class FinalLayer(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.ln_f = RMSNorm(config.n_embd, eps=1e-5)
+        self.ln_f = make_norm(config)
         self.adaLN_final = nn.Sequential(nn.SiLU(), nn.Linear(config.n_cond, 2 * config.n_embd))
 
     def forward(self, x, modulation):
@@ -163,15 +196,17 @@ class Head(nn.Linear):
     """Logits over the vocabulary. Its padding, rows from n_tokens, gets -inf, so that it has no probability anywhere."""
 
     def __init__(self, config):
-        super().__init__(config.n_embd, config.vocab_size)
+        super().__init__(config.n_embd, config.vocab_size, bias=not config.gpt2_blocks)
         self.n_real = config.n_real
 
     def forward(self, x):
         return F.linear(x, self.weight, self.real_bias())
 
     def real_bias(self):
-        padding = torch.arange(self.out_features, device=self.bias.device) >= self.n_real
-        return self.bias.masked_fill(padding, -torch.inf) if self.n_real < self.out_features else self.bias
+        if self.n_real == self.out_features:
+            return self.bias
+        bias = self.weight.new_zeros(self.out_features) if self.bias is None else self.bias
+        return bias.masked_fill(torch.arange(self.out_features, device=bias.device) >= self.n_real, -torch.inf)
 
 
 class TokenLoss(torch.autograd.Function):
@@ -193,8 +228,10 @@ class TokenLoss(torch.autograd.Function):
     def backward(ctx, grad):
         x, weight, slope = ctx.saved_tensors
         column, largest = grad.unsqueeze(1), grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
-        grad_bias = slope.T @ (grad / largest).to(x.dtype) * largest   # of equal weights none is rounded
-        return ((slope @ weight) * column).to(x.dtype), slope.T @ (x * column).to(x.dtype), grad_bias.to(x.dtype), None
+        grad_bias = None
+        if ctx.needs_input_grad[2]:
+            grad_bias = (slope.T @ (grad / largest).to(x.dtype) * largest).to(x.dtype)   # of equal weights none is rounded
+        return ((slope @ weight) * column).to(x.dtype), slope.T @ (x * column).to(x.dtype), grad_bias, None
 
 
 def split_rows(vocab_size, *tensors):
@@ -208,7 +245,8 @@ def token_nll(head, x, tokens):
         return F.cross_entropy(float32_or_better(head(x)), tokens, reduction='none')
     if torch.is_grad_enabled() and isinstance(head, Head):
         dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        return TokenLoss.apply(x.to(dtype), head.weight.to(dtype), head.real_bias().to(dtype), tokens)
+        bias = head.real_bias()
+        return TokenLoss.apply(x.to(dtype), head.weight.to(dtype), bias if bias is None else bias.to(dtype), tokens)
     return torch.cat([F.cross_entropy(float32_or_better(head(part)), token, reduction='none')
                       for part, token in zip(*split_rows(head.weight.size(0), x, tokens))])
 
@@ -256,15 +294,22 @@ class AOGPT(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.transformer = nn.ModuleDict(dict(
+        adaLN = config.target_position == 'adaln'
+        parts = dict(
             wte=nn.Embedding(config.vocab_size, config.n_embd),
-            wpe=nn.Embedding(config.block_size + 1, config.n_embd),    # row 0 for [None], row p + 1 for position p
-            wtpe=nn.Embedding(config.block_size, config.n_cond),       # target position
+            wpe=nn.Embedding(config.block_size + 1, config.n_embd) if config.learned_positions else None,   # row 0 for [None], p + 1 for p
+            wtpe=nn.Embedding(config.block_size, config.n_cond if adaLN else config.n_embd) if config.target_position != 'layer' else None,
             wnonee=nn.Embedding(1, config.n_embd),                     # [None]
-            h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
-            final_layer=FinalLayer(config)))
+            h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]))
+        final = {'final_layer': FinalLayer(config)} if adaLN else {'ln_f': make_norm(config)}
+        self.transformer = nn.ModuleDict({name: part for name, part in (parts | final).items() if part is not None})
         self.lm_head = Head(config)
+        self.tie()
         self.reset_parameters()
+
+    def tie(self):
+        if self.config.gpt2_blocks:
+            self.lm_head.weight = self.transformer.wte.weight
 
     @torch.no_grad()
     def reset_parameters(self):
@@ -275,9 +320,10 @@ class AOGPT(nn.Module):
                 nn.init.trunc_normal_(p, std=std, a=-3 * std, b=3 * std)
             elif name.endswith('bias'):
                 nn.init.zeros_(p)
-        for block in self.transformer.h:
-            gates = block.adaLN[1].bias.view(6, -1)
-            gates[2], gates[5] = self.config.gate_init, self.config.gate_init
+        if self.config.target_position == 'adaln':
+            for block in self.transformer.h:
+                gates = block.adaLN[1].bias.view(6, -1)
+                gates[2], gates[5] = self.config.gate_init, self.config.gate_init
 
     def forward(self, idx, order, first=0, n=None):
         """Negative log-likelihood of each visit given the visits before it.
@@ -367,13 +413,14 @@ class AOGPT(nn.Module):
             return self
         model = copy.deepcopy(self, {id(p): p for p in self.parameters()})                   # modules of its own, the same weights
         t = model.transformer
-        for module, name in [(block, 'adaLN') for block in t.h] + [(t.final_layer, 'adaLN_final')]:
-            setattr(module, name, nn.Embedding.from_pretrained(getattr(module, name)(t.wtpe.weight).detach().to(dtype)))
+        if self.config.target_position == 'adaln':
+            for module, name in [(block, 'adaLN') for block in t.h] + [(t.final_layer, 'adaLN_final')]:
+                setattr(module, name, nn.Embedding.from_pretrained(getattr(module, name)(t.wtpe.weight).detach().to(dtype)))
+            del t.wtpe
         for module in list(model.modules()):
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
                     setattr(module, name, FrozenLinear(child, dtype))
-        del t.wtpe
         return model.eval()
 
     def _trunk(self, idx, order, slots, reads, columns=None, mask=None, store=None, inverse=None):
@@ -382,9 +429,12 @@ class AOGPT(nn.Module):
         t = self.transformer
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
         token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
-        x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token) + t.wpe(position + 1)
+        x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token)
+        if self.config.learned_positions:
+            x = x + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
         target = order.gather(1, slots)
+        rotations = [self._rotation(p) for p in (target, position)] if self.config.rotary else None
         for layer, block in enumerate(t.h):
             last = columns if layer == len(t.h) - 1 else None
             if last is not None:
@@ -392,9 +442,28 @@ class AOGPT(nn.Module):
                     mask = (torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)).unsqueeze(1)   # (B, 1, n, keys)
                 else:
                     mask = take(mask[:, 0], last).unsqueeze(1)
-            x = block(x, self._modulation(block.adaLN, target, inverse), mask, store and partial(store, layer), last)
+            x, modulation = self._inject(layer, block, x, target, inverse)
+            x = block(x, modulation, mask, store and partial(store, layer), last, rotations)
+        if self.config.target_position != 'adaln':
+            return t.ln_f(x)
         inverse = inverse if columns is None else None
         return t.final_layer(x, self._modulation(t.final_layer.adaLN_final, take(target, columns), inverse))
+
+    def _inject(self, layer, block, x, target, inverse):
+        """How a block is told the targets (B, S): what goes into it (B, S, C), and its modulation (B, S, 6 C) or None."""
+        kind, t = self.config.target_position, self.transformer
+        if kind == 'adaln':
+            return x, self._modulation(block.adaLN, target, inverse)
+        if kind == 'layer':
+            return x + block.wtpe(target), None
+        return x + t.wtpe(target) if kind == 'layer_shared' or layer == 0 else x, None
+
+    def _rotation(self, position):
+        """(cos, sin), each (B, S, 1, D / 2), of the angles (p + 1) 10000^(-2 i / D) of the positions p (B, S); -1 is [None]."""
+        D, exact = self.config.n_embd // self.config.n_head, self.transformer.wte.weight.dtype == torch.float64
+        frequency = 10000.0 ** (-torch.arange(0, D, 2, device=position.device, dtype=torch.float64 if exact else torch.float32) / D)
+        angle = (position + 1)[..., None, None] * frequency
+        return angle.cos(), angle.sin()
 
     def _modulation(self, adaLN, target, inverse=None):
         """Outputs (B, S, .) of an AdaLN for targets (B, S). With `inverse` (see OrderedRows) it runs once per position, not per slot."""
@@ -538,9 +607,11 @@ def config_from_checkpoint(checkpoint):
     args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)
-    wtpe = [p for name, p in checkpoint['model'].items() if name.endswith('transformer.wtpe.weight')]
-    if wtpe:
-        args.setdefault('n_cond', wtpe[0].size(1))
+    names = {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+    if 'target_position' not in args and 'transformer.ln_f.weight' in names:
+        args |= {'target_position': 'input', 'gpt2_blocks': True}        # sigma-GPT
+    elif 'transformer.wtpe.weight' in names:
+        args.setdefault('n_cond', names['transformer.wtpe.weight'].size(1))
     return AOGPTConfig(**args)
 
 
@@ -563,6 +634,8 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
             if len(state) != len(wanted):
                 raise ValueError(f'the EMA list of the checkpoint must have {len(wanted)} weights, it has {len(state)}')
             state = dict(zip(wanted, state))
+    if model.config.gpt2_blocks:
+        state.pop('lm_head.weight', None)   # it is transformer.wte.weight
     wrong = sorted(wanted.keys() ^ state.keys()) or [name for name, p in state.items() if getattr(p, 'shape', None) != wanted[name]]
     if wrong:
         raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
@@ -571,5 +644,6 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     if broken:
         raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite, the first is {broken[0]}')
     model = model.to_empty(device=device)
-    model.load_state_dict(state)
+    model.tie()   # to_empty has parted them
+    model.load_state_dict(state, strict=False)   # names and shapes were compared above
     return model.eval()

@@ -66,6 +66,10 @@ n_cond = 128                      # width of the target position embedding that 
 dropout = 0.0                     # of embeddings, attention and residual branches
 bias = True                       # in the linear layers of the blocks
 gate_init = 0.0                   # where the biases of the AdaLN gates start: 0 is the paper's, 1 learns faster in a short run
+target_position = 'adaln'         # how a slot is told what to predict: 'adaln', or added at the 'input', 'layer_shared' or 'layer'
+rotary = False                    # turn queries by the target position and keys by their own
+learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
+gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head: with target_position='input' it is sigma-GPT
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
@@ -97,7 +101,8 @@ dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has
 n_threads = 0                     # CPU threads; 0 is torch's choice. 1 for tiny models beside other work: waiting threads spin
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
-SHAPE = ('block_size', 'n_layer', 'n_head', 'n_embd', 'n_cond', 'bias', 'gate_init')   # a checkpoint fixes these
+SHAPE = ('block_size', 'n_layer', 'n_head', 'n_embd', 'n_cond', 'bias', 'gate_init', 'target_position', 'rotary', 'learned_positions',
+         'gpt2_blocks')   # a checkpoint fixes these
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):

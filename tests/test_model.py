@@ -13,6 +13,16 @@ from model import AOGPT, EMA, AOGPTConfig, KVCache, derive_seed, load_checkpoint
 close = dict(rtol=0, atol=1e-10)
 
 
+VARIANTS = [{}, dict(target_position='input'), dict(target_position='layer_shared'), dict(target_position='layer'), dict(rotary=True),
+            dict(rotary=True, learned_positions=False), dict(target_position='input', gpt2_blocks=True, bias=False),
+            dict(target_position='layer', gpt2_blocks=True, rotary=True)]
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda v: '-'.join(f'{k}={x}' for k, x in v.items()) or 'paper')
+def model(request):
+    return make_model(**request.param)
+
+
 def oracle(model, tokens, order, n_known, d):
     """Logits (V,) for visit d of one row, written from the definition of the slot: the slots below min(d, n_known) with their
     true targets, then the slot of d, through plain causal attention."""
@@ -20,32 +30,57 @@ def oracle(model, tokens, order, n_known, d):
     read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
     target = [order[s] for s in range(min(d, n_known))] + [order[d]]
     t = 'transformer.'
-    x = torch.stack([w[t + 'wnonee.weight'][0] + w[t + 'wpe.weight'][0] if p is None else
-                     w[t + 'wte.weight'][tokens[p]] + w[t + 'wpe.weight'][p + 1] for p in read])
+    x = torch.stack([w[t + 'wnonee.weight'][0] if p is None else w[t + 'wte.weight'][tokens[p]] for p in read])
+    if c.learned_positions:
+        x = x + w[t + 'wpe.weight'][[0 if p is None else p + 1 for p in read]]
 
-    def norm(x, weight):
-        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+    def norm(x, name):
+        if f'{name}.weight' not in w:
+            return x
+        if c.gpt2_blocks:
+            x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt() * w[f'{name}.weight']
+            return x + w.get(f'{name}.bias', 0)
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w[f'{name}.weight']
 
     def linear(x, name):
-        return x @ w[name + '.weight'].T + w[name + '.bias']
-    e = w[t + 'wtpe.weight'][target]
-    cond = e * torch.sigmoid(e)
+        return x @ w[name + '.weight'].T + w.get(name + '.bias', 0)
+
+    def turned(x, places):   # as complex numbers
+        if not c.rotary:
+            return x
+        half = x.size(-1) // 2
+        angle = torch.tensor(places, dtype=torch.float64)[:, None] / 10000 ** (torch.arange(half, dtype=torch.float64) / half)
+        z = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([z.real, z.imag], -1)
+    zero, one = torch.zeros(len(x), c.n_embd, dtype=x.dtype), torch.ones(len(x), c.n_embd, dtype=x.dtype)
+    if c.target_position == 'adaln':
+        e = w[t + 'wtpe.weight'][target]
+        cond = e * torch.sigmoid(e)
+    elif c.target_position == 'input':
+        x = x + w[t + 'wtpe.weight'][target]
     for i in range(c.n_layer):
         h = f'{t}h.{i}.'
-        shift, scale, gate, shift2, scale2, gate2 = linear(cond, h + 'adaLN.1').split(c.n_embd, -1)
-        q, k, v = linear(norm(x, w[h + 'ln_1.weight']) * (1 + scale) + shift, h + 'attn.c_attn').split(c.n_embd, -1)
+        if c.target_position in ('layer', 'layer_shared'):
+            x = x + w[(h if c.target_position == 'layer' else t) + 'wtpe.weight'][target]
+        shift, scale, gate, shift2, scale2, gate2 = (
+            linear(cond, h + 'adaLN.1').split(c.n_embd, -1) if c.target_position == 'adaln' else (zero, zero, one) * 2)
+        q, k, v = linear(norm(x, h + 'ln_1') * (1 + scale) + shift, h + 'attn.c_attn').split(c.n_embd, -1)
         heads = []
         for a in range(c.n_head):
             D = c.n_embd // c.n_head
             s = slice(a * D, (a + 1) * D)
-            score = norm(q[:, s], w[h + 'attn.q_norm.weight']) @ norm(k[:, s], w[h + 'attn.k_norm.weight']).T / D ** 0.5
+            q_a = turned(norm(q[:, s], h + 'attn.q_norm'), [p + 1 for p in target])
+            k_a = turned(norm(k[:, s], h + 'attn.k_norm'), [0 if p is None else p + 1 for p in read])
+            score = q_a @ k_a.T / D ** 0.5
             score = score.masked_fill(torch.ones_like(score).triu(1).bool(), -math.inf)
             heads.append(score.softmax(-1) @ v[:, s])
         x = x + gate * linear(torch.cat(heads, -1), h + 'attn.c_proj')
-        y = linear(norm(x, w[h + 'ln_2.weight']) * (1 + scale2) + shift2, h + 'mlp.c_fc')
+        y = linear(norm(x, h + 'ln_2') * (1 + scale2) + shift2, h + 'mlp.c_fc')
         x = x + gate2 * linear(y * 0.5 * (1 + torch.erf(y / 2 ** 0.5)), h + 'mlp.c_proj')
-    shift, scale = linear(cond, t + 'final_layer.adaLN_final.1').split(c.n_embd, -1)
-    return linear(norm(x, w[t + 'final_layer.ln_f.weight']) * (1 + scale) + shift, 'lm_head')[-1]
+    if c.target_position == 'adaln':
+        shift, scale = linear(cond, t + 'final_layer.adaLN_final.1').split(c.n_embd, -1)
+        return linear(norm(x, t + 'final_layer.ln_f') * (1 + scale) + shift, 'lm_head')[-1]
+    return linear(norm(x, t + 'ln_f'), 'lm_head')[-1]
 
 
 # ---- the forward pass
@@ -137,9 +172,9 @@ def plain_gradients(model, idx, order, weights, monkeypatch):
         return gradients(model, (nll * weights).sum())
 
 
-@pytest.mark.parametrize('rows_at_a_time', [1, 7, 100])
-def test_gradients_of_the_loss_are_those_of_the_plain_one(batch, monkeypatch, rows_at_a_time):
-    model, (idx, order) = make_model(vocab_size=16, n_tokens=11).requires_grad_(True), batch
+@pytest.mark.parametrize('rows_at_a_time, variant', [(1, 0), (7, 0), (100, 0), (7, 2), (7, 6)])
+def test_gradients_of_the_loss_are_those_of_the_plain_one(batch, monkeypatch, rows_at_a_time, variant):
+    model, (idx, order) = make_model(vocab_size=16, n_tokens=11, **VARIANTS[variant]).requires_grad_(True), batch
     weights = torch.rand(idx.shape, dtype=torch.float64)
     monkeypatch.setattr('model.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors])
     for T in (9, 4):   # a whole order looks AdaLN up by position, a prefix does not
@@ -308,7 +343,7 @@ def test_ema_in_closed_form():
     assert ema.n_updates == 20
 
 
-@pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024'])
+@pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
 @pytest.mark.parametrize('weights', ['raw', 'ema'])
 @pytest.mark.parametrize('prefix', ['', '_orig_mod.'])
 def test_published_format(name, weights, prefix):
@@ -330,8 +365,9 @@ def load_reference(name):
     return torch.load(os.path.join(ROOT, 'tests', 'reference', f'{name}.expected.pt'), weights_only=True)
 
 
-def test_our_file_gives_the_model_back(tmp_path):
-    model = make_model(gate_init=1.0, n_cond=24, n_tokens=7)
+@pytest.mark.parametrize('config', [dict(gate_init=1.0, n_cond=24, n_tokens=7), *VARIANTS[1:]])
+def test_our_file_gives_the_model_back(tmp_path, config):
+    model = make_model(**config)
     ema = EMA(model, 0.9)
     for p in model.parameters():
         p.mul_(1.1)
@@ -390,8 +426,8 @@ def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
     with pytest.raises(ValueError, match=said):
         model_from_checkpoint(load_checkpoint(tmp_path / 'c.pt') | change)
     nan = load_checkpoint(tmp_path / 'c.pt')
-    nan['model']['lm_head.bias'][3] = math.nan
-    with pytest.raises(ValueError, match='diverged.*lm_head.bias'):
+    nan['model']['transformer.wnonee.weight'][0, 3] = math.nan
+    with pytest.raises(ValueError, match='diverged.*wnonee'):
         model_from_checkpoint(nan, 'raw')
     wider = load_checkpoint(tmp_path / 'c.pt')
     wider['model_args']['n_embd'] = 32
@@ -404,8 +440,9 @@ def test_seeds_are_a_function_of_their_names():
     assert len(seeds) == 400 and derive_seed(1, 2) == derive_seed(1, 2) and all(0 <= s < 2 ** 63 for s in seeds)
 
 
-def test_frozen_answers_as_the_model():
-    config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32)
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_frozen_answers_as_the_model(variant):
+    config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32, **variant)
     g = torch.Generator().manual_seed(0)
     idx, order = torch.randint(27, (3, 9), generator=g), sample_order(3, 9, generator=g)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.3)):

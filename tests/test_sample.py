@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, make_model
-from test_model import load_reference
+from test_model import VARIANTS, load_reference
 
 from data.prepare import Bytes
 from data.prompts import parse_prompt
@@ -350,6 +350,17 @@ def test_binomial_numbers():
     for k, share in enumerate((0.25, 0.5, 0.75)):
         assert abs(counts[:, k].mean() - 10 * share) < 5 * (10 * share * (1 - share) / 4000) ** 0.5
         assert abs(counts[:, k].var() - 10 * share * (1 - share)) < 0.25
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('policy', ['given', 'margin'])
+def test_every_network_writes_the_same_cached_and_uncached(variant, policy):
+    model, order = make_model(**variant), sample_order(3, 9, generator=torch.Generator().manual_seed(0))
+    known = torch.tensor([0, 3, 5])
+    a, b = (generate(model, torch.ones_like(order), order, known, 4, policy=policy, use_cache=cached, seeds=range(3), return_trace=True)
+            for cached in (True, False))
+    assert torch.equal(a[0], b[0]) and torch.equal(a[1]['order'], b[1]['order'])
+    torch.testing.assert_close(a[1]['logprob'], b[1]['logprob'], rtol=0, atol=1e-10)
 
 
 def test_noise_moves_the_order_by_its_scale():

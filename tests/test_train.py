@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
 from configurator import configure, one_line_errors
-from model import EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint
+from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint
 from run_folder import numbered
 from train import get_lr, load_data, make_optimizers, resolve_compile
 
@@ -88,6 +88,19 @@ def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
         hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
         assert (kind is torch.optim.Muon) == (hidden and optimizer == 'muon'), name
         assert group['lr_ratio'] == (20 if kind is torch.optim.Muon else 1)
+
+
+@pytest.mark.parametrize('path', sorted(glob.glob(f'{ROOT}/config/*.py')))
+def test_every_config_is_a_run(path):
+    config = configure(vars(train), [path])
+    train.check_options(config, 1)
+    with torch.device('meta'):
+        model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in train.SHAPE}))
+    known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}   # millions; GPT-2's are 124.44, wtpe 0.79 more
+    millions = known.get(os.path.basename(path).removesuffix('.py'))
+    assert millions is None or abs(model.n_parameters() / 1e6 - millions) < 0.15
+    if 'ao_gpt' in path and 'muon' not in path or 'sigma' in path:
+        assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 524288
 
 
 def test_compile_is_for_long_runs(monkeypatch):
@@ -164,6 +177,17 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer
     assert e.value.code == 1 and load_checkpoint('out/ckpt.pt')['iter_num'] == iteration
     resume()
     assert_same_runs('whole', 'out')
+
+
+@pytest.mark.parametrize('variant', [['--target_position=layer', '--rotary=True', '--learned_positions=False'],
+                                     ['--target_position=input', '--gpt2_blocks=True'], ['--target_position=layer_shared']])
+def test_every_network_is_trained_saved_and_resumed(data, variant):
+    run(*variant, '--max_iters=6', '--out_dir=whole')
+    run(*variant, '--max_iters=4', '--lr_decay_iters=6')
+    resume('--max_iters=6')
+    assert_same_runs('whole', 'out')
+    with pytest.raises(ValueError, match='rotary=.* contradicts'):
+        run('--init_from=resume', f'--rotary={"--rotary=True" not in variant}')
 
 
 def test_older_checkpoints_are_kept_and_one_is_offered(data):

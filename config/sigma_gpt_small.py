@@ -1,0 +1,25 @@
+"""
+sigma-GPT small, the baseline of the paper: GPT-2's blocks, the target position added at the input, a tied head.
+
+    python data/prepare.py openwebtext
+    torchrun --standalone --nproc_per_node=8 train.py config/sigma_gpt_small.py
+
+Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size: LAMBADA 68.61, WikiText2 57.66.
+Weights start from a normal distribution cut at 3 standard deviations, as everywhere here. What 1, 8 and 16 GPUs need: see ao_gpt_small.py.
+"""
+out_dir = 'out/sigma_gpt_small'
+dataset = 'openwebtext'
+block_size = 1024
+n_layer = 12
+n_head = 12
+n_embd = 768
+target_position = 'input'
+gpt2_blocks = True
+batch_size = 16
+gradient_accumulation_steps = 32    # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
+max_iters = 1000000                 # where the released checkpoint stands
+learning_rate = 6e-4
+min_lr = 6e-5
+warmup_iters = 2000
+weight_decay = 0.05
+eval_iters = 20
