@@ -32,7 +32,7 @@ from configurator import check_out, configure, end_processes, first_process_firs
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
 from data.prepare import DATA_SETS, TextFile, replace_file
-from model import config_from_checkpoint, derive_seed, model_from_checkpoint, sample_order
+from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -64,21 +64,46 @@ PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the 
 # nats of blocks
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None):
-    """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N)."""
+def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None):
+    """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N).
+
+    An encoder needs N passes for that. With n_known (n,), uniform from 0 to N - 1, it gives an unbiased estimate of the mean over orders in
+    one, see AOGPT.forward."""
     device, sums = model.lm_head.weight.device, []
-    for idx, order in zip(blocks.split(batch_size), orders.split(batch_size)):
+    for rows in torch.arange(len(blocks)).split(batch_size):
+        idx, order = blocks[rows].to(device), orders[rows].to(device)
         with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
-            sums.append(model(idx.to(device), order.to(device)).double().sum(-1))
+            if model.config.causal:
+                nll = model(idx, order)
+            elif n_known is not None:
+                nll = model(idx, order, n_known[rows].to(device))
+            else:
+                nll = one_by_one(model, idx, order)
+        sums.append(nll.double().sum(-1))
         if bar is not None:
             bar.update(idx.numel())
     return torch.cat(sums).cpu() if sums else torch.zeros(0, dtype=torch.float64)
+
+
+def one_by_one(model, idx, order):
+    """nll (B, N) of every visit given those before it, by a pass for each: what a decoder's forward gives at once."""
+    tokens = idx.gather(1, order)
+    return torch.stack([F.cross_entropy(float32_or_better(model.predict(idx, order, d, 1)[:, 0]), tokens[:, d], reduction='none')
+                        for d in range(order.size(1))], 1)
 
 
 def draw_orders(numbers, block_size, n_orders=1, seed=0):
     """(len(numbers), K, N) uniform random orders of the blocks of these numbers: a function of (seed, number)."""
     generators = [torch.Generator().manual_seed(derive_seed(seed, int(b))) for b in numbers]
     return torch.stack([sample_order(n_orders, block_size, generator=generator) for generator in generators])
+
+
+def draw_known(numbers, block_size, n_orders=1, seed=0):
+    """(len(numbers), K) numbers of known visits, each uniform from 0 to N - 1, the K of a block one from each of K equal parts of that
+    range: a function of (seed, number)."""
+    generators = [torch.Generator().manual_seed(derive_seed(seed, int(b), 'known')) for b in numbers]
+    u = torch.stack([torch.rand(n_orders, dtype=torch.float64, generator=generator) for generator in generators])
+    return ((torch.arange(n_orders) + u) / n_orders * block_size).long()
 
 
 def ensemble_nll(logprobs):
@@ -104,7 +129,7 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     shuffles[:, 0] = torch.arange(i)
     prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles.to(order.device))        # (B, K, i)
     orders = torch.cat([prefix, order[:, None, i:i + 1].expand(B, K, 1)], dim=2).flatten(0, 1)
-    return -model(idx.repeat_interleave(K, 0), orders, i, 1).view(B, K)
+    return -model(idx.repeat_interleave(K, 0), orders, first=i, n=1).view(B, K)
 
 
 def shuffled_contexts(order, groups, width, n_contexts, seed):
@@ -150,7 +175,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
     for batch in batches_of(contexts, n_tokens):
         orders = torch.cat([F.pad(part, (0, batch[-1][1].size(1) - part.size(1))) for _, part in batch]).to(device)   # (rows, T)
         first = torch.tensor([groups[fresh[number]] * width for number, part in batch for _ in range(len(part))])
-        nlls.append((batch, model(idx.to(device).expand(len(orders), N), orders, first.to(device), width)))
+        nlls.append((batch, model(idx.to(device).expand(len(orders), N), orders, first=first.to(device), n=width)))
         if bar is not None:
             bar.update(sum(part.numel() for _, part in batch))
     for batch, nll in nlls:   # here, so that no batch waits for the one before it
@@ -192,7 +217,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     orders = [torch.cat([b.sort().values, a.sort().values])]
     if n_orders:
         orders = [torch.cat([p[torch.randperm(len(p), generator=generator)] for p in (b, a)]) for _ in range(n_orders)]
-    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), len(b), len(a)).sum(-1) for order in orders], -1)
+    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), first=len(b), n=len(a)).sum(-1) for order in orders], -1)
     return -ensemble_nll(-nats)
 
 
@@ -356,7 +381,9 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal):
 
     def orders(numbers):
         drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
-        return block_nll(model, blocks[numbers].repeat_interleave(c.n_orders, 0), drawn, c.batch_size, bar=bar).view(len(numbers), -1)
+        known = None if model.config.causal or 'iw' in kinds else draw_known(numbers, N, c.n_orders, c.seed).flatten()
+        repeated = blocks[numbers].repeat_interleave(c.n_orders, 0)
+        return block_nll(model, repeated, drawn, c.batch_size, bar=bar, n_known=known).view(len(numbers), -1)
 
     def ensemble(numbers):
         totals = []
@@ -466,9 +493,12 @@ def main(config):
     with first_process_first():   # all sets before the model: a missing one costs nothing
         sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
     model = model_from_checkpoint(checkpoint, config.weights, device)
+    if not model.config.causal and {'ensemble', 'accuracy'} & set(kinds):
+        raise ValueError("ensemble and accuracy are a decoder's: what an encoder says does not depend on the order of the context")
     path, evaluation = '', {}
     if config.out:
         asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
+        asked |= {} if model.config.causal else {'one_by_one': 'iw' in kinds}
         path, evaluation = f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked}
     journal = Journal(path, evaluation)
     if world_size > 1:

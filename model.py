@@ -43,7 +43,8 @@ class AOGPTConfig:
     in runs of minutes). `target_position` is how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same
     one again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation). `rotary` turns queries by the target
     position and keys by their own; then `learned_positions` can be left out. `gpt2_blocks` has LayerNorm, no norm of queries and keys, and
-    a head tied to the embedding: with target_position='input' that is sigma-GPT."""
+    a head tied to the embedding: with target_position='input' that is sigma-GPT. `causal=False` is the encoder-only masked diffusion model:
+    every slot sees every slot, and one that is not known reads [None] where it stands."""
     block_size: int = 1024
     vocab_size: int = GPT2_PADDED
     n_layer: int = 12
@@ -58,6 +59,7 @@ class AOGPTConfig:
     rotary: bool = False
     learned_positions: bool = True
     gpt2_blocks: bool = False
+    causal: bool = True
 
     def __post_init__(self):
         for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond'):
@@ -112,13 +114,13 @@ def take(x, columns):
     return x if columns is None else x[torch.arange(len(x), device=x.device).unsqueeze(1), columns]
 
 
-class CausalSelfAttention(nn.Module):
+class SelfAttention(nn.Module):
     """Multi-head attention with RMSNorm on every head's queries and keys, which are then turned by `rotations`, if any. `mask` None is
-    causal; only the slots `columns` (B, n), by default all, have queries."""
+    causal, in an encoder full; only the slots `columns` (B, n), by default all, have queries."""
 
     def __init__(self, config):
         super().__init__()
-        self.n_head, self.dropout = config.n_head, config.dropout
+        self.n_head, self.dropout, self.causal = config.n_head, config.dropout, config.causal
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.q_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
@@ -139,7 +141,7 @@ class CausalSelfAttention(nn.Module):
             q = q.float()                         # ... and for few slots and their gradients four times as long in bfloat16
         with torch.autocast(x.device.type, enabled=False):
             y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
-                                               attn_mask=mask, is_causal=mask is None,
+                                               attn_mask=mask, is_causal=mask is None and self.causal,
                                                dropout_p=self.dropout if self.training else 0.0)   # (B, H, n, D)
         return F.dropout(self.c_proj(y[:, :, :n].transpose(1, 2).reshape(B, n, C).to(dtype)), self.dropout, self.training)
 
@@ -162,7 +164,7 @@ class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.ln_1 = make_norm(config)
-        self.attn = CausalSelfAttention(config)
+        self.attn = SelfAttention(config)
         self.ln_2 = make_norm(config)
         self.mlp = MLP(config)
         if config.target_position == 'adaln':
@@ -289,7 +291,7 @@ class FrozenLinear(nn.Module):
 
 
 class AOGPT(nn.Module):
-    """The any-order decoder. Parameter names and their order are those of the published checkpoints."""
+    """The any-order decoder, or with causal=False its encoder twin. Parameter names and order are those of the published checkpoints."""
 
     def __init__(self, config):
         super().__init__()
@@ -325,18 +327,24 @@ class AOGPT(nn.Module):
                 gates = block.adaLN[1].bias.view(6, -1)
                 gates[2], gates[5] = self.config.gate_init, self.config.gate_init
 
-    def forward(self, idx, order, first=0, n=None):
+    def forward(self, idx, order, n_known=None, first=0, n=None):
         """Negative log-likelihood of each visit given the visits before it.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
 
         idx    (B, N') int tokens in natural order, N' at most block_size
         order  (B, T) int positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
+        n_known    (B,), of an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the others
+                   T / (T - n_known) times their nll, so that for a uniform n_known the row's sum is an unbiased bound in nats (AO, L_MDM)
         first, n   only the n visits from `first` (int or (B,)) on, by default all: the others have no head and no last layer
         returns nll (B, n) float32 (float64 in a float64 model) in nats; column d belongs to position order[:, first + d]; columns
                 past the row's end are undefined
         """
         B, T = self._check(idx, order)
+        if not self.config.causal:
+            return self._masked_nll(idx, order, n_known)
+        if n_known is not None:
+            raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
         columns = None
         if n is not None:
             starts = torch.as_tensor(first)
@@ -350,15 +358,37 @@ class AOGPT(nn.Module):
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         return token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
 
+    def _masked_nll(self, idx, order, n_known):
+        T = order.size(1)
+        if n_known is None:
+            raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}')
+        if n_known.device.type == 'cpu' and not torch.compiler.is_compiling() and not 0 <= n_known.min() <= n_known.max() < T:
+            raise ValueError(f'n_known must be 0 to {T - 1}, got {n_known.tolist()[:8]}')
+        known = n_known.to(idx.device).unsqueeze(1)                                         # (B, 1)
+        x, tokens = self._read_known(idx, order, known), idx.gather(1, order)
+        nll = token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
+        return torch.where(torch.arange(T, device=idx.device) < known, 0, nll * T / (T - known))
+
+    def _read_known(self, idx, order, known, columns=None):
+        """The encoder's slots: one for every visit in `order` (B, T), which reads its own token where it is below known (B, 1)."""
+        slots = torch.arange(order.size(1), device=idx.device).expand(order.shape)
+        return self._trunk(idx, order, slots, torch.where(slots < known, slots, -1), columns, inverse=self._inverse(order, slots))
+
     def logits(self, idx, order, columns=None):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""
+        if not self.config.causal:
+            raise ValueError('an encoder needs a pass for every visit: use predict')
         return self.lm_head(self._read_all(idx, order, columns))
 
     def _read_all(self, idx, order, columns):
         slots = torch.arange(order.size(1), device=idx.device).expand(order.shape)
-        whole = torch.is_grad_enabled() and order.size(1) == self.config.block_size
-        inverse = torch.zeros_like(order).scatter_(1, order, slots) if whole else None
-        return self._trunk(idx, order, slots, slots - 1, columns, inverse=inverse)          # n_known = T - 1
+        return self._trunk(idx, order, slots, slots - 1, columns, inverse=self._inverse(order, slots))   # n_known = T - 1
+
+    def _inverse(self, order, slots):
+        """The inverse permutations of whole orders, for OrderedRows, where gradients will follow."""
+        if torch.is_grad_enabled() and order.size(1) == self.config.block_size:
+            return torch.zeros_like(order).scatter_(1, order, slots)
+        return None
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -377,6 +407,12 @@ class AOGPT(nn.Module):
         if int(known.min()) < 0 or int(known.max()) > T or n < 1:
             raise ValueError(f'n_known must be 0 to {T} (the visits in order) with a target left, '
                              f'got n_known={known.tolist()} and n_targets={n_targets}')
+        if not self.config.causal:
+            if cache is not None:
+                raise ValueError('an encoder has no cache: every slot depends on which are known')
+            known = known.to(idx.device).unsqueeze(1)                       # (B, 1)
+            columns = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1)         # (B, n)
+            return self.lm_head(self._read_known(idx, order, known, columns))
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and cache is None
@@ -403,6 +439,8 @@ class AOGPT(nn.Module):
         if not 1 <= order.size(1) <= idx.size(1) <= self.config.block_size:
             raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
                              f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
+        if not self.config.causal and order.size(1) < idx.size(1):
+            raise ValueError(f'an encoder wants whole orders, got T={order.size(1)} visits of N={idx.size(1)} tokens')
         return order.shape
 
     def frozen(self, dtype):
@@ -425,22 +463,23 @@ class AOGPT(nn.Module):
 
     def _trunk(self, idx, order, slots, reads, columns=None, mask=None, store=None, inverse=None):
         """What the head reads (B, n, C), of the `columns` (B, n; None: all) of `slots` (B, S), each of which reads visit `reads` (B, S; -1
-        is [None]) and sees by `mask` (B, 1, S, keys; None: causally). The last block leaves out attention and MLP of all other slots."""
-        t = self.transformer
+        is [None]) and sees by `mask` (B, 1, S, keys; None: causally, in an encoder all). The last block leaves out attention and MLP of all
+        other slots. A slot stands where its token is, in an encoder at its target."""
+        t, target = self.transformer, order.gather(1, slots)                                # (B, S)
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
         token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
         x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token)
+        position = position if self.config.causal else target
         if self.config.learned_positions:
             x = x + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
-        target = order.gather(1, slots)
         rotations = [self._rotation(p) for p in (target, position)] if self.config.rotary else None
         for layer, block in enumerate(t.h):
             last = columns if layer == len(t.h) - 1 else None
             if last is not None:
-                if mask is None:   # by column, not by slot: a short row repeats its last slot
+                if mask is None and self.config.causal:   # by column, not by slot: a short row repeats its last slot
                     mask = (torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)).unsqueeze(1)   # (B, 1, n, keys)
-                else:
+                elif mask is not None:
                     mask = take(mask[:, 0], last).unsqueeze(1)
             x, modulation = self._inject(layer, block, x, target, inverse)
             x = block(x, modulation, mask, store and partial(store, layer), last, rotations)

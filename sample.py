@@ -220,12 +220,15 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     if int(known.min()) < 0 or (known > stop).any() or int(stop.max()) > N or seeds is not None and len(seeds) != B:
         raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got n_known={known.tolist()[:8]}, '
                          f'n_visits={stop.tolist()[:8]}, {B if seeds is None else len(seeds)} seeds')
+    if not model.config.causal and (stop < N).any():
+        raise ValueError(f'an encoder sees every position: its rows must be of one length, got n_visits={stop.tolist()[:8]} of {N}')
     if seeds is None:
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = inference_dtype(model)
-    cache, network = (KVCache(model.config, B, device, dtype), model.frozen(dtype)) if use_cache else (None, model)
+    cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
+    network = model.frozen(dtype) if use_cache else model
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     bucket = known // 32

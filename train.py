@@ -35,7 +35,7 @@ from configurator import (
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer
-from eval_ppl import block_nll, draw_orders, format_table, summarize, unigram_row
+from eval_ppl import block_nll, draw_known, draw_orders, format_table, summarize, unigram_row
 from model import (
     AOGPT,
     EMA,
@@ -69,6 +69,7 @@ gate_init = 0.0                   # where the biases of the AdaLN gates start: 0
 target_position = 'adaln'         # how a slot is told what to predict: 'adaln', or added at the 'input', 'layer_shared' or 'layer'
 rotary = False                    # turn queries by the target position and keys by their own
 learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
+causal = True                     # False is the encoder-only masked diffusion model: full attention, no cache
 gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head: with target_position='input' it is sigma-GPT
 # batch
 batch_size = 16                   # sequences of a micro-batch
@@ -102,7 +103,7 @@ n_threads = 0                     # CPU threads; 0 is torch's choice. 1 for tiny
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
 SHAPE = ('block_size', 'n_layer', 'n_head', 'n_embd', 'n_cond', 'bias', 'gate_init', 'target_position', 'rotary', 'learned_positions',
-         'gpt2_blocks')   # a checkpoint fixes these
+         'gpt2_blocks', 'causal')   # a checkpoint fixes these
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
@@ -274,10 +275,11 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
         idx = random_blocks(tokens, config.batch_size, config.block_size)
         idx = idx.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else idx
         order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device)
+        known = () if config.causal else (torch.randint(config.block_size, (config.batch_size,), device=device),)
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
             with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype == 'bfloat16'):
-                micro_loss = run_model(idx, order).mean() / len(micros)
+                micro_loss = run_model(idx, order, *known).mean() / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
@@ -291,12 +293,14 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
 
 
 def validate(model, blocks, batch_size, dtype, rank, world_size):
-    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under their fixed random order and left to right."""
-    result = {}
-    for kind in ('any', 'l2r'):
-        orders = draw_orders(range(len(blocks)), blocks.size(1))[:, 0] if kind == 'any' else sample_order(*blocks.shape, 'l2r')
-        nats = torch.zeros(len(blocks), dtype=torch.float64)
-        nats[rank::world_size] = block_nll(model, blocks[rank::world_size], orders[rank::world_size], batch_size, dtype)
+    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under their fixed random order and left to right. Of an encoder only
+    'any', with a fixed number of known visits; left to right would need a pass for every token."""
+    (n, N), result = blocks.shape, {}
+    mine = slice(rank, None, world_size)
+    for kind in ('any', 'l2r') if model.config.causal else ('any',):
+        orders = draw_orders(range(n), N)[:, 0] if kind == 'any' else sample_order(n, N, 'l2r')
+        nats = torch.zeros(n, dtype=torch.float64)
+        nats[mine] = block_nll(model, blocks[mine], orders[mine], batch_size, dtype, n_known=draw_known(range(n), N)[mine, 0])
         if world_size > 1:
             nats = nats.to(model.lm_head.weight.device)
             dist.all_reduce(nats)
@@ -416,7 +420,8 @@ def main(config):
 def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):
     """What the run gave: a table, a sample in random order and one left to right, and the commands to go on with."""
     n_bytes = int(tokenizer.n_bytes[val_blocks].sum())
-    rows = [summarize(name, val[kind], val_blocks, n_bytes) for kind, name in (('any', 'any order (bound)'), ('l2r', 'left to right'))]
+    names = {'any': 'any order (bound)', 'l2r': 'left to right'}
+    rows = [summarize(names[kind], nats, val_blocks, n_bytes) for kind, nats in val.items()]
     print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram])}')
     for seed, (kind, title) in enumerate((('random', 'in random order'), ('l2r', 'left to right')), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)

@@ -16,12 +16,14 @@ from eval_ppl import (
     block_nll,
     conditional_logprob,
     context_logprobs,
+    draw_known,
     draw_orders,
     ensemble_block_nll,
     ensemble_nll,
     ensemble_totals,
     last_word_hits,
     last_words,
+    one_by_one,
     powers_of_two,
     run_pass,
     sample_groups,
@@ -52,6 +54,21 @@ def test_contexts_are_shuffles_of_the_prefix(batch):
         assert distance.min(1).values.max() < 1e-10 and len(distance.argmin(1).unique()) == 6
     with pytest.raises(ValueError, match='visit i'):
         context_logprobs(model, idx, order, 9, 2)
+
+
+def test_the_encoder_is_scored_by_a_pass_for_each_visit_or_by_a_draw(batch):
+    """One by one is what a decoder's forward gives; the draws of orders and numbers of known visits agree with the mean over all orders."""
+    idx, order = batch
+    torch.testing.assert_close(one_by_one(make_model(), idx, order), make_model()(idx, order), rtol=0, atol=1e-10)
+    encoder, idx = make_model(causal=False, block_size=4), idx[:, :4]
+    orders = torch.tensor(list(itertools.permutations(range(4))))
+    exact = torch.stack([block_nll(encoder, row.expand(24, 4), orders, 7).mean() for row in idx])
+    K = 400
+    drawn, known = draw_orders(range(5), 4, K, 3).flatten(0, 1), draw_known(range(5), 4, K, 3)
+    assert torch.equal(known, draw_known(range(5), 4, K, 3)) and [int((known == k).sum()) for k in range(4)] == [500] * 4
+    nats = block_nll(encoder, idx.repeat_interleave(K, 0), drawn, 64, n_known=known.flatten()).view(5, K)
+    z = (nats.mean(1) - exact) / (nats.std(1) / K ** 0.5)
+    assert z.abs().max() < 3.5 and nats.std(1).min() > 0.1
 
 
 def test_ensemble_averages_probabilities():

@@ -1,4 +1,5 @@
 """The equalities that everything else stands on, in float64 against a slow oracle that shares no code with the model."""
+import itertools
 import math
 import os
 import random
@@ -27,12 +28,17 @@ def oracle(model, tokens, order, n_known, d):
     """Logits (V,) for visit d of one row, written from the definition of the slot: the slots below min(d, n_known) with their
     true targets, then the slot of d, through plain causal attention."""
     w, c = model.state_dict(), model.config
-    read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
-    target = [order[s] for s in range(min(d, n_known))] + [order[d]]
+    if c.causal:
+        read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
+        target = [order[s] for s in range(min(d, n_known))] + [order[d]]
+        stand = [0 if p is None else p + 1 for p in read]
+    else:                                  # every slot where it stands, the one of visit d last
+        target = [p for p in order if p != order[d]] + [order[d]]
+        read, stand = [p if p in order[:n_known] else None for p in target], [p + 1 for p in target]
     t = 'transformer.'
     x = torch.stack([w[t + 'wnonee.weight'][0] if p is None else w[t + 'wte.weight'][tokens[p]] for p in read])
     if c.learned_positions:
-        x = x + w[t + 'wpe.weight'][[0 if p is None else p + 1 for p in read]]
+        x = x + w[t + 'wpe.weight'][stand]
 
     def norm(x, name):
         if f'{name}.weight' not in w:
@@ -70,9 +76,10 @@ def oracle(model, tokens, order, n_known, d):
             D = c.n_embd // c.n_head
             s = slice(a * D, (a + 1) * D)
             q_a = turned(norm(q[:, s], h + 'attn.q_norm'), [p + 1 for p in target])
-            k_a = turned(norm(k[:, s], h + 'attn.k_norm'), [0 if p is None else p + 1 for p in read])
+            k_a = turned(norm(k[:, s], h + 'attn.k_norm'), stand)
             score = q_a @ k_a.T / D ** 0.5
-            score = score.masked_fill(torch.ones_like(score).triu(1).bool(), -math.inf)
+            if c.causal:
+                score = score.masked_fill(torch.ones_like(score).triu(1).bool(), -math.inf)
             heads.append(score.softmax(-1) @ v[:, s])
         x = x + gate * linear(torch.cat(heads, -1), h + 'attn.c_proj')
         y = linear(norm(x, h + 'ln_2') * (1 + scale2) + shift2, h + 'mlp.c_fc')
@@ -155,6 +162,59 @@ def test_causal_decoder_depends_on_the_order_of_its_context(model, batch):
     assert (model.predict(idx, order, 4) - model.predict(idx, swapped, 4)).abs().max() > 1e-3
 
 
+# ---- the encoder
+
+@pytest.fixture(params=VARIANTS, ids=lambda v: '-'.join(f'{k}={x}' for k, x in v.items()) or 'paper')
+def encoder(request):
+    return make_model(causal=False, **request.param)
+
+
+def test_the_encoder_is_the_definition(encoder, batch):
+    idx, order = batch
+    known = torch.tensor([0, 3, 8, 5, 1])
+    nll, logits = encoder(idx, order, known), encoder.predict(idx, order, known)
+    for r, k in enumerate(known.tolist()):
+        assert (nll[r, :k] == 0).all()
+        for d in range(k, 9):
+            expected = oracle(encoder, idx[r].tolist(), order[r].tolist(), k, d)
+            torch.testing.assert_close(logits[r, d - k], expected, **close)
+            torch.testing.assert_close(nll[r, d], -expected.log_softmax(-1)[idx[r, order[r, d]]] * 9 / (9 - k), **close)
+
+
+def test_the_encoder_does_not_depend_on_the_order_of_what_is_known_nor_on_what_is_not(encoder, batch):
+    idx, order = batch
+    shuffled = torch.cat([order[:, :4].flip(1), order[:, 4:].roll(2, 1)], 1)
+    a, b = encoder.predict(idx, order, 4), encoder.predict(idx, shuffled, 4)
+    torch.testing.assert_close(a, b.roll(-2, 1), **close)
+    blind = idx.scatter(1, order[:, 4:], torch.randint(11, (5, 5)))
+    torch.testing.assert_close(encoder.predict(blind, order, 4, 2), a[:, :2], **close)
+
+
+def test_the_masked_loss_is_the_any_order_bound(batch):
+    """By enumeration: the mean over all orders and numbers of known tokens equals that over all orders of one token after the other, and
+    a Monte Carlo of both agrees with it within its standard error."""
+    encoder = make_model(causal=False, block_size=3, vocab_size=3)
+    idx, orders = torch.tensor([[2, 0, 1]]), torch.tensor(list(itertools.permutations(range(3))))
+    one_by_one = sum(-encoder.predict(idx.expand(6, 3), orders, d, 1)[:, 0].log_softmax(-1).gather(1, idx[0][orders[:, d:d + 1]])
+                     for d in range(3)).mean()
+    masked = torch.stack([encoder(idx.expand(6, 3), orders, torch.full((6,), k)).sum(1) for k in range(3)]).mean()
+    torch.testing.assert_close(masked, one_by_one, **close)
+    g = torch.Generator().manual_seed(0)
+    draws = encoder(idx.expand(4000, 3), sample_order(4000, 3, generator=g), torch.randint(3, (4000,), generator=g)).sum(1)
+    assert abs(draws.mean() - one_by_one) < 3 * draws.std() / 4000 ** 0.5 < 0.2 * one_by_one
+
+
+def test_the_encoder_says_what_it_wants(batch):
+    encoder, (idx, order) = make_model(causal=False), batch
+    for call, said in ((lambda: encoder(idx, order), 'wants n_known'), (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
+                       (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
+                       (lambda: encoder.logits(idx, order), 'predict'),
+                       (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
+                       (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder')):
+        with pytest.raises(ValueError, match=said):
+            call()
+
+
 # ---- training: the gradients, in one graph
 
 def gradients(model, nats):
@@ -207,8 +267,10 @@ def test_the_whole_model_is_one_graph(monkeypatch):
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     for name, g in gradients(model, compiled(idx, order).mean()).items():
         torch.testing.assert_close(g, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    encoder = torch.compile(make_model(causal=False, rotary=True).float().requires_grad_(True), fullgraph=True, backend='aot_eager')
     with torch.autocast('cpu', torch.bfloat16):
         compiled.train()(idx, order).mean().backward()
+        encoder.train()(idx, order, torch.tensor([0, 3, 8, 5])).mean().backward()
     torch.compiler.reset()
 
 
@@ -460,11 +522,11 @@ def test_some_visits_alone_are_those_of_all(model, batch):
     nll = model(idx, order)
     for first, n in ((-1, 2), (9, 1), (0, 0), (0, 10), (torch.tensor([0, 1, 9, 2, 2]), 1)):
         with pytest.raises(ValueError, match='first must be'):
-            model(idx, order, first, n)
+            model(idx, order, first=first, n=n)
     for first, n in ((0, 9), (3, 2), (8, 1), (torch.tensor([0, 1, 3, 8, 5]), 3)):
-        got, start = model(idx, order, first, n), torch.as_tensor(first).expand(5).tolist()
+        got, start = model(idx, order, first=first, n=n), torch.as_tensor(first).expand(5).tolist()
         for r in range(5):
             want = nll[r, start[r]:start[r] + n]
             torch.testing.assert_close(got[r, :len(want)], want, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match='first must be'):
-        model(idx, order, 3)
+        model(idx, order, first=3)

@@ -129,12 +129,13 @@ def sequence_law(model, order, ends):
     return idx, logprob.exp()
 
 
+@pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('ends', [[1, 2, 3], [1, 3], [3]])
-def test_sampling_is_exact(ends):
-    model, order, n = make_model(block_size=3, vocab_size=3), torch.tensor([[2, 0, 1]]), 50_000
+def test_sampling_is_exact(ends, causal):
+    model, order, n = make_model(block_size=3, vocab_size=3, causal=causal), torch.tensor([[2, 0, 1]]), 50_000
     idx, law = sequence_law(model, order, ends)
     torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
-    if ends == [1, 2, 3]:
+    if ends == [1, 2, 3] and causal:
         torch.testing.assert_close(law, (-model(idx, order.expand(27, 3)).sum(1)).exp())
     drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, schedule=ends,
                      generator=torch.Generator().manual_seed(0))
@@ -361,6 +362,24 @@ def test_every_network_writes_the_same_cached_and_uncached(variant, policy):
             for cached in (True, False))
     assert torch.equal(a[0], b[0]) and torch.equal(a[1]['order'], b[1]['order'])
     torch.testing.assert_close(a[1]['logprob'], b[1]['logprob'], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('policy, unmask', [('given', 'fixed'), ('given', 'binomial'), ('margin', 'fixed')])
+def test_an_encoder_writes_what_it_scores(policy, unmask):
+    """Log-probabilities collected while it writes are those of predict in the order and the steps that were taken."""
+    model, known = make_model(causal=False), 2
+    order = sample_order(4, 9, generator=torch.Generator().manual_seed(0))
+    idx, trace = generate(model, torch.ones_like(order), order, known, 3, policy=policy, unmask=unmask, seeds=range(4), return_trace=True)
+    assert (idx.gather(1, order[:, :known]) == 1).all()
+    for r in range(4):
+        visited = trace['order'][r]
+        for d in range(known, 9):
+            before = sum(int(trace['step'][r, p]) < int(trace['step'][r, visited[d]]) for p in visited)
+            logits = model.predict(idx[r:r + 1], visited[None], before)[0, d - before]
+            p = visited[d]
+            torch.testing.assert_close(trace['logprob'][r, p], logits.log_softmax(-1)[idx[r, p]], rtol=0, atol=1e-10)
+    with pytest.raises(ValueError, match='rows must be of one length'):
+        generate(model, idx, order, 0, 3, n_visits=torch.tensor([9, 9, 5, 9]))
 
 
 def test_noise_moves_the_order_by_its_scale():

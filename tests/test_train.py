@@ -190,6 +190,22 @@ def test_every_network_is_trained_saved_and_resumed(data, variant):
         run('--init_from=resume', f'--rotary={"--rotary=True" not in variant}')
 
 
+def test_an_encoder_is_trained_resumed_sampled_and_scored(script, tmp_path, monkeypatch):
+    toy = [*TOY, '--causal=False', '--rotary=True', '--lr_decay_iters=6']
+    assert 'left to right' not in script('train.py', *toy, '--max_iters=6', '--out_dir=whole').stdout.split('written')[0]
+    script('train.py', *toy, '--max_iters=4')
+    script('train.py', '--init_from=resume', '--max_iters=6')
+    monkeypatch.chdir(tmp_path)
+    assert_same_runs('whole', 'out')
+    assert 'val_any' in log()[-1] and 'val_l2r' not in log()[-1]
+    for order in ('random', 'margin'):
+        assert 'sample 1' in script('sample.py', '--ckpt=out/ckpt.pt', f'--order={order}', '--n_steps=4', '--prompt=The [[3]] sat.').stdout
+    rows = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=4', '--n_orders=2', '--estimates=l2r,any,iw').stdout
+    assert all(row in rows for row in ('left to right', 'any order x 2', 'iw x 2'))
+    wrong = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--estimates=ensemble', code=1).stderr
+    assert wrong.startswith("error: ensemble and accuracy are a decoder's")
+
+
 def test_older_checkpoints_are_kept_and_one_is_offered(data):
     run('--max_iters=10', '--save_interval=2', '--keep_checkpoints=2', '--out_dir=whole')
     run('--max_iters=10', '--save_interval=2', '--keep_checkpoints=2')

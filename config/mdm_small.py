@@ -1,0 +1,11 @@
+"""
+The encoder-only masked diffusion model, AO-GPT small's twin: the same parameters and settings, full attention, the masked loss.
+
+    python data/prepare.py openwebtext
+    torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py config/mdm_small.py
+
+Hardware, time, result: not yet run. Its validation is the any-order bound alone, by one draw of known tokens a block.
+"""
+out_dir = 'out/mdm_small'
+causal = False
+l2r_ratio = 0.0     # left to right is no direction for it
