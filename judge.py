@@ -68,7 +68,7 @@ class GPT2(nn.Module):
     def __init__(self, network):
         super().__init__()
         self.network, self.lm_head = network.eval(), network.lm_head
-        self.config = SimpleNamespace(block_size=network.config.n_positions)
+        self.config = SimpleNamespace(block_size=network.config.n_positions, causal=True)
 
     def forward(self, idx, order):
         if (order != torch.arange(idx.size(1), device=idx.device)).any():

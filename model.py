@@ -342,6 +342,8 @@ class AOGPT(nn.Module):
         """
         B, T = self._check(idx, order)
         if not self.config.causal:
+            if n is not None:
+                raise ValueError('first and n are for a decoder; an encoder gives single visits by predict')
             return self._masked_nll(idx, order, n_known)
         if n_known is not None:
             raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
@@ -518,11 +520,12 @@ class AOGPT(nn.Module):
 
     def training_flops(self, batch_size):
         """FLOPs that a training step on batch_size whole sequences needs, forward and backward: 6 for a weight of a matrix product and slot
-        (of AdaLN: and position; of the embeddings: none), 6 N C for the causal half of a slot's attention in a layer."""
+        (of AdaLN: and position; of the embeddings: none), 6 N C for a slot's causal attention in a layer, 12 N C for a full one."""
         c, tokens = self.config, batch_size * self.config.block_size
         matrices = {name: m.weight.numel() for name, m in self.named_modules() if isinstance(m, nn.Linear)}
         adaLN = sum(n for name, n in matrices.items() if 'adaLN' in name)
-        return 6 * (tokens * (sum(matrices.values()) - adaLN) + c.block_size * adaLN + tokens * c.n_layer * c.block_size * c.n_embd)
+        attention = tokens * c.n_layer * c.block_size * c.n_embd * (1 if c.causal else 2)
+        return 6 * (tokens * (sum(matrices.values()) - adaLN) + c.block_size * adaLN + attention)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

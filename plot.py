@@ -8,6 +8,7 @@ Each panel is one number of the logs, each line one run (a folder with a log.jso
 label, seeds for example, share a colour.
 """
 import argparse
+import itertools
 import os
 
 from configurator import check_out, one_line_errors
@@ -37,6 +38,9 @@ def curve(entries, x, y):
 
 
 def draw(runs, labels, x, ys, path):
+    for y in ys:
+        if not any(curve(entries, x, y)[0] for entries in runs):
+            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(sorted(set().union(*itertools.chain(*runs))))}')
     import matplotlib
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
@@ -45,14 +49,14 @@ def draw(runs, labels, x, ys, path):
         for entries, label in zip(runs, labels):
             xs, values = curve(entries, x, y)
             if not xs:
-                raise ValueError(f'{label} has no {y} by {x}; its {len(entries)} entries have: {", ".join(sorted(set().union(*entries)))}')
+                continue
             n = list(dict.fromkeys(labels)).index(label)
             known = label in axis.get_legend_handles_labels()[1]
             axis.plot(xs, values, label=None if known else label, color=f'C{n}', linewidth=0.8 if y == 'loss' else 1.4)
         axis.set(xlabel=X_LABELS.get(x, x), ylabel='nats per token' if y in Y_LABELS else y, title=Y_LABELS.get(y, y))
         axis.grid(alpha=0.3)
         axis.spines[['top', 'right']].set_visible(False)
-    axes[0, -1].legend(frameon=False)
+    max(reversed(axes[0]), key=lambda axis: len(axis.lines)).legend(frameon=False)   # one where no run is missing
     figure.savefig(path, dpi=150)
 
 

@@ -221,7 +221,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got n_known={known.tolist()[:8]}, '
                          f'n_visits={stop.tolist()[:8]}, {B if seeds is None else len(seeds)} seeds')
     if not model.config.causal and (stop < N).any():
-        raise ValueError(f'an encoder sees every position: its rows must be of one length, got n_visits={stop.tolist()[:8]} of {N}')
+        raise ValueError('an encoder sees every position, so the rows of a batch must be of one length: end every prompt with [[..]], or '
+                         f'give one at a time; got lengths {stop.tolist()[:8]}')
     if seeds is None:
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host

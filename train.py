@@ -161,6 +161,8 @@ def check_options(c, world_size):
             raise ValueError(f'{name} must be above 0, got {c[name]}')
     if not 0 <= c.l2r_ratio <= 1 or not 0 <= c.ema_decay < 1:
         raise ValueError(f'l2r_ratio must be 0 to 1 and ema_decay 0 to below 1, got {c.l2r_ratio} and {c.ema_decay}')
+    if not c.causal and c.l2r_ratio:
+        raise ValueError(f'an encoder (causal=False) is trained on the masked loss alone: l2r_ratio must be 0, got {c.l2r_ratio}')
     there = os.path.abspath(c.out_dir)
     while not os.path.exists(there):
         there = os.path.dirname(there)
@@ -275,7 +277,7 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
         idx = random_blocks(tokens, config.batch_size, config.block_size)
         idx = idx.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else idx
         order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device)
-        known = () if config.causal else (torch.randint(config.block_size, (config.batch_size,), device=device),)
+        known = () if model.config.causal else (torch.randint(config.block_size, (config.batch_size,), device=device),)
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
             with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype == 'bfloat16'):
@@ -327,7 +329,8 @@ def main(config):
     tokens_per_iter = config.batch_size * config.gradient_accumulation_steps * config.block_size
     if config.init_from == 'resume':
         iter_num = resume(checkpoint, optimizers, ema, config)
-        n_seen = checkpoint.get('n_seen', iter_num * tokens_per_iter)
+        then = checkpoint['config']   # n_seen is not in older checkpoints
+        n_seen = checkpoint.get('n_seen', iter_num * then['batch_size'] * then['gradient_accumulation_steps'] * config.block_size)
         logged, totals = checkpoint.get('logged', iter_num), checkpoint.get('totals', totals).to(device)
     del checkpoint
     flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process

@@ -39,6 +39,7 @@ def test_training_flops_are_those_of_the_matrix_products(batch):
     products = sum(n for op, n in counter.get_flop_counts()['Global'].items() if op in (torch.ops.aten.mm, torch.ops.aten.addmm))
     attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
     assert model.training_flops(5) == products + attention
+    assert make_model(vocab_size=16, n_tokens=11, causal=False).training_flops(5) == products + 2 * attention
 
 
 def test_the_commands_count_what_they_time(script):

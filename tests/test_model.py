@@ -208,6 +208,7 @@ def test_the_encoder_says_what_it_wants(batch):
     encoder, (idx, order) = make_model(causal=False), batch
     for call, said in ((lambda: encoder(idx, order), 'wants n_known'), (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
                        (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
+                       (lambda: encoder(idx, order, torch.zeros(5), first=2, n=3), 'by predict'),
                        (lambda: encoder.logits(idx, order), 'predict'),
                        (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
                        (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder')):

@@ -34,7 +34,7 @@ def test_a_picture(runs, name, head, capsys):
 
 
 @pytest.mark.parametrize('args, said', [
-    (['c'], 'no log c'), (['a', '--y=val_l2r'], 'has no val_l2r by tokens; its 2 entries have: iter, loss'),
+    (['c'], 'no log c'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
     (['a', '--labels=x,y'], 'must name 1 runs, got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
     with pytest.raises(ValueError, match=said):

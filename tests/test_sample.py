@@ -378,7 +378,7 @@ def test_an_encoder_writes_what_it_scores(policy, unmask):
             logits = model.predict(idx[r:r + 1], visited[None], before)[0, d - before]
             p = visited[d]
             torch.testing.assert_close(trace['logprob'][r, p], logits.log_softmax(-1)[idx[r, p]], rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match='rows must be of one length'):
+    with pytest.raises(ValueError, match='must be of one length'):
         generate(model, idx, order, 0, 3, n_visits=torch.tensor([9, 9, 5, 9]))
 
 

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
 from configurator import configure, one_line_errors
+from data.blocks import all_blocks
+from eval_ppl import block_nll, draw_known, draw_orders
 from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint
 from run_folder import numbered
 from train import get_lr, load_data, make_optimizers, resolve_compile
@@ -191,7 +193,8 @@ def test_every_network_is_trained_saved_and_resumed(data, variant):
 
 
 def test_an_encoder_is_trained_resumed_sampled_and_scored(script, tmp_path, monkeypatch):
-    toy = [*TOY, '--causal=False', '--rotary=True', '--lr_decay_iters=6']
+    toy = [*TOY, '--causal=False', '--l2r_ratio=0', '--rotary=True', '--lr_decay_iters=6']
+    assert 'l2r_ratio must be 0' in script('train.py', *TOY, '--causal=False', code=1).stderr
     assert 'left to right' not in script('train.py', *toy, '--max_iters=6', '--out_dir=whole').stdout.split('written')[0]
     script('train.py', *toy, '--max_iters=4')
     script('train.py', '--init_from=resume', '--max_iters=6')
@@ -204,6 +207,21 @@ def test_an_encoder_is_trained_resumed_sampled_and_scored(script, tmp_path, monk
     assert all(row in rows for row in ('left to right', 'any order x 2', 'iw x 2'))
     wrong = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--estimates=ensemble', code=1).stderr
     assert wrong.startswith("error: ensemble and accuracy are a decoder's")
+
+
+def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits(data):
+    encoder, seen = make_model(causal=False, block_size=16, vocab_size=320).float().requires_grad_(True), []
+    config = configure(vars(train), [*TOY, '--causal=False', '--l2r_ratio=0', '--dtype=float32', '--batch_size=64'])
+    encoder.register_forward_pre_hook(lambda _, args: seen.append(args[2].tolist()))
+    tokens, val_tokens, _ = load_data(config)
+    for it in (0, 1, 1):
+        optimizers = make_optimizers(encoder, 'adamw', 1e-9, 1, 0, (0.9, 0.9))
+        train.update(encoder, encoder, optimizers, EMA(encoder, 0.9), tokens, range(1), it, 1e-9, torch.device('cpu'), config)
+    assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(16))
+    blocks = all_blocks(val_tokens, 16, 40)
+    expected = block_nll(encoder, blocks, draw_orders(range(40), 16)[:, 0], 8, n_known=draw_known(range(40), 16)[:, 0])
+    val = train.validate(encoder, blocks, 8, 'float32', 0, 1)
+    assert torch.equal(val['any'], expected) and len({k for row in seen[3:] for k in row}) > 8 and list(val) == ['any']
 
 
 def test_older_checkpoints_are_kept_and_one_is_offered(data):
