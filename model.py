@@ -341,13 +341,17 @@ class AOGPT(nn.Module):
                 past the row's end are undefined
         """
         B, T = self._check(idx, order)
+        columns = known = None
+        if self.config.causal and n_known is not None:
+            raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
         if not self.config.causal:
             if n is not None:
                 raise ValueError('first and n are for a decoder; an encoder gives single visits by predict')
-            return self._masked_nll(idx, order, n_known)
-        if n_known is not None:
-            raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
-        columns = None
+            if n_known is None:
+                raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}')
+            if n_known.device.type == 'cpu' and not torch.compiler.is_compiling() and not 0 <= n_known.min() <= n_known.max() < T:
+                raise ValueError(f'n_known must be 0 to {T - 1}, got {n_known.tolist()[:8]}')
+            known = n_known.to(idx.device).unsqueeze(1)                                     # (B, 1)
         if n is not None:
             starts = torch.as_tensor(first)
             if not 1 <= n <= T or starts.device.type == 'cpu' and not 0 <= int(starts.min()) <= int(starts.max()) < T:
@@ -356,41 +360,27 @@ class AOGPT(nn.Module):
             columns = columns.clamp(max=T - 1)                                              # (B, n)
         elif not isinstance(first, int) or first != 0:
             raise ValueError(f'first must be 0 without n, the number of visits from there on, got {first}')
-        x = self._read_all(idx, order, columns)                                             # (B, n, C)
+        x = self._read_whole(idx, order, columns, known)                                    # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
-        return token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
-
-    def _masked_nll(self, idx, order, n_known):
-        T = order.size(1)
-        if n_known is None:
-            raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}')
-        if n_known.device.type == 'cpu' and not torch.compiler.is_compiling() and not 0 <= n_known.min() <= n_known.max() < T:
-            raise ValueError(f'n_known must be 0 to {T - 1}, got {n_known.tolist()[:8]}')
-        known = n_known.to(idx.device).unsqueeze(1)                                         # (B, 1)
-        x, tokens = self._read_known(idx, order, known), idx.gather(1, order)
         nll = token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
+        if known is None:
+            return nll
         return torch.where(torch.arange(T, device=idx.device) < known, 0, nll * T / (T - known))
-
-    def _read_known(self, idx, order, known, columns=None):
-        """The encoder's slots: one for every visit in `order` (B, T), which reads its own token where it is below known (B, 1)."""
-        slots = torch.arange(order.size(1), device=idx.device).expand(order.shape)
-        return self._trunk(idx, order, slots, torch.where(slots < known, slots, -1), columns, inverse=self._inverse(order, slots))
 
     def logits(self, idx, order, columns=None):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""
         if not self.config.causal:
             raise ValueError('an encoder needs a pass for every visit: use predict')
-        return self.lm_head(self._read_all(idx, order, columns))
+        return self.lm_head(self._read_whole(idx, order, columns))
 
-    def _read_all(self, idx, order, columns):
-        slots = torch.arange(order.size(1), device=idx.device).expand(order.shape)
-        return self._trunk(idx, order, slots, slots - 1, columns, inverse=self._inverse(order, slots))   # n_known = T - 1
-
-    def _inverse(self, order, slots):
-        """The inverse permutations of whole orders, for OrderedRows, where gradients will follow."""
+    def _read_whole(self, idx, order, columns=None, known=None):
+        """What the head reads (B, n, C) when every visit has its slot: a decoder's reads the visit before it (n_known = T - 1), an
+        encoder's its own where that is below `known` (B, 1)."""
+        slots, inverse = torch.arange(order.size(1), device=idx.device).expand(order.shape), None
+        reads = slots - 1 if known is None else torch.where(slots < known, slots, -1)
         if torch.is_grad_enabled() and order.size(1) == self.config.block_size:
-            return torch.zeros_like(order).scatter_(1, order, slots)
-        return None
+            inverse = torch.zeros_like(order).scatter_(1, order, slots)
+        return self._trunk(idx, order, slots, reads, columns, inverse=inverse)
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -414,7 +404,7 @@ class AOGPT(nn.Module):
                 raise ValueError('an encoder has no cache: every slot depends on which are known')
             known = known.to(idx.device).unsqueeze(1)                       # (B, 1)
             columns = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1)         # (B, n)
-            return self.lm_head(self._read_known(idx, order, known, columns))
+            return self.lm_head(self._read_whole(idx, order, columns, known))
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and cache is None
@@ -642,6 +632,11 @@ def load_checkpoint(path):
     return checkpoint
 
 
+def raw_weights(checkpoint):
+    """{name: weight} of a checkpoint dict, without the prefix that torch.compile gave published ones."""
+    return {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+
+
 def config_from_checkpoint(checkpoint):
     """AOGPTConfig of a checkpoint dict. What the published model_args leave out is read off: n_cond from the weights, and the
     real vocabulary of GPT-2 from its padded size."""
@@ -649,7 +644,7 @@ def config_from_checkpoint(checkpoint):
     args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)
-    names = {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+    names = raw_weights(checkpoint)
     if 'target_position' not in args and 'transformer.ln_f.weight' in names:
         args |= {'target_position': 'input', 'gpt2_blocks': True}        # sigma-GPT
     elif 'transformer.wtpe.weight' in names:
@@ -667,7 +662,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     with torch.device('meta'):   # shapes without memory or initialisation
         model = AOGPT(config_from_checkpoint(checkpoint))
     wanted = {name: p.shape for name, p in model.named_parameters()}
-    state = {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+    state = raw_weights(checkpoint)
     if weights == 'ema':
         if not isinstance(checkpoint.get('ema_model'), dict) or 'shadow_params' not in checkpoint['ema_model']:
             raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
