@@ -18,6 +18,7 @@ import copy
 import resource
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -96,6 +97,16 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
     return total
 
 
+def plain_block(block, x, cond, attend):
+    """A block with AdaLN for every slot; attend(q, k, v), each (B, H, S, D), is its attention."""
+    (B, S, C), attn = x.shape, block.attn
+    shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN(cond).chunk(6, -1)
+    q, k, v = attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
+    y = attend(attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
+    x = x + gate * attn.c_proj(y)
+    return x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
+
+
 @torch.no_grad()
 def plain_generate(model, order, ends, temperature=1.0):
     """The same sampler as one would first write it: per-slot AdaLN, a cache that grows by torch.cat and is cut back, attention by
@@ -111,17 +122,15 @@ def plain_generate(model, order, ends, temperature=1.0):
         cond = t.wtpe(order[:, slots])
         keys = torch.arange(end, device=order.device)
         mask = (keys < slots[:, None]) & (keys < known) | (keys == slots[:, None])
-        for layer, block in enumerate(t.h):
-            shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN(cond).chunk(6, -1)
-            q, k, v = block.attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, len(slots), 3, c.n_head, -1).permute(2, 0, 3, 1, 4)
-            q, k = block.attn.q_norm(q), block.attn.k_norm(k)
+
+        def attend(layer, q, k, v, known=known, mask=mask):
             if cache[layer] is not None:
                 k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
             cache[layer] = torch.stack([k, v])[:, :, :, :known + 1]
             attention = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).masked_fill(~mask, -torch.inf).softmax(-1)
-            y = (attention.to(v.dtype) @ v).transpose(1, 2).reshape(B, len(slots), c.n_embd)
-            x = x + gate * block.attn.c_proj(y)
-            x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
+            return attention.to(v.dtype) @ v
+        for layer, block in enumerate(t.h):
+            x = plain_block(block, x, cond, partial(attend, layer))
         logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final(cond)))[:, known - kept:].float()
         if temperature == 0:
             new = logits.argmax(-1)
@@ -138,16 +147,12 @@ def plain_generate(model, order, ends, temperature=1.0):
 def plain_nll(model, idx, order):
     """Training loss as one would first write it: N + 1 slots, of which the last predicts nothing, AdaLN for every slot of every block,
     logits in float32 all at once. Returns nll (B, N)."""
-    t, c, (B, N) = model.transformer, model.config, order.shape
+    t, B = model.transformer, len(order)
     token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)                # (B, N + 1, C)
     x = token + t.wpe(torch.cat([torch.zeros_like(order[:, :1]), order + 1], 1))
     cond = t.wtpe(torch.cat([order, torch.zeros_like(order[:, :1])], 1))
     for block in t.h:
-        shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN(cond).chunk(6, -1)
-        q, k, v = block.attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, N + 1, 3, c.n_head, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(block.attn.q_norm(q), block.attn.k_norm(k), v, is_causal=True)
-        x = x + gate * block.attn.c_proj(y.transpose(1, 2).reshape(B, N + 1, c.n_embd))
-        x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
+        x = plain_block(block, x, cond, partial(F.scaled_dot_product_attention, is_causal=True))
     logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final(cond)))[:, :-1]
     return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
