@@ -97,8 +97,10 @@ class RunFolder:
 
     def set_aside(self):
         """Before the first file of a new run is written: those of an earlier one get other names."""
+        if self.mine:
+            return
         there = [path for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path) if os.path.exists(path)]
-        if there and not self.mine:
+        if there:
             n = next(n for n in itertools.count(1) if not any(os.path.exists(f'{path}.old-{n}') for path in there))
             for path in there:
                 os.replace(path, f'{path}.old-{n}')

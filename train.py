@@ -298,11 +298,12 @@ def validate(model, blocks, batch_size, dtype, rank, world_size):
     """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under their fixed random order and left to right. Of an encoder only
     'any', with a fixed number of known visits; left to right would need a pass for every token."""
     (n, N), result = blocks.shape, {}
-    mine = slice(rank, None, world_size)
-    for kind in ('any', 'l2r') if model.config.causal else ('any',):
+    mine, causal = slice(rank, None, world_size), model.config.causal
+    known = None if causal else draw_known(range(n), N)[mine, 0]
+    for kind in ('any', 'l2r') if causal else ('any',):
         orders = draw_orders(range(n), N)[:, 0] if kind == 'any' else sample_order(n, N, 'l2r')
         nats = torch.zeros(n, dtype=torch.float64)
-        nats[mine] = block_nll(model, blocks[mine], orders[mine], batch_size, dtype, n_known=draw_known(range(n), N)[mine, 0])
+        nats[mine] = block_nll(model, blocks[mine], orders[mine], batch_size, dtype, n_known=known)
         if world_size > 1:
             nats = nats.to(model.lm_head.weight.device)
             dist.all_reduce(nats)
@@ -385,8 +386,7 @@ def main(config):
                 raise ValueError(f'loss {loss / n_iters:.4g}, gradient norm {norm / n_iters:.4g}, weight norm {size:.4g}: not finite since '
                                  f'iteration {logged + int(n_finite) + 1}, and not saved; lower the learning rate and {folder.way_on()}')
             if evaluating or saving or logging:
-                entry = {'iter': iter_num, 'tokens': n_seen, 'loss': loss / n_iters, 'lr': lr,
-                         'grad_norm': norm / n_iters,
+                entry = {'iter': iter_num, 'tokens': n_seen, 'loss': loss / n_iters, 'lr': lr, 'grad_norm': norm / n_iters,
                          'tokens_per_sec': round(tokens_per_iter / seconds, 1), 'mfu': round(flops_per_iter / seconds / peak, 4),
                          'seconds_left': round((config.max_iters - iter_num) * seconds, 1)}
                 if evaluating:
