@@ -7,6 +7,7 @@ Likelihood of a text under a trained model: left to right, any-order bound, impo
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --ckpt=out/ckpt.pt --datasets=wikitext103 --estimates=any,iw --n_orders=16
 
 l2r       -log p(x), exact
+own       the same in the one order that a model was trained in with --order=fixed or block
 any       E_sigma[-log p(x | sigma)] over n_orders uniform random orders, a bound
 iw        -log 1/K sum_k p(x | sigma_k) over the same orders, a tighter bound, for K = 1, 2, 4, ..., n_orders
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), for M = 1, 2, 4, ..., n_contexts; member 1 is the order of `any` itself
@@ -32,7 +33,7 @@ from configurator import check_out, configure, end_processes, first_process_firs
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
 from data.prepare import DATA_SETS, TextFile, replace_file
-from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
+from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -44,7 +45,7 @@ split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
-estimates = 'l2r,any'      # of l2r, any, iw, ensemble, accuracy
+estimates = ''             # of l2r, own, any, iw, ensemble, accuracy; '' is l2r and the order that the model was trained in
 n_orders = 1               # any, iw: random orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
@@ -56,7 +57,7 @@ device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # write the table to this JSON file, and every finished block to FILE.blocks.jsonl: a killed run goes on there
 
-ESTIMATES = ('l2r', 'any', 'iw', 'ensemble', 'accuracy')
+ESTIMATES = ('l2r', 'own', 'any', 'iw', 'ensemble', 'accuracy')
 PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the test split
 
 
@@ -90,6 +91,11 @@ def one_by_one(model, idx, order):
     tokens = idx.gather(1, order)
     return torch.stack([F.cross_entropy(float32_or_better(model.predict(idx, order, d, 1)[:, 0]), tokens[:, d], reduction='none')
                         for d in range(order.size(1))], 1)
+
+
+def estimate_of(order):
+    """The estimate that measures the order which order_of gave."""
+    return {'random': 'any', 'l2r': 'l2r'}.get(order['kind'], 'own')
 
 
 def draw_orders(numbers, block_size, n_orders=1, seed=0):
@@ -368,8 +374,8 @@ def n_sampled_groups(block_size, c):
     return 0 if c.n_positions >= block_size else c.n_positions // c.ensemble_block
 
 
-def evaluate(model, label, blocks, n_bytes, kinds, c, journal):
-    """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c."""
+def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
+    """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c; 'own' is of `run_order`."""
     n, N = blocks.shape
     name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
 
@@ -378,6 +384,9 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal):
 
     def l2r(numbers):
         return block_nll(model, blocks[numbers], sample_order(len(numbers), N, 'l2r'), c.batch_size, bar=bar).unsqueeze(1)
+
+    def own(numbers):
+        return block_nll(model, blocks[numbers], sample_order(len(numbers), N, **run_order), c.batch_size, bar=bar).unsqueeze(1)
 
     def orders(numbers):
         drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
@@ -397,7 +406,7 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal):
     def ensemble_cost(b):
         return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
     nats, rows = {}, []
-    for work, wanted, chunk, cost in ((l2r, {'l2r'}, c.batch_size, lambda b: N),
+    for work, wanted, chunk, cost in ((l2r, {'l2r'}, c.batch_size, lambda b: N), (own, {'own'}, c.batch_size, lambda b: N),
                                       (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
                                       (ensemble, {'ensemble'}, 1, ensemble_cost)):
         key = (*name, work.__name__)
@@ -407,6 +416,8 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal):
                 nats[work.__name__] = run_pass(key, n, chunk, work, journal)
     if 'l2r' in kinds:
         rows.append(('left to right', nats['l2r'][:, 0]))
+    if 'own' in kinds:
+        rows.append((f"own order ({run_order['kind']})", nats['own'][:, 0]))
     if 'any' in kinds:
         rows.append((f'any order x {c.n_orders}', nats['orders'].mean(1)))
     if 'iw' in kinds:
@@ -446,7 +457,7 @@ def check_counts(c, **least):
 
 
 def check_options(c):
-    kinds = c.estimates.split(',')
+    kinds = c.estimates.split(',') if c.estimates else []
     if any(kind not in ESTIMATES for kind in kinds):
         raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
     if c.protocol not in ('paper', 'clean'):
@@ -488,17 +499,21 @@ def main(config):
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     if 'accuracy' in kinds and 'lambada' not in names:
         raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
-    N = config_from_checkpoint(checkpoint).block_size
+    N, causal, run_order = config_from_checkpoint(checkpoint).block_size, config_from_checkpoint(checkpoint).causal, order_of(run)
+    kinds = kinds or list(dict.fromkeys(['l2r', estimate_of(run_order)] if causal else [estimate_of(run_order)]))
+    if 'own' in kinds and estimate_of(run_order) != 'own':
+        raise ValueError(f"own is of a model with one order for all; this one's is {run_order['kind']}: take {estimate_of(run_order)}")
     device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # one may have a long block while the others wait
     with first_process_first():   # all sets before the model: a missing one costs nothing
         sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    if not model.config.causal and {'ensemble', 'accuracy'} & set(kinds):
+    if not causal and {'ensemble', 'accuracy'} & set(kinds):
         raise ValueError("ensemble and accuracy are a decoder's: what an encoder says does not depend on the order of the context")
     path, evaluation = '', {}
     if config.out:
         asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
-        asked |= {} if model.config.causal else {'one_by_one': 'iw' in kinds}
+        asked |= {} if causal else {'one_by_one': 'iw' in kinds}
+        asked |= {'order': run_order} if 'own' in kinds else {}
         path, evaluation = f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked}
     journal = Journal(path, evaluation)
     if world_size > 1:
@@ -512,7 +527,7 @@ def main(config):
     model, results = model.frozen(getattr(torch, dtype)), []
     visits = min(N, (n_sampled_groups(N, config) or N) * config.ensemble_block)
     for name, (label, origin, tokens, blocks) in sets.items():
-        rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, journal)
+        rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, journal, run_order)
         say(f"\n{label}, from {origin['source']}" + f'; ensemble on {visits} of {N} visits a block' * ('ensemble' in kinds and visits < N))
         if rows:
             say(format_table([*rows, unigram_row(tokens, tokenizer, N)]), flush=True)

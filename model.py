@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import nn
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's vocabulary
+ORDERS = ('random', 'l2r', 'r2l', 'fixed', 'block')
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -560,17 +561,31 @@ def derive_seed(*names):
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 
-def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None):
-    """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else a uniform permutation (AO sec. 3).
+def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, seed=0, block=4):
+    """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else of `kind` (AO sec. 3).
 
-    kind 'random', 'l2r' (every row left-to-right) or 'r2l' (right-to-left)."""
-    l2r = torch.arange(n, device=device).expand(batch_size, n)
-    if kind in ('l2r', 'r2l'):
-        return l2r.clone() if kind == 'l2r' else l2r.flip(1)
-    if kind != 'random':
-        raise ValueError(f"order kind must be 'random', 'l2r' or 'r2l', got {kind!r}")
-    keys = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)   # float64: no ties
-    return torch.where(keys[:, n:] < l2r_ratio, l2r, keys[:, :n].argsort(-1))
+    'random'      a uniform permutation, drawn for each row
+    'l2r', 'r2l'  left to right, right to left
+    'fixed'       one permutation for all rows, a function of (seed, n)
+    'block'       blocks of `block` positions from left to right, inside of each the same permutation, a function of (seed, n)"""
+    if kind not in ORDERS or block < 1:
+        raise ValueError(f'order must be {", ".join(ORDERS)} with blocks of at least 1, got {kind!r} and {block}')
+    positions = torch.arange(n, device=device)
+    if kind == 'random' or l2r_ratio:
+        draws = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)   # float64: no ties
+    if kind == 'random':
+        order = draws[:, :n].argsort(-1)
+    elif kind in ('fixed', 'block'):
+        keys = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(derive_seed(seed, 'order'))).to(device)
+        order = (keys if kind == 'fixed' else positions // block + keys[positions % block]).argsort()
+    else:
+        order = positions if kind == 'l2r' else positions.flip(0)
+    return torch.where(draws[:, n:] < l2r_ratio, positions, order) if l2r_ratio else order.expand(batch_size, n).clone()
+
+
+def order_of(run):
+    """Keyword arguments of sample_order for the order in which a run with these options (a checkpoint's `config`) trains."""
+    return {'kind': run.get('order', 'random'), 'seed': run.get('order_seed', 0), 'block': run.get('order_block', 4)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from data.hub import open_checkpoint
 from data.prepare import replace_file
 from data.prompts import parse_prompt, read_prompts
 from judge import measure, open_judge
-from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, sample_order
+from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
 from replay import Watch, write_page
 
 # which model
@@ -33,7 +33,7 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'random'              # 'random', 'l2r', 'r2l'; the model's choice: 'top_prob', 'margin', 'entropy'; a JSON file with one list
+order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'top_prob', 'margin', 'entropy' (its choice), or a JSON list
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; as many as there are tokens or more is one token a step (unmask='fixed')
@@ -318,8 +318,9 @@ def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):
 
 
 def write_samples(model, rows, order, seed, n_steps, **how):
-    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of sample_order, an
-    adaptive policy, or a list of positions. Returns idx (B, N), the trace, and the rows' lengths; what is behind a length is padding."""
+    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of sample_order or
+    what order_of gives, an adaptive policy, or a list of positions. Returns idx (B, N), the trace, and the rows' lengths; what is
+    behind a length is padding."""
     seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
     idx, orders, n_known = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1), []
     for r, (tokens, known) in enumerate(rows):
@@ -328,19 +329,20 @@ def write_samples(model, rows, order, seed, n_steps, **how):
                 raise ValueError(f'an order must hold every position from 0 to {len(tokens) - 1} once')
             visits = torch.tensor([order])
         else:
-            visits = sample_order(1, len(tokens), 'random' if order in ADAPTIVE else order, generator=stream(seeds[r], 'order'))
+            kind = order if isinstance(order, dict) else {'kind': 'random' if order in ADAPTIVE else order}
+            visits = sample_order(1, len(tokens), **kind, generator=stream(seeds[r], 'order'))
         idx[r, :len(tokens)] = torch.tensor(tokens)
         orders[r, :len(tokens)], known = blanks_last(torch.tensor([known]), visits)
         n_known.append(int(known))
-    device, policy = model.lm_head.weight.device, order if not isinstance(order, list) and order in ADAPTIVE else 'given'
+    device, policy = model.lm_head.weight.device, order if order in ADAPTIVE else 'given'
     idx, trace = generate(model, idx.to(device), orders.to(device), torch.tensor(n_known), n_steps, policy, seeds=seeds,
                           n_visits=torch.tensor(lengths), return_trace=True, **how)
     return idx.cpu(), {name: value.cpu() for name, value in trace.items()}, lengths
 
 
 def read_order(order):
-    """The kind of order it names, or the list of positions in a JSON file."""
-    if order in ('random', 'l2r', 'r2l', *ADAPTIVE):
+    """The order it names, or the list of positions in a JSON file."""
+    if order in ('own', 'random', 'l2r', 'r2l', *ADAPTIVE):
         return order
     try:
         with open(order, encoding='utf-8') as f:
@@ -349,7 +351,7 @@ def read_order(order):
             return positions
     except (OSError, ValueError, RecursionError):
         pass
-    raise ValueError(f'order must be random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with one list of positions, got {order!r}')
+    raise ValueError(f'order must be own, random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with a list of positions, got {order!r}')
 
 
 def collect(idx, trace, lengths, tokenizer):
@@ -376,7 +378,8 @@ def main(config):
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     judged = open_judge(config.judge) if config.judge else None
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
-    block_size = config_from_checkpoint(checkpoint).block_size
+    block_size, own = config_from_checkpoint(checkpoint).block_size, order_of(checkpoint.get('config', {}))
+    order, order_name = (own, own['kind']) if order == 'own' else (order, config.order)
     if not 0 <= config.length <= block_size:
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
     parsed = [row for p in prompts for row in [parse_prompt(p, tokenizer, config.length or block_size)] * config.n_samples]
@@ -400,7 +403,7 @@ def main(config):
                                 schedule=config.schedule, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p,
                                 use_cache=config.use_cache, forced=config.score, **policy, on_step=on_step)
     samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
-    about = describe(samples, config)
+    about = describe(samples, config, order_name)
     metrics, lines = measure(samples, tokenizer, judged, config.judge, device, dtype) if config.metrics else ({}, {})
     report(samples, {
         'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
@@ -416,12 +419,12 @@ def main(config):
         print(f'{"page":<16}{config.html}')
 
 
-def describe(samples, config):
+def describe(samples, config, order):
     """Lines of the table on how the samples came about."""
     n_steps = len({step for s in samples for step in s['step']} - {-1})
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
     how = f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'
-    return {'order': f'{config.order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, {how}',
+    return {'order': f'{order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, {how}',
             'drawing': 'none: the text of the blanks was scored' if config.score else
                        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}

@@ -35,15 +35,17 @@ from configurator import (
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer
-from eval_ppl import block_nll, draw_known, draw_orders, format_table, summarize, unigram_row
+from eval_ppl import block_nll, draw_known, draw_orders, estimate_of, format_table, summarize, unigram_row
 from model import (
     AOGPT,
     EMA,
+    ORDERS,
     AOGPTConfig,
     config_from_checkpoint,
     derive_seed,
     load_checkpoint,
     model_from_checkpoint,
+    order_of,
     sample_order,
 )
 from run_folder import RunFolder, load_newest
@@ -74,7 +76,10 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-l2r_ratio = 0.1                   # share of the sequences that are read left to right; the others in a uniform random order
+order = 'random'                  # of each sequence; 'l2r', 'r2l', or one for all of them: 'fixed', 'block' (in each block the same one)
+order_seed = 0                    # which one 'fixed' and 'block' are
+order_block = 4                   # positions of a block
+l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
 max_iters = 100000                # updates
@@ -149,7 +154,8 @@ def resolve_compile(compile, device, flops, max_iters):
 
 def check_options(c, world_size):
     """Everything about the options that can be known before data, model and device are touched."""
-    for name in ('block_size', 'batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval', 'save_interval'):
+    for name in ('block_size', 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters', 'log_interval',
+                 'save_interval'):
         if c[name] < 1:
             raise ValueError(f'{name} must be at least 1, got {c[name]}')
     for name in ('keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip',
@@ -161,6 +167,8 @@ def check_options(c, world_size):
             raise ValueError(f'{name} must be above 0, got {c[name]}')
     if not 0 <= c.l2r_ratio <= 1 or not 0 <= c.ema_decay < 1:
         raise ValueError(f'l2r_ratio must be 0 to 1 and ema_decay 0 to below 1, got {c.l2r_ratio} and {c.ema_decay}')
+    if c.order not in ORDERS:
+        raise ValueError(f'order must be {", ".join(ORDERS)}, got {c.order!r}')
     if not c.causal and c.l2r_ratio:
         raise ValueError(f'an encoder (causal=False) is trained on the masked loss alone: l2r_ratio must be 0, got {c.l2r_ratio}')
     there = os.path.abspath(c.out_dir)
@@ -276,7 +284,7 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
         torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
         idx = random_blocks(tokens, config.batch_size, config.block_size)
         idx = idx.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else idx
-        order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device)
+        order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
         known = () if model.config.causal else (torch.randint(config.block_size, (config.batch_size,), device=device),)
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
@@ -294,20 +302,23 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
     return torch.stack([loss, norm, (loss + norm).isfinite()])
 
 
-def validate(model, blocks, batch_size, dtype, rank, world_size):
-    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under their fixed random order and left to right. Of an encoder only
-    'any', with a fixed number of known visits; left to right would need a pass for every token."""
+def validate(model, blocks, batch_size, dtype, run_order, rank, world_size):
+    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under the order of the run and left to right. The order of the run is
+    'any', a fixed random order for each block, or, where all sequences have the same one, 'own'. Of an encoder only that, with a
+    fixed number of known visits; left to right would need a pass for every token."""
     (n, N), result = blocks.shape, {}
     mine, causal = slice(rank, None, world_size), model.config.causal
     known = None if causal else draw_known(range(n), N)[mine, 0]
-    for kind in ('any', 'l2r') if causal else ('any',):
-        orders = draw_orders(range(n), N)[:, 0] if kind == 'any' else sample_order(n, N, 'l2r')
+    orders = {estimate_of(run_order): draw_orders(range(n), N)[:, 0] if run_order['kind'] == 'random' else sample_order(n, N, **run_order)}
+    if causal:
+        orders['l2r'] = sample_order(n, N, 'l2r')
+    for name, order in orders.items():
         nats = torch.zeros(n, dtype=torch.float64)
-        nats[mine] = block_nll(model, blocks[mine], orders[mine], batch_size, dtype, n_known=known)
+        nats[mine] = block_nll(model, blocks[mine], order[mine], batch_size, dtype, n_known=known)
         if world_size > 1:
             nats = nats.to(model.lm_head.weight.device)
             dist.all_reduce(nats)
-        result[kind] = nats.cpu()
+        result[name] = nats.cpu()
     return result
 
 
@@ -390,7 +401,7 @@ def main(config):
                          'tokens_per_sec': round(tokens_per_iter / seconds, 1), 'mfu': round(flops_per_iter / seconds / peak, 4),
                          'seconds_left': round((config.max_iters - iter_num) * seconds, 1)}
                 if evaluating:
-                    val = validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
+                    val = validate(ema.model, val_blocks, config.batch_size, dtype, order_of(config), rank, world_size)
                     entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
                 if master:
                     folder.log(entry)
@@ -412,7 +423,7 @@ def main(config):
         end_processes(1)
     if folder.saved is None:   # nothing was left to train
         save()
-    val = val or validate(ema.model, val_blocks, config.batch_size, dtype, rank, world_size)
+    val = val or validate(ema.model, val_blocks, config.batch_size, dtype, order_of(config), rank, world_size)
     if master:
         report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, folder.ckpt_path)
         if wandb:
@@ -423,13 +434,14 @@ def main(config):
 def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):
     """What the run gave: a table, a sample in random order and one left to right, and the commands to go on with."""
     n_bytes = int(tokenizer.n_bytes[val_blocks].sum())
-    names = {'any': 'any order (bound)', 'l2r': 'left to right'}
-    rows = [summarize(names[kind], nats, val_blocks, n_bytes) for kind, nats in val.items()]
+    names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': 'own order'}
+    rows = [summarize(names[name], nats, val_blocks, n_bytes) for name, nats in val.items()]
     print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram])}')
-    for seed, (kind, title) in enumerate((('random', 'in random order'), ('l2r', 'left to right')), config.seed):
+    titles = {'random': 'in random order', 'l2r': 'left to right'}
+    for seed, kind in enumerate(dict.fromkeys((config.order, 'l2r')), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
-        idx, _, _ = write_samples(model, [blank], kind, seed, config.block_size)
-        print(f'\nwritten {title}\n{tokenizer.decode(idx[0].tolist())}')
+        idx, _, _ = write_samples(model, [blank], order_of(config) | {'kind': kind}, seed, config.block_size)
+        print(f'\nwritten {titles.get(kind, "in its own order")}\n{tokenizer.decode(idx[0].tolist())}')
     print(f'\ngo on with\n  python sample.py --ckpt={ckpt_path}\n  python eval_ppl.py --ckpt={ckpt_path}')
 
 

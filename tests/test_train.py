@@ -20,7 +20,7 @@ import train
 from configurator import configure, one_line_errors
 from data.blocks import all_blocks
 from eval_ppl import block_nll, draw_known, draw_orders
-from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint
+from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint, sample_order
 from run_folder import numbered
 from train import get_lr, load_data, make_optimizers, resolve_compile
 
@@ -220,8 +220,39 @@ def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits(
     assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(16))
     blocks = all_blocks(val_tokens, 16, 40)
     expected = block_nll(encoder, blocks, draw_orders(range(40), 16)[:, 0], 8, n_known=draw_known(range(40), 16)[:, 0])
-    val = train.validate(encoder, blocks, 8, 'float32', 0, 1)
+    val = train.validate(encoder, blocks, 8, 'float32', {'kind': 'random'}, 0, 1)
     assert torch.equal(val['any'], expected) and len({k for row in seen[3:] for k in row}) > 8 and list(val) == ['any']
+
+
+@pytest.mark.parametrize('order', ['l2r', 'r2l', 'fixed', 'block'])
+def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, order):
+    run(f'--order={order}', '--order_seed=3', '--order_block=5', '--l2r_ratio=0', '--max_iters=30', '--dtype=float32')
+    model, entry = model_from_checkpoint('out/ckpt.pt'), log()[-1]
+    blocks = all_blocks(load_data(configure(vars(train), TOY))[1], 16, 16)
+    own = sample_order(16, 16, order, seed=3, block=5)
+    nats = {kind: block_nll(model, blocks, orders, 16).sum().item() / 256 for kind, orders in
+            {'l2r': sample_order(16, 16, 'l2r'), 'own': own}.items()}
+    assert {k for k in entry if k.startswith('val_')} == {'val_l2r', 'val_own'} - {'val_own' if order == 'l2r' else ''}
+    assert abs(entry['val_l2r'] - nats['l2r']) < 1e-6 and abs(entry.get('val_own', nats['own']) - nats['own']) < 1e-6
+    evaluated = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json').stdout
+    rows = {r['estimate']: r['nats_per_token'] for r in json.load(open('ppl.json'))['results']}
+    assert list(rows) == ['left to right'] + [f'own order ({order})'] * (order != 'l2r') and list(rows)[-1] in evaluated
+    assert abs(rows.get(f'own order ({order})', nats['own']) - nats['own']) < 1e-6
+    script('sample.py', '--ckpt=out/ckpt.pt', '--out=s.json')
+    script('sample.py', '--ckpt=out/ckpt.pt', '--out=short.json', '--length=9')
+    assert [s['order'] for s in json.load(open('s.json'))['samples']] == own[:2].tolist()
+    assert json.load(open('short.json'))['samples'][0]['order'] == [p for p in own[0].tolist() if p < 9]
+
+
+def test_training_draws_the_order_that_is_asked_for(data, monkeypatch):
+    seen = []
+    monkeypatch.setattr(AOGPT, 'forward', lambda self, idx, order, *a, forward=AOGPT.forward, **k:
+                        (self.training and seen.append(order), forward(self, idx, order, *a, **k))[1])
+    run('--order=block', '--order_seed=7', '--l2r_ratio=0.5', '--max_iters=8')
+    l2r, block = sample_order(1, 16, 'l2r'), sample_order(1, 16, 'block', seed=7)
+    rows = torch.cat(seen)
+    left_to_right = (rows == l2r).all(1)
+    assert ((rows == block).all(1) | left_to_right).all() and 12 < left_to_right.sum() < 52 and len(rows) == 64
 
 
 def test_older_checkpoints_are_kept_and_one_is_offered(data):
