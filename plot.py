@@ -1,34 +1,67 @@
 """
-Draw the curves of training runs.
+Draw what runs gave, and print where they ended: curves of training, the ensemble by its members, generation by its steps.
 
     python plot.py out/a out/b -o loss.png
-    python plot.py out/a out/b -o time.png --x=time --y=val_any,val_l2r,loss --labels='AdamW,Muon'
+    python plot.py out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,val_l2r,loss --labels='AdamW,Muon'
+    python plot.py decoder.json encoder.json -o ensemble.png        # of eval_ppl.py --out
+    python plot.py grid.json -o generation.png                      # of bench.py grid --out
 
-Each panel is one number of the logs, each line one run (a folder with a log.jsonl, or such a file), in nats per token. Runs with the same
-label, seeds for example, share a colour.
+Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of eval_ppl.py or bench.py. Runs that are
+called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and its standard error. val_own is the loss in
+the order that a run was trained in: val_any for a random one, val_l2r for left to right.
 """
 import argparse
 import itertools
+import json
 import os
+import re
+import statistics
 
 from configurator import check_out, one_line_errors
 from run_folder import read_log
 
-X_LABELS = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates'}
-Y_LABELS = {'loss': 'training loss', 'val_any': 'validation, any order (bound)', 'val_l2r': 'validation, left to right'}
+NAMES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates', 'members': 'members of the ensemble',
+         'steps': 'steps of generation', 'loss': 'training loss', 'val_any': 'validation, any order (bound)',
+         'val_l2r': 'validation, left to right', 'val_own': "validation, the run's own order", 'nats': 'context-order ensemble',
+         'seconds': 'seconds of generation'}
 
 
 def read_run(path):
-    """The entries of a run's log, to which the training time in minutes is added; validation and checkpoints do not count as time."""
+    """The entries of a run's log, to which val_own and the training time in minutes are added; validation and checkpoints do not count
+    as time."""
     path = os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path
     if not os.path.isfile(path):
-        raise ValueError(f'no log {path}; name folders that train.py wrote')
+        raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of eval_ppl.py and bench.py')
     entries, time, tokens = read_log(path), 0.0, 0
     for entry in entries:
         if 'tokens' in entry and 'tokens_per_sec' in entry:
             time += (entry['tokens'] - tokens) / entry['tokens_per_sec'] / 60
             entry['time'], tokens = time, entry['tokens']
+        own = [entry[name] for name in ('val_own', 'val_any', 'val_l2r') if name in entry]
+        entry |= {'val_own': own[0]} if own else {}
     return entries
+
+
+def read_results(path):
+    """{label: entries} of a JSON file: of eval_ppl.py the nats of the ensemble by its members, of an encoder its any-order bound, which
+    has one; of bench.py the seconds of generation of each network by the steps."""
+    try:
+        with open(path, encoding='utf-8') as f:
+            result = json.load(f)
+        if 'generation' in result:
+            return {name: [{'steps': r['steps'], 'seconds': r[name]} for r in result['generation']] for name in ('decoder', 'encoder')}
+        nats = {r['estimate']: r['nats_per_token'] for r in result['results']}
+        ensemble = [{'members': int(name.split()[-1]), 'nats': value} for name, value in nats.items() if name.startswith('ensemble')]
+        return {label_of(path): ensemble or [{'members': 1, 'nats': value} for name, value in nats.items() if name.startswith('any')]}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py grid --out writes') from None
+
+
+def label_of(path):
+    """The name of a run: its path without the number of the seed."""
+    path = os.path.normpath(path)
+    path = os.path.dirname(path) if os.path.basename(path) == 'log.jsonl' else path
+    return re.sub(r'_seed\d+$', '', re.sub(r'\.jsonl?$', '', path))
 
 
 def curve(entries, x, y):
@@ -37,45 +70,83 @@ def curve(entries, x, y):
     return [a for a, _ in points], [b for _, b in points]
 
 
-def draw(runs, labels, x, ys, path):
+def draw(runs, x, ys, path):
+    """A panel for each of ys, a line for each of runs, [(label, entries)]; a run with one point is a level line."""
     for y in ys:
-        if not any(curve(entries, x, y)[0] for entries in runs):
-            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(sorted(set().union(*itertools.chain(*runs))))}')
+        if not any(curve(entries, x, y)[0] for _, entries in runs):
+            there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))
+            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there)}')
     import matplotlib
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(1, len(ys), figsize=(5.2 * len(ys), 4), squeeze=False, layout='constrained')
+    labels = list(dict.fromkeys(label for label, _ in runs))
     for axis, y in zip(axes[0], ys):
-        for entries, label in zip(runs, labels):
+        for label, entries in runs:
             xs, values = curve(entries, x, y)
             if not xs:
                 continue
-            n = list(dict.fromkeys(labels)).index(label)
             known = label in axis.get_legend_handles_labels()[1]
-            axis.plot(xs, values, label=None if known else label, color=f'C{n}', linewidth=0.8 if y == 'loss' else 1.4)
-        axis.set(xlabel=X_LABELS.get(x, x), ylabel='nats per token' if y in Y_LABELS else y, title=Y_LABELS.get(y, y))
+            style = dict(label=None if known else label, color=f'C{labels.index(label)}', linewidth=0.8 if y == 'loss' else 1.4)
+            if len(xs) == 1:
+                axis.axhline(values[0], linestyle='--', **style)
+            else:
+                axis.plot(xs, values, marker='o' if x in ('members', 'steps') else None, **style)
+        if x in ('members', 'steps'):
+            axis.set_xscale('log', base=2)
+            axis.xaxis.set_major_formatter('{x:g}')
+        if y == 'seconds':
+            axis.set_yscale('log')
+            axis.yaxis.set_major_formatter('{x:g}')
+        nats = y in ('loss', 'nats') or y.startswith('val_')
+        axis.set(xlabel=NAMES.get(x, x), ylabel='nats per token' if nats else y, title=NAMES.get(y, y))
         axis.grid(alpha=0.3)
         axis.spines[['top', 'right']].set_visible(False)
     max(reversed(axes[0]), key=lambda axis: len(axis.lines)).legend(frameon=False)   # one where no run is missing
     figure.savefig(path, dpi=150)
 
 
+def format_ends(runs, x, ys):
+    """A table of the last value of every panel: the mean over the runs of a label, its standard error, their number."""
+    groups = {}
+    for label, entries in runs:
+        groups.setdefault(label, []).append(entries)
+    width = max(map(len, groups))
+    lines = [' ' * width + ''.join(f'{y:>22}' for y in ys)]
+    for label, group in groups.items():
+        line = label.ljust(width)
+        for y in ys:
+            ends = [curve(entries, x, y)[1][-1] for entries in group if curve(entries, x, y)[1]]
+            error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:.3f} ({len(ends)})' if len(ends) > 1 else ''
+            line += f'{statistics.mean(ends):.3f}{error}'.rjust(22) if ends else ' ' * 22
+        lines.append(line)
+    return '\n'.join(lines)
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('runs', nargs='+', help='folders of train.py, or log.jsonl files')
+    parser.add_argument('runs', nargs='+', help='folders of train.py, log.jsonl files, JSON files of eval_ppl.py or bench.py')
     parser.add_argument('-o', '--out', default='loss.png', help='picture to write: .png, .svg or .pdf (default loss.png)')
-    parser.add_argument('--x', default='tokens', choices=X_LABELS)
-    parser.add_argument('--y', default='loss,val_any,val_l2r', help='keys of the logs, one panel each (default loss,val_any,val_l2r)')
-    parser.add_argument('--labels', default='', help='names of the runs, with commas between them (default: their folders)')
+    parser.add_argument('--x', choices=('tokens', 'time', 'iter'), help='axis of training curves (default tokens)')
+    parser.add_argument('--y', help='keys of the logs, one panel each (default loss,val_any,val_l2r)')
+    parser.add_argument('--labels', default='', help='what to call them, with commas between (default: names of folders and files)')
     args = parser.parse_args(argv)
-    labels = args.labels.split(',') if args.labels else args.runs
-    if len(labels) != len(args.runs):
-        raise ValueError(f'--labels must name {len(args.runs)} runs, got {len(labels)}: {args.labels}')
     if os.path.splitext(args.out)[1] not in ('.png', '.svg', '.pdf'):
         raise ValueError(f'--out must end in .png, .svg or .pdf, got {args.out}')
     check_out('out', args.out)
-    draw([read_run(path) for path in args.runs], labels, args.x, args.y.split(','), args.out)
-    print(f'{args.out} written')
+    runs = [run for path in args.runs
+            for run in (read_results(path) if path.endswith('.json') else {label_of(path): read_run(path)}).items()]
+    names = list(dict.fromkeys(label for label, _ in runs))
+    short = [os.path.basename(name) for name in names]
+    labels = args.labels.split(',') if args.labels else short if len(set(short)) == len(short) else names
+    if len(labels) != len(names):
+        raise ValueError(f'--labels must name {len(names)}: {", ".join(names)}; got {len(labels)}: {args.labels}')
+    runs = [(labels[names.index(name)], entries) for name, entries in runs]
+    first = runs[0][1][0] if runs[0][1] else {}
+    x, y = next(((x, y) for x, y in (('members', 'nats'), ('steps', 'seconds')) if x in first), ('tokens', 'loss,val_any,val_l2r'))
+    x, ys = args.x or x, (args.y or y).split(',')
+    draw(runs, x, ys, args.out)
+    print(f'{format_ends(runs, x, ys)}\n\n{args.out} written')
 
 
 if __name__ == '__main__':

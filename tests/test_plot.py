@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from plot import curve, main, read_run
+from plot import curve, main, read_results, read_run
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
            {'iter': 30, 'tokens': 1800, 'tokens_per_sec': 10.0, 'loss': 2.0, 'val_any': 2.5}]
@@ -30,12 +30,55 @@ def test_the_axes(runs):
 def test_a_picture(runs, name, head, capsys):
     main(['a', 'b/log.jsonl', '-o', name, '--x=time', '--y=loss,val_any', '--labels=AdamW,Muon'])
     content = (runs / name).read_bytes()
-    assert content.startswith(head) and len(content) > 5000 and capsys.readouterr().out == f'{name} written\n'
+    assert content.startswith(head) and len(content) > 5000 and capsys.readouterr().out.endswith(f'{name} written\n')
+
+
+def write(path, result):
+    path.write_text(json.dumps(result))
+    return str(path)
+
+
+def test_seeds_are_one_line_of_the_table(runs, capsys):
+    for seed, ends in (('a_seed1', (2.0, 1.0)), ('a_seed22', (2.2, 1.0)), ('b_seed1', (3.0, 2.0))):
+        (runs / f'{seed}.jsonl').write_text(''.join(json.dumps({'iter': i, 'tokens': i, 'val_any': v, 'val_l2r': ends[1]}) + '\n'
+                                                    for i, v in enumerate((9.0, ends[0]))))
+    main(['a_seed1.jsonl', 'a_seed22.jsonl', 'b_seed1.jsonl', '--y=val_own,val_l2r'])
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert table[0] == ['val_own', 'val_l2r'] and table[1] == ['a', '2.100', '±', '0.100', '(2)', '1.000', '±', '0.000', '(2)']
+    assert table[2] == ['b', '3.000', '2.000']
+
+
+def test_the_same_name_in_two_folders_is_two_runs(runs, capsys):
+    for folder in ('p', 'q'):
+        (runs / folder).mkdir()
+        (runs / folder / 'x_seed1.jsonl').write_text(''.join(json.dumps(e) + '\n' for e in ENTRIES))
+    main(['p/x_seed1.jsonl', 'q/x_seed1.jsonl', '--y=loss'])
+    assert [line.split()[:1] for line in capsys.readouterr().out.splitlines()[1:3]] == [['p/x'], ['q/x']]
+
+
+def test_its_own_order_is_what_a_run_was_trained_in(runs):
+    (runs / 'c.jsonl').write_text('{"iter": 1, "val_l2r": 1.0, "val_own": 2.0}\n{"iter": 2, "val_l2r": 1.5}\n{"iter": 3, "loss": 1.0}\n')
+    assert [e.get('val_own') for e in read_run('c.jsonl')] == [2.0, 1.5, None] and read_run('a')[1]['val_own'] == 2.5
+
+
+def test_ensembles_and_generation_are_read_from_json(runs, capsys):
+    decoder = write(runs / 'd_seed1.json', {'results': [{'estimate': f'ensemble x {m}', 'nats_per_token': 3 - m / 10} for m in (1, 2, 4)]})
+    encoder = write(runs / 'e_seed1.json', {'results': [{'estimate': 'any order x 4', 'nats_per_token': 2.5}]})
+    rows = [{'steps': n, 'decoder': n / 4, 'encoder': n / 2} for n in (4, 8)]
+    rows = [{'steps': n, 'decoder': n / 4, 'encoder': n / 2} for n in (4, 8)]
+    grid = write(runs / 'grid.json', {'generation': rows})
+    assert read_results('d_seed1.json') == {'d': [{'members': m, 'nats': 3 - m / 10} for m in (1, 2, 4)]}
+    assert read_results('e_seed1.json') == {'e': [{'members': 1, 'nats': 2.5}]}
+    assert read_results('grid.json')['encoder'] == [{'steps': 4, 'seconds': 2.0}, {'steps': 8, 'seconds': 4.0}]
+    for paths in ([decoder, encoder], [grid]):
+        main([*paths, '-o', 'picture.png'])
+    assert capsys.readouterr().out.split()[:5] == ['nats', 'd', '2.600', 'e', '2.500']
 
 
 @pytest.mark.parametrize('args, said', [
-    (['c'], 'no log c'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
-    (['a', '--labels=x,y'], 'must name 1 runs, got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
+    (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
+    (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
+    (runs / 'x.json').write_text('[]')
     with pytest.raises(ValueError, match=said):
         main(args)
