@@ -6,6 +6,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
+    python bench.py grid --steps=16,64,256,1024 --out=grid.json
 
 sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix
 and memory rates), and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
@@ -13,8 +14,10 @@ ensemble: slots and seconds for one block of the context-order ensemble, and the
 for every position and member, of which some are timed and the rest reckoned.
 train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
 permutation drawn for each row, all logits at once, the EMA tensor by tensor.
+grid: seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an update of every network.
 """
 import copy
+import json
 import resource
 import sys
 import time
@@ -24,7 +27,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import Config, configure, matmul_flops, one_line_errors, peak_flops, resolve_device
+from configurator import Config, check_out, configure, matmul_flops, one_line_errors, peak_flops, resolve_device
+from data.prepare import replace_file
 from eval_ppl import check_counts, ensemble_block_nll, n_sampled_groups, sample_groups, shuffled_contexts
 from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
@@ -38,17 +42,18 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample, train: rows
-steps = '16,64,256,1024'   # sample: numbers of forward passes
+batch_size = 4             # sample, train, grid: rows
+steps = '16,64,256,1024'   # sample, grid: numbers of forward passes
 plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
 ensemble_block = 1         # ensemble: visits that share a context
 n_plain = 64               # ensemble: passes of the plain way that are timed
-n_updates = 3              # train: updates of a run
-optimizer = 'adamw'        # train: 'adamw' or 'muon'
-compile = True             # train: torch.compile for ours, where there is a compiler
+n_updates = 3              # train, grid: updates of a run
+optimizer = 'adamw'        # train, grid: 'adamw' or 'muon'
+compile = True             # train, grid: torch.compile for ours, where there is a compiler
 repeats = 2                # runs of each; the fastest counts
+out = ''                   # grid: write the figures to this JSON file, which plot.py draws
 seed = 1337
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
@@ -157,10 +162,10 @@ def plain_nll(model, idx, order):
     return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
 
-def random_model(config, device):
+def random_model(config, device, **network):
     torch.manual_seed(config.seed)
     sizes = (config.block_size, config.vocab_size, config.n_layer, config.n_head, config.n_embd)
-    return AOGPT(AOGPTConfig(*sizes, n_tokens=config.n_tokens)).to(device).eval()
+    return AOGPT(AOGPTConfig(*sizes, n_tokens=config.n_tokens, **network)).to(device).eval()
 
 
 def bench_sample(config):
@@ -250,42 +255,107 @@ def peak_memory(device, reset=False):
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def training_step(config, device, dtype, **network):
+    """(model, whether it is compiled, a function that makes one update of it as train.py does) for random weights and tokens."""
+    model = random_model(config, device, **network).train()
+    run = Config(batch_size=config.batch_size, block_size=config.block_size, l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype,
+                 grad_clip=1.0, seed=config.seed)
+    tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
+    optimizers, ema = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95)), EMA(model, 0.9999)
+    compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
+    run_model = torch.compile(model) if compiled else model
+    return model, compiled, lambda: update(model, run_model, optimizers, ema, tokens, range(1), 0, 1e-3, device, run)
+
+
+def seconds_of_update(step, config, device):
+    """Of one call of `step`, after a first one that compiles and warms up."""
+    step()
+    peak_memory(device, reset=True)
+    return seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats) / config.n_updates
+
+
 def bench_train(config):
     check_counts(config, batch_size=1, n_updates=1, repeats=1)
     device, dtype = resolve_device(config.device, config.dtype)
     device = torch.device(device)
-    run = Config(batch_size=config.batch_size, block_size=config.block_size, l2r_ratio=0.1, dtype=dtype, grad_clip=1.0, seed=config.seed)
-    tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
     n_tokens = config.batch_size * config.block_size
-    model, peak = random_model(config, device).train(), peak_flops(device, dtype)
+    (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
     flops = model.training_flops(config.batch_size)
-    compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
     print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, '
           f'{config.optimizer}, {device}, torch {torch.__version__}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, '
           f'peak {peak / 1e12:,.3g} TFLOP/s in {dtype}')
     print(f"{'':<10}{'dtype':>10}{'compiled':>10}{'ms/update':>11}{'tokens/s':>11}{'MFU':>8}{'peak MiB':>10}")
 
     def row(name, dtype, compiled, step):
-        step()   # compiles, warms up
-        peak_memory(device, reset=True)
-        time_of_one = seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats) / config.n_updates
+        time_of_one = seconds_of_update(step, config, device)
         print(f'{name:<10}{dtype:>10}{compiled!s:>10}{1000 * time_of_one:>11,.1f}{n_tokens / time_of_one:>11,.0f}'
               f'{flops / time_of_one / peak:>8.1%}{peak_memory(device) / 2 ** 20:>10,.0f}', flush=True)
         return time_of_one
 
-    optimizers, ema = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95)), EMA(model, 0.9999)
-    run_model = torch.compile(model) if compiled else model
-    ours = row('ours', dtype, compiled, lambda: update(model, run_model, optimizers, ema, tokens, range(1), 0, 1e-3, device, run))
+    ours = row('ours', dtype, compiled, step)
     if config.plain:
-        del run_model, optimizers, ema
+        del model, step
         model = random_model(config, device).train()
+        tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
         optimizer, average = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(model)
         average.requires_grad_(False)
         slow = row('plain', 'float32', False, lambda: plain_update(model, optimizer, average, tokens, config, device))
         print(f'ours is {slow / ours:.2f} times faster')
 
 
-BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train}
+NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
+            'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
+            'rotary alone': {'rotary': True, 'learned_positions': False},
+            'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'causal': False}}
+
+
+def generation_times(config, device, dtype):
+    """Prints and returns [{'steps', 'decoder', 'encoder'}]: seconds of generate at each number of steps."""
+    models = {name: random_model(config, device, causal=name == 'decoder') for name in ('decoder', 'encoder')}
+    order, seeds, times = sample_order(config.batch_size, config.block_size, device=device), range(config.batch_size), []
+    print(f"{models['decoder'].n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary "
+          f"{config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
+          f"generation, seconds\n{'steps':>6}{'decoder':>10}{'encoder':>10}{'encoder / decoder':>19}")
+    with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+        for n_steps in map(int, config.steps.split(',')):
+            row = {'steps': n_steps}
+            for name, model in models.items():
+                generate(model, torch.zeros_like(order), order, max(0, config.block_size - 4), 4, seeds=seeds)   # warm up
+                run = partial(generate, model, torch.zeros_like(order), order, 0, n_steps, seeds=seeds)
+                row[name] = seconds(run, device, config.repeats if name == 'decoder' else 1)   # the encoder's are minutes
+            print(f"{n_steps:>6}{row['decoder']:>10.2f}{row['encoder']:>10.2f}{row['encoder'] / row['decoder']:>19.1f}", flush=True)
+            times.append(row)
+    return times
+
+
+def training_rates(config, device, dtype):
+    """Prints and returns [{'network', 'parameters', 'tokens_per_sec'}]: updates of every network."""
+    rates = []
+    print(f"\ntraining, {config.optimizer}\n{'':<14}{'parameters':>12}{'ms/update':>11}{'tokens/s':>11}{'of adaln':>10}")
+    for name, network in NETWORKS.items():
+        model, _, step = training_step(config, device, dtype, **network)
+        time_of_one = seconds_of_update(step, config, device)
+        rates.append({'network': name, 'parameters': model.n_parameters(),
+                      'tokens_per_sec': config.batch_size * config.block_size / time_of_one})
+        print(f"{name:<14}{model.n_parameters():>12,}{1000 * time_of_one:>11,.1f}{rates[-1]['tokens_per_sec']:>11,.0f}"
+              f"{rates[-1]['tokens_per_sec'] / rates[0]['tokens_per_sec']:>10.2f}", flush=True)
+        del model, step   # before the next one is made
+    return rates
+
+
+def bench_grid(config):
+    check_counts(config, batch_size=1, n_updates=1, repeats=1)
+    check_out('out', config.out)
+    device, dtype = resolve_device(config.device, config.dtype)
+    device = torch.device(device)
+    result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__,
+              'generation': generation_times(config, device, dtype), 'training': training_rates(config, device, dtype)}
+    if config.out:
+        replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
+        print(f'\nwritten: {config.out}')
+
+
+BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'grid': bench_grid}
 
 if __name__ == '__main__':
     with one_line_errors():

@@ -1,10 +1,12 @@
 """The plain way that the speed is compared with must do the same work."""
+import json
+
 import pytest
 import torch
 from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench import generation_limit, plain_generate, plain_nll
+from bench import NETWORKS, generation_limit, plain_generate, plain_nll
 from sample import generate, unmask_schedule
 
 
@@ -42,12 +44,19 @@ def test_training_flops_are_those_of_the_matrix_products(batch):
     assert make_model(vocab_size=16, n_tokens=11, causal=False).training_flops(5) == products + 2 * attention
 
 
-def test_the_commands_count_what_they_time(script):
+def test_the_commands_count_what_they_time(script, tmp_path):
     tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16', '--device=cpu')
     rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
     assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64'] and len(rows[2].split()) == 7 and len(rows[3].split()) == 5
     rows = script('bench.py', 'train', *tiny, '--repeats=1', '--n_updates=1', '--compile=False').stdout.splitlines()
     assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours'] and len(rows[2].split()) == len(rows[3].split()) == 7
+    out = script('bench.py', 'grid', *tiny, '--repeats=1', '--n_updates=1', '--compile=False', '--steps=4,64', '--out=grid.json').stdout
+    with open(tmp_path / 'grid.json') as f:
+        grid = json.load(f)
+    assert [row['steps'] for row in grid['generation']] == [4, 64] and {row['network'] for row in grid['training']} == set(NETWORKS)
+    assert all(min(row['decoder'], row['encoder']) > 0 for row in grid['generation']) and 'encoder / decoder' in out
+    parameters = {row['network']: row['parameters'] for row in grid['training']}
+    assert parameters['encoder'] == parameters['adaln'] == parameters['rotary'] > parameters['rotary alone'] > parameters['layer']
     out = script('bench.py', 'ensemble', *tiny, '--repeats=1', '--n_contexts=16', '--n_plain=4').stdout
     rows = {line.split()[0]: line.split() for line in out.splitlines()[:-1]}
     needed = 64 + 15 * sum(range(3, 65))     # 15 shuffles for each visit that has two or more before it
