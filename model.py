@@ -374,16 +374,16 @@ class AOGPT(nn.Module):
             raise ValueError('an encoder needs a pass for every visit: use predict')
         return self.lm_head(self._read_whole(idx, order, columns))
 
-    def _read_whole(self, idx, order, columns=None, known=None):
+    def _read_whole(self, idx, order, columns=None, known=None, mask=None):
         """What the head reads (B, n, C) when every visit has its slot: a decoder's reads the visit before it (n_known = T - 1), an
         encoder's its own where that is below `known` (B, 1)."""
         slots, inverse = torch.arange(order.size(1), device=idx.device).expand(order.shape), None
         reads = slots - 1 if known is None else torch.where(slots < known, slots, -1)
         if torch.is_grad_enabled() and order.size(1) == self.config.block_size:
             inverse = torch.zeros_like(order).scatter_(1, order, slots)
-        return self._trunk(idx, order, slots, reads, columns, inverse=inverse)
+        return self._trunk(idx, order, slots, reads, columns, mask, inverse=inverse)
 
-    def predict(self, idx, order, n_known, n_targets=None, cache=None):
+    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
@@ -392,6 +392,7 @@ class AOGPT(nn.Module):
         n_targets  n, by default T - min(n_known)
         cache      KVCache: runs only what is not in it and leaves n_known + 1 slots there. Slot n_known was run for the target
                    order[:, n_known]: whoever then reorders the tail sets cache.length back to n_known.
+        n_visits   (B,) of an encoder: what an order has behind them is padding, which no slot sees; by default T
         returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past a row's end are undefined
         """
         B, T = self._check(idx, order)
@@ -404,8 +405,10 @@ class AOGPT(nn.Module):
             if cache is not None:
                 raise ValueError('an encoder has no cache: every slot depends on which are known')
             known = known.to(idx.device).unsqueeze(1)                       # (B, 1)
-            columns = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1)         # (B, n)
-            return self.lm_head(self._read_whole(idx, order, columns, known))
+            columns, mask = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1), None         # (B, n)
+            if n_visits is not None:
+                mask = (torch.arange(T) < n_visits.unsqueeze(1)).to(idx.device)[:, None, None].expand(B, 1, T, T)
+            return self.lm_head(self._read_whole(idx, order, columns, known, mask))
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and cache is None

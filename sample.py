@@ -12,6 +12,7 @@ Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]
 import json
 import math
 import time
+from functools import partial
 
 import torch
 from tqdm import tqdm
@@ -220,9 +221,6 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     if int(known.min()) < 0 or (known > stop).any() or int(stop.max()) > N or seeds is not None and len(seeds) != B:
         raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got n_known={known.tolist()[:8]}, '
                          f'n_visits={stop.tolist()[:8]}, {B if seeds is None else len(seeds)} seeds')
-    if not model.config.causal and (stop < N).any():
-        raise ValueError('an encoder sees every position, so the rows of a batch must be of one length: end every prompt with [[..]], or '
-                         f'give one at a time; got lengths {stop.tolist()[:8]}')
     if seeds is None:
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
@@ -230,6 +228,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     dtype = inference_dtype(model)
     cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
     network = model.frozen(dtype) if use_cache else model
+    predict = network.predict if model.config.causal or (stop == N).all() else partial(network.predict, n_visits=stop)
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     bucket = known // 32
@@ -246,7 +245,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if not n_new.any():                                                                  # a binomial step may reveal nothing
             step += 1
             continue
-        logits = network.predict(idx, order, known, n, cache)[..., :n_tokens]                  # (B, n, n_tokens)
+        logits = predict(idx, order, known, n, cache)[..., :n_tokens]                          # (B, n, n_tokens)
         rank = None
         if policy != 'given':
             row, column, visit = pairs(known, stop - known, device)                          # all that remains
