@@ -65,19 +65,20 @@ PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the 
 # nats of blocks
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None):
+def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None):
     """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N).
 
     An encoder needs N passes for that. With n_known (n,), uniform from 0 to N - 1, it gives an unbiased estimate of the mean over orders in
-    one, see AOGPT.forward."""
+    one, see AOGPT.forward, also for n_given (n,), which go in one pass or with n_known."""
     device, sums = model.lm_head.weight.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
+        given = None if n_given is None else n_given[rows].to(device)
         with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
             if model.config.causal:
-                nll = model(idx, order)
+                nll = model(idx, order, n_given=given)
             elif n_known is not None:
-                nll = model(idx, order, n_known[rows].to(device))
+                nll = model(idx, order, n_known[rows].to(device), n_given=given)
             else:
                 nll = one_by_one(model, idx, order)
         sums.append(nll.double().sum(-1))
@@ -104,12 +105,12 @@ def draw_orders(numbers, block_size, n_orders=1, seed=0):
     return torch.stack([sample_order(n_orders, block_size, generator=generator) for generator in generators])
 
 
-def draw_known(numbers, block_size, n_orders=1, seed=0):
-    """(len(numbers), K) numbers of known visits, each uniform from 0 to N - 1, the K of a block one from each of K equal parts of that
-    range: a function of (seed, number)."""
+def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
+    """(len(numbers), K) numbers of known visits, each uniform from n_given (0 or (len(numbers), 1)) to N - 1, the K of a block one from
+    each of K equal parts of that range: a function of (seed, number)."""
     generators = [torch.Generator().manual_seed(derive_seed(seed, int(b), 'known')) for b in numbers]
     u = torch.stack([torch.rand(n_orders, dtype=torch.float64, generator=generator) for generator in generators])
-    return ((torch.arange(n_orders) + u) / n_orders * block_size).long()
+    return n_given + ((torch.arange(n_orders) + u) / n_orders * (block_size - n_given)).long()
 
 
 def ensemble_nll(logprobs):
@@ -263,10 +264,11 @@ def last_words(tokens, tokenizer):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # nats to tables
-def summarize(name, nats, blocks, n_bytes):
+def summarize(name, nats, n_tokens, n_bytes):
     """One row of the table from nats (n,), the float64 total of every block: nats are summed, tokens counted, divided once."""
-    stderr = float(nats.std()) / len(nats) ** 0.5 / blocks.size(1) if len(nats) > 1 else None   # one block has no error to tell
-    return table_row(name, float(nats.sum()) / blocks.numel(), stderr, len(blocks), blocks.numel(), n_bytes)
+    n = len(nats)
+    stderr = float(nats.std()) / n ** 0.5 / (n_tokens / n) if n > 1 else None   # one block has no error to tell
+    return table_row(name, float(nats.sum()) / n_tokens, stderr, n, n_tokens, n_bytes)
 
 
 def unigram_row(tokens, tokenizer, block_size):
@@ -308,6 +310,8 @@ def read_tokens(name, split, data_dir, tokenizer):
             raise ValueError(f'{name} holds no text')
         return tokens, {'source': name, 'sha256': hashlib.sha256(tokens.astype('<u2').tobytes()).hexdigest()}
     tokens, meta = open_split(data_dir, name, split)
+    if tokens.ndim == 2:
+        raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')
     if meta['tokenizer'] != tokenizer.name:
         raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens")
     return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}
@@ -424,9 +428,9 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
         rows += [(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
     if 'ensemble' in kinds:
         rows += [(f'ensemble x {m}', column) for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T)]
-    summaries = [summarize(row, column, blocks, n_bytes) for row, column in rows]
+    summaries = [summarize(row, column, blocks.numel(), n_bytes) for row, column in rows]
     for r, column in zip(summaries[::-1], nats['ensemble'].T.flip(0) if 'ensemble' in kinds else ()):
-        gain = summarize('', nats['ensemble'][:, 0] - column, blocks, n_bytes)   # block by block: the spread of the blocks does not hide it
+        gain = summarize('', nats['ensemble'][:, 0] - column, blocks.numel(), n_bytes)   # by block: their spread does not hide it
         r |= {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
     return summaries
 
@@ -443,8 +447,13 @@ def accuracy(model, tokens, tokenizer, c):
         every = [None] * world_size
         dist.all_gather_object(every, hits)
         hits = sum(every)
-    share = hits / len(rows)
-    return {'estimate': 'last word', 'accuracy': share, 'stderr': math.sqrt(share * (1 - share) / len(rows)), 'rows': len(rows)}
+    return {'estimate': 'last word', 'accuracy': hits / len(rows), 'stderr': share_error(hits, len(rows)), 'rows': len(rows)}
+
+
+def share_error(hits, n):
+    """Standard error of a share, from two more hits and two more misses (Agresti and Coull 1998): not 0 when all or none hit."""
+    share = (hits + 2) / (n + 4)
+    return math.sqrt(share * (1 - share) / (n + 4))
 
 
 def check_counts(c, **least):

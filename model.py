@@ -328,7 +328,7 @@ class AOGPT(nn.Module):
                 gates = block.adaLN[1].bias.view(6, -1)
                 gates[2], gates[5] = self.config.gate_init, self.config.gate_init
 
-    def forward(self, idx, order, n_known=None, first=0, n=None):
+    def forward(self, idx, order, n_known=None, first=0, n=None, n_given=None):
         """Negative log-likelihood of each visit given the visits before it.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
@@ -337,6 +337,8 @@ class AOGPT(nn.Module):
         order  (B, T) int positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
         n_known    (B,), of an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the others
                    T / (T - n_known) times their nll, so that for a uniform n_known the row's sum is an unbiased bound in nats (AO, L_MDM)
+        n_given    (B,) visits that are given, as the clues of a puzzle: their columns are 0, n_known is at least that, and the factor
+                   (T - n_given) / (T - n_known)
         first, n   only the n visits from `first` (int or (B,)) on, by default all: the others have no head and no last layer
         returns nll (B, n) float32 (float64 in a float64 model) in nats; column d belongs to position order[:, first + d]; columns
                 past the row's end are undefined
@@ -364,9 +366,10 @@ class AOGPT(nn.Module):
         x = self._read_whole(idx, order, columns, known)                                    # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         nll = token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
-        if known is None:
-            return nll
-        return torch.where(torch.arange(T, device=idx.device) < known, 0, nll * T / (T - known))
+        given = 0 if n_given is None else n_given.unsqueeze(1)
+        if known is not None:
+            return torch.where(torch.arange(T, device=idx.device) < known, 0, nll * (T - given) / (T - known))
+        return nll if n_given is None else torch.where(torch.arange(T, device=idx.device) < given, 0, nll)
 
     def logits(self, idx, order, columns=None):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""
@@ -584,6 +587,12 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     else:
         order = positions if kind == 'l2r' else positions.flip(0)
     return torch.where(draws[:, n:] < l2r_ratio, positions, order) if l2r_ratio else order.expand(batch_size, n).clone()
+
+
+def given_first(order, given):
+    """(order (B, N) with the positions of `given` (B, N) bool moved to its front, n_given (B,)); in each part they follow as before."""
+    rank = (~given.gather(1, order)).byte().argsort(dim=1, stable=True)
+    return order.gather(1, rank), given.sum(1)
 
 
 def order_of(run):

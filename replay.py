@@ -53,14 +53,17 @@ class Watch:
         return lines
 
 
-def write_page(path, samples, tokenizer, title):
-    """One self-contained page that replays `samples`: dicts of tokens, step (-1: known from the start) and logprob, in natural order."""
+def write_page(path, samples, tokenizer, title, columns=0):
+    """One self-contained page that replays `samples`: dicts of tokens, step (-1: known from the start) and logprob, in natural order, and
+    a `name` if they like. With `columns` they are laid out as a grid of so many."""
     rows = []
     for s in samples:
         drawn = [step for step in s['step'] if step >= 0]
-        rows.append({'text': token_texts(s['tokens'], tokenizer), 'step': s['step'], 'p': [round(math.exp(x), 5) for x in s['logprob']],
-                     'tau': kendall_tau(drawn), 'nats': -sum(s['logprob']), 'drawn': len(drawn)})
-    data = json.dumps({'title': title, 'samples': rows}).replace('<', '\\u003c')   # nothing in it can end the script element
+        rows.append({'name': s.get('name', f'sample {len(rows)}'), 'text': token_texts(s['tokens'], tokenizer), 'step': s['step'],
+                     'p': [round(math.exp(x), 5) for x in s['logprob']], 'tau': kendall_tau(drawn),
+                     'nats': -sum(s['logprob']), 'drawn': len(drawn)})
+    page = {'title': title, 'columns': columns, 'samples': rows}
+    data = json.dumps(page).replace('<', '\\u003c')   # nothing in it can end the script element
     replace_file(path, lambda f: f.write(PAGE.replace('DATA', data).encode()))
 
 
@@ -79,6 +82,8 @@ PAGE = r'''<!doctype html>
                    padding: .15rem .7rem }
   #text { font: 15px/1.75 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line);
           border-radius: .5rem; padding: 1rem; min-height: 8rem }
+  #text.grid { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 2.4rem)); gap: 2px; justify-content: center }
+  #text.grid span { text-align: center; padding: .2rem 0; border: 1px solid var(--line) }
   #text span { border-radius: .2rem } .blank { color: var(--soft); opacity: .6 } .known { font-weight: 700 }
   .now { outline: 2px solid hsl(28 90% 52%) } #swatches { display: inline-flex; vertical-align: middle; margin: 0 .4rem }
   #swatches i { width: 1.6rem; height: .8rem }
@@ -91,11 +96,12 @@ PAGE = r'''<!doctype html>
 <div id="text"></div><p id="legend"></p><p id="facts"></p>
 <script id="data" type="application/json">DATA</script>
 <script>
-const {title, samples} = JSON.parse(document.getElementById('data').textContent)
+const {title, columns, samples} = JSON.parse(document.getElementById('data').textContent)
 const get = id => document.getElementById(id), text = get('text'), slider = get('slider'), which = get('which'), colour = get('colour')
 let timer = null
 get('title').textContent = title
-samples.forEach((s, i) => which.add(new Option('sample ' + i, i)))
+samples.forEach((s, i) => which.add(new Option(s.name, i)))
+if (columns) { text.classList.add('grid'); text.style.setProperty('--columns', columns) }
 const shade = x => `hsl(var(--hue) 70% calc(var(--deep) + (var(--light) - var(--deep)) * ${(1 - x).toFixed(3)}))`
 
 function choose() {

@@ -32,7 +32,7 @@ from configurator import (
     processes,
     start_processes,
 )
-from data.blocks import all_blocks, check_length, open_split, random_blocks
+from data.blocks import all_blocks, check_length, open_split, random_blocks, unpack
 from data.hub import local_path
 from data.prepare import get_tokenizer
 from eval_ppl import block_nll, draw_known, draw_orders, estimate_of, format_table, summarize, unigram_row
@@ -43,6 +43,7 @@ from model import (
     AOGPTConfig,
     config_from_checkpoint,
     derive_seed,
+    given_first,
     load_checkpoint,
     model_from_checkpoint,
     order_of,
@@ -285,11 +286,16 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
         idx = random_blocks(tokens, config.batch_size, config.block_size)
         idx = idx.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else idx
         order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
-        known = () if model.config.causal else (torch.randint(config.block_size, (config.batch_size,), device=device),)
+        n_given = order.new_zeros(config.batch_size)
+        if tokens.ndim == 2:   # puzzles: what is given comes first, and costs nothing
+            idx, given = unpack(idx)
+            order, n_given = given_first(order, given)
+        n_blank = config.block_size - n_given                                               # (B,)
+        n_known = None if model.config.causal else n_given + (torch.rand(len(idx), device=device, dtype=torch.float64) * n_blank).long()
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
             with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype == 'bfloat16'):
-                micro_loss = run_model(idx, order, *known).mean() / len(micros)
+                micro_loss = run_model(idx, order, n_known, n_given=n_given).sum() / n_blank.sum() / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
@@ -302,19 +308,20 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
     return torch.stack([loss, norm, (loss + norm).isfinite()])
 
 
-def validate(model, blocks, batch_size, dtype, run_order, rank, world_size):
-    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks under the order of the run and left to right. The order of the run is
-    'any', a fixed random order for each block, or, where all sequences have the same one, 'own'. Of an encoder only that, with a
-    fixed number of known visits; left to right would need a pass for every token."""
+def validate(model, blocks, given, batch_size, dtype, run_order, rank, world_size):
+    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks, what is `given` (n, N) in them first and free, under the order
+    of the run and left to right. The order of the run is 'any', a fixed random order for each block, or, where all have the same
+    one, 'own'. Of an encoder only that, with a fixed number of known visits; left to right would need a pass for every token."""
     (n, N), result = blocks.shape, {}
     mine, causal = slice(rank, None, world_size), model.config.causal
-    known = None if causal else draw_known(range(n), N)[mine, 0]
     orders = {estimate_of(run_order): draw_orders(range(n), N)[:, 0] if run_order['kind'] == 'random' else sample_order(n, N, **run_order)}
     if causal:
         orders['l2r'] = sample_order(n, N, 'l2r')
     for name, order in orders.items():
+        order, n_given = given_first(order, given)
+        known = None if causal else draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
         nats = torch.zeros(n, dtype=torch.float64)
-        nats[mine] = block_nll(model, blocks[mine], order[mine], batch_size, dtype, n_known=known)
+        nats[mine] = block_nll(model, blocks[mine], order[mine], batch_size, dtype, n_known=known, n_given=n_given[mine])
         if world_size > 1:
             nats = nats.to(model.lm_head.weight.device)
             dist.all_reduce(nats)
@@ -332,6 +339,9 @@ def main(config):
     master = rank == 0
     train_tokens, val_tokens, tokenizer = load_data(config)
     val_blocks = all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size)
+    puzzles = val_tokens.ndim == 2
+    val_blocks, given = unpack(val_blocks) if puzzles else (val_blocks, torch.zeros_like(val_blocks, dtype=torch.bool))
+    n_val = int((~given).sum())
     model = start_model(config, checkpoint, tokenizer.n_tokens, device).train()
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,
                                  (config.beta1, config.beta2))
@@ -356,7 +366,7 @@ def main(config):
     folder = RunFolder(config.out_dir, config.keep_checkpoints, iter_num if config.init_from == 'resume' else None)
     if master:
         folder.open()
-        print(f'{model.n_parameters():,} parameters; {tokens_per_iter:,} tokens an update; {config.dataset}: {len(train_tokens):,} '
+        print(f'{model.n_parameters():,} parameters; {tokens_per_iter:,} tokens an update; {config.dataset}: {train_tokens.size:,} '
               f'{tokenizer.name} tokens; validation on {len(val_blocks):,} blocks of {config.block_size}')
         print(f'{world_size} x {device.type}, {torch.get_num_threads()} CPU threads each, {dtype} at {peak / 1e12:,.3g} TFLOP/s, '
               f'compile={compiled} ({why})')
@@ -401,8 +411,8 @@ def main(config):
                          'tokens_per_sec': round(tokens_per_iter / seconds, 1), 'mfu': round(flops_per_iter / seconds / peak, 4),
                          'seconds_left': round((config.max_iters - iter_num) * seconds, 1)}
                 if evaluating:
-                    val = validate(ema.model, val_blocks, config.batch_size, dtype, order_of(config), rank, world_size)
-                    entry |= {f'val_{kind}': float(nats.sum()) / val_blocks.numel() for kind, nats in val.items()}
+                    val = validate(ema.model, val_blocks, given, config.batch_size, dtype, order_of(config), rank, world_size)
+                    entry |= {f'val_{kind}': float(nats.sum()) / n_val for kind, nats in val.items()}
                 if master:
                     folder.log(entry)
                     shown |= {k.removeprefix('val_'): f'{v:.3f}' for k, v in entry.items() if k == 'loss' or k.startswith('val_')}
@@ -423,20 +433,24 @@ def main(config):
         end_processes(1)
     if folder.saved is None:   # nothing was left to train
         save()
-    val = val or validate(ema.model, val_blocks, config.batch_size, dtype, order_of(config), rank, world_size)
+    val = val or validate(ema.model, val_blocks, given, config.batch_size, dtype, order_of(config), rank, world_size)
     if master:
-        report(ema.model, val, val_blocks, unigram_row(val_tokens, tokenizer, config.block_size), tokenizer, config, folder.ckpt_path)
+        n_bytes = n_val if puzzles else int(tokenizer.n_bytes[val_blocks].sum())
+        names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': 'own order'}
+        rows = [summarize(names[name], nats, n_val, n_bytes) for name, nats in val.items()]
+        rows += [] if puzzles else [unigram_row(val_tokens, tokenizer, config.block_size)]
+        print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table(rows)}')
+        if puzzles:
+            print(f'\ngo on with\n  python eval_puzzle.py --ckpt={folder.ckpt_path}')
+        else:
+            write_both_ways(ema.model, tokenizer, config, folder.ckpt_path)
         if wandb:
             wandb.finish()
     end_processes()
 
 
-def report(model, val, val_blocks, unigram, tokenizer, config, ckpt_path):
-    """What the run gave: a table, a sample in random order and one left to right, and the commands to go on with."""
-    n_bytes = int(tokenizer.n_bytes[val_blocks].sum())
-    names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': 'own order'}
-    rows = [summarize(names[name], nats, val_blocks, n_bytes) for name, nats in val.items()]
-    print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table([*rows, unigram])}')
+def write_both_ways(model, tokenizer, config, ckpt_path):
+    """Prints a sample in the order of the run and one left to right, and the commands to go on with."""
     titles = {'random': 'in random order', 'l2r': 'left to right'}
     for seed, kind in enumerate(dict.fromkeys((config.order, 'l2r')), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)

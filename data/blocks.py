@@ -1,48 +1,68 @@
-"""Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, count its tokens."""
+"""
+Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, count its tokens.
+
+Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), packed with what is given, see `unpack`.
+"""
 import os
 
 import numpy as np
 import torch
 
 from data.prepare import DATA_SETS, prepare, read_meta
+from data.puzzles import GIVEN, SHARES, TASKS, prepare_puzzles
 
 
 def open_split(data_dir, name, split):
-    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. Makes data sets that need no source.
+    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. Makes data sets that need no source and no time.
 
     Raises ValueError with the command to run when the split is missing, or when its file is not the one meta.json describes."""
     directory = os.path.join(data_dir, name)
     path, meta = os.path.join(directory, f'{split}.bin'), read_meta(directory)
     if split not in meta.get('splits', {}) or not os.path.isfile(path):
         row = DATA_SETS.get(name)
-        if row is None or not row.offline or split not in ('train', 'val'):
+        if name in TASKS and split in SHARES or 'puzzle' in meta:
+            if name != 'sudoku4' or meta.get('splits'):
+                raise ValueError(f'no {path}; make it with: python data/puzzles.py {name} --out={data_dir}')
+            meta = prepare_puzzles(name, data_dir)
+        elif row is not None and row.offline and split in ('train', 'val'):
+            meta = prepare(name, data_dir)
+        else:
             known = f'{name} [--source=FILE]' if row else f'text --name={name} --source=FILE'
             if meta.get('splits') or split not in ('train', 'val'):
                 known += f' --split={split}'
             raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}')
-        meta = prepare(name, data_dir)
     n = meta['splits'][split]['tokens']
     if os.path.getsize(path) != 2 * n:
         raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: prepare {name} again with --force')
-    return np.memmap(path, dtype='<u2', mode='r', shape=(n,)), meta
+    length = meta.get('row_length')
+    return np.memmap(path, dtype='<u2', mode='r', shape=(n // length, length) if length else (n,)), meta
+
+
+def unpack(rows):
+    """(tokens, given) of rows of puzzles, (B, N) int64 and bool."""
+    return rows & (GIVEN - 1), rows >= GIVEN
 
 
 def check_length(tokens, block_size, name):
-    if len(tokens) < block_size:
+    if tokens.ndim == 2 and tokens.shape[1] != block_size:
+        raise ValueError(f'the puzzles of {name} are {tokens.shape[1]} tokens: block_size must be that, got {block_size}')
+    if tokens.ndim == 1 and len(tokens) < block_size:
         raise ValueError(f'block_size={block_size} is beyond the data: {name} has {len(tokens)} tokens')
 
 
 def random_blocks(tokens, batch_size, block_size):
-    """(B, N) int64 blocks at uniform offsets, drawn from torch's default generator."""
+    """(B, N) int64 blocks at uniform offsets, or rows of puzzles, drawn from torch's default generator."""
+    if tokens.ndim == 2:
+        return torch.from_numpy(tokens[torch.randint(len(tokens), (batch_size,)).numpy()].astype(np.int64))
     starts = torch.randint(len(tokens) - block_size + 1, (batch_size, 1)).numpy()
     return torch.from_numpy(tokens[starts + np.arange(block_size)].astype(np.int64))
 
 
 def all_blocks(tokens, block_size, n_blocks=0):
     """(n, N) int64: the set cut once into blocks, its tail dropped; with n_blocks, that many spread evenly over them."""
-    n = len(tokens) // block_size
+    n = tokens.size // block_size
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
-    return torch.from_numpy(tokens[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))
+    return torch.from_numpy(tokens.reshape(-1)[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))
 
 
 def token_counts(tokens, n_tokens):

@@ -78,7 +78,28 @@ class GPT2:
         return self.bpe.decode(ids)
 
 
-TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2}
+class Symbols:
+    """One letter a token, of puzzles, which have a fixed length and no end of text."""
+    eos, letters = None, ''
+
+    def __init__(self):
+        self.n_bytes = np.ones(self.n_tokens, int)
+
+    def encode(self, text):
+        if set(text) - set(self.letters):
+            raise ValueError(f'{self.name} has the letters {self.letters}, got {text[:60]!r}')
+        return [self.letters.index(letter) for letter in text]
+
+    def decode(self, ids):
+        return ''.join(self.letters[i] for i in ids)
+
+
+def symbols(name, letters):
+    return type(name, (Symbols,), {'name': name, 'letters': letters, 'n_tokens': len(letters)})
+
+
+TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
+              'nae_sat': symbols('nae_sat', '01')}
 
 
 @functools.cache
@@ -394,7 +415,7 @@ def main():
     parser.add_argument('--split', help='the whole source is this split (train, val, test); default: divide it into train and val, '
                         'or test for a zero-shot set')
     parser.add_argument('--name', help='folder to write under --out; default: NAME')
-    parser.add_argument('--tokenizer', choices=TOKENIZERS, help='default: that of the data set')
+    parser.add_argument('--tokenizer', choices=('bytes', 'gpt2'), help='default: that of the data set')
     parser.add_argument('--out', default=os.path.dirname(os.path.abspath(__file__)), help='default: the folder of this script')
     parser.add_argument('--force', action='store_true', help='replace what is there')
     args, unknown = parser.parse_known_args()
@@ -403,8 +424,13 @@ def main():
         raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
     before = read_meta(os.path.join(args.out, args.name or args.data_set))
     meta = prepare(args.data_set, args.out, args.name, args.source, args.split, args.tokenizer, args.force)
-    done = 'there already (--force replaces it)' if meta == before and not args.force else 'written'
-    print(f"{os.path.join(args.out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
+    print_meta(args.out, meta, before, args.force)
+
+
+def print_meta(out, meta, before, force):
+    """What is in the folder now, and whether it was there before."""
+    done = 'there already (--force replaces it)' if meta == before and not force else 'written'
+    print(f"{os.path.join(out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
     print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<40}sha256")
     for split, s in meta['splits'].items():
         print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}  {s['source']:<40}{s['sha256'][:16]}...")

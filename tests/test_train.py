@@ -220,7 +220,7 @@ def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits(
     assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(16))
     blocks = all_blocks(val_tokens, 16, 40)
     expected = block_nll(encoder, blocks, draw_orders(range(40), 16)[:, 0], 8, n_known=draw_known(range(40), 16)[:, 0])
-    val = train.validate(encoder, blocks, 8, 'float32', {'kind': 'random'}, 0, 1)
+    val = train.validate(encoder, blocks, torch.zeros_like(blocks, dtype=torch.bool), 8, 'float32', {'kind': 'random'}, 0, 1)
     assert torch.equal(val['any'], expected) and len({k for row in seen[3:] for k in row}) > 8 and list(val) == ['any']
 
 

@@ -1,0 +1,27 @@
+"""
+The second quickstart: 4 x 4 Sudoku, where a model that may choose its own order solves what a random order does not.
+
+    python train.py config/sudoku4.py
+    python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
+"""
+out_dir = 'out/sudoku4'
+dataset = 'sudoku4'
+block_size = 16
+n_layer = 3
+n_head = 4
+n_embd = 128
+gate_init = 1.0
+batch_size = 128
+l2r_ratio = 0.0
+optimizer = 'muon'
+max_iters = 1500
+learning_rate = 1e-2
+muon_learning_rate = 0.04
+min_lr = 1e-3
+warmup_iters = 50
+ema_decay = 0.99
+eval_interval = 250
+eval_iters = 8
+log_interval = 50
+save_interval = 500
+n_threads = 1

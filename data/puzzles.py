@@ -1,0 +1,328 @@
+"""
+Puzzles to token files, generated from a seed or read from a file, every one checked by an exact solver.
+
+    python data/puzzles.py sudoku4                                                   # 4 x 4
+    python data/puzzles.py sudoku --n_train=200000                                   # 9 x 9
+    python data/puzzles.py sudoku --source=puzzles.csv.xz --split=test --name=hard   # a `puzzle,solution` CSV
+    python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
+
+A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No two splits share a
+solution, and of Sudoku none up to relabelling the digits. A second run does nothing unless --force.
+"""
+import argparse
+import csv
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import sys
+
+import numpy as np
+from tqdm import tqdm
+
+if __name__ == '__main__':   # the project's folder, as for the other scripts
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from data.prepare import Parser, get_tokenizer, print_meta, read_meta, replace_file
+
+GIVEN = 1 << 15   # in a token of a row
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sudoku of n x n cells, n = 4 or 9. A batch of them is (B, n n, n) bool: which digits a cell can still be
+
+class Sudoku:
+    """Rules and exact solver, for many puzzles at once. Digits are 1 to n, 0 is blank; a grid is n n digits, row by row."""
+
+    def __init__(self, n):
+        self.n, b = n, int(n ** 0.5)
+        self.columns, self.groups = n, {'cells': (0, n * n)}
+        cell = np.arange(n * n)
+        row, column = cell // n, cell % n
+        box = row // b * b + column // b
+        self.units = np.concatenate([np.arange(n)[:, None] == part for part in (row, column, box)]).astype(np.float32)   # (3 n, cells)
+        self.peers = (self.units.T @ self.units > 0).astype(np.float32) - np.eye(n * n, dtype=np.float32)               # (cells, cells)
+
+    def candidates(self, grids):
+        digits = np.arange(1, self.n + 1)
+        return (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
+
+    def propagate(self, can):
+        """Narrow (B, cells, n) by naked and hidden singles until nothing changes; returns it and which rows have no contradiction."""
+        active, can = np.arange(len(can)), can.copy()
+        while len(active):
+            now = can[active]
+            single = (now & (now.sum(2, keepdims=True) == 1)).astype(np.float32)
+            new = now & (np.matmul(self.peers, single) == 0)                                  # no peer of a cell that has one digit left
+            only = new & (np.matmul(self.units.T, (np.matmul(self.units, new.astype(np.float32)) == 1).astype(np.float32)) > 0)
+            new = np.where(only.any(2, keepdims=True), only, new)                             # the only cell of a unit for that digit
+            can[active] = new
+            active = active[(new != now).any((1, 2)) & new.any(2).all(1)]
+        return can, can.any(2).all(1) & (np.matmul(self.units, can.astype(np.float32)) > 0).all((1, 2))
+
+    def solve(self, grids):
+        """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
+        count, solution = np.zeros(len(grids), int), np.zeros_like(grids)
+        stack = [(np.arange(len(grids)), self.candidates(grids))]
+        while stack:
+            owner, can = stack.pop()
+            open_ = count[owner] < 2
+            owner, can = owner[open_], can[open_]
+            can, sound = self.propagate(can)
+            owner, can = owner[sound], can[sound]
+            left = can.sum(2)                                                                 # (B, cells) digits that a cell can be
+            done = (left == 1).all(1)
+            np.add.at(count, owner[done], 1)
+            solution[owner[done]] = can[done].argmax(2) + 1
+            owner, can, left = owner[~done], can[~done], left[~done]
+            if len(owner):                                                                    # branch on the cell with the fewest
+                cell = np.where(left > 1, left, self.n + 1).argmin(1)
+                which, digit = can[np.arange(len(can)), cell].nonzero()
+                branch = can[which]
+                branch[np.arange(len(which)), cell[which]] = np.eye(self.n, dtype=bool)[digit]
+                parts = max(1, len(which) // 4096)
+                stack += zip(np.array_split(owner[which], parts), np.array_split(branch, parts))
+        return count.clip(max=2), solution
+
+    def random_grids(self, n_grids, rng):
+        """(n_grids, cells) full grids: cells in random order take a random digit that they can still be; a dead end starts again."""
+        grids, cells = [], self.n ** 2
+        can = np.ones((n_grids, cells, self.n), bool)
+        while len(can):
+            can, sound = self.propagate(can)
+            can[~sound] = True
+            left = can.sum(2)
+            done = sound & (left == 1).all(1)
+            grids.append(can[done].argmax(2) + 1)
+            can, left = can[~done], left[~done]
+            if len(can):
+                rows = np.arange(len(can))
+                cell = (np.where(left > 1, left, self.n + 1) + rng.random(left.shape)).argmin(1)
+                digit = (can[rows, cell] * rng.random((len(can), self.n))).argmax(1)
+                can[rows, cell] = np.eye(self.n, dtype=bool)[digit]
+        return np.concatenate(grids)
+
+    def dig(self, solutions, n_clues, rng):
+        """Puzzles of `solutions` with about n_clues (B,) digits left: in random order each goes, unless that lets in another solution."""
+        puzzles, cells = solutions.copy(), self.n ** 2
+        order = rng.random(puzzles.shape).argsort(1)
+        n_first = cells // 2 if cells > 16 else 0                 # half are taken away at once, and put back where that is too many
+        np.put_along_axis(puzzles, order[:, :n_first], 0, 1)
+        bad = self.solve(puzzles)[0] != 1
+        puzzles[bad] = solutions[bad]
+        for k in range(cells):
+            rows = np.flatnonzero(((puzzles > 0).sum(1) > n_clues) & (puzzles[np.arange(len(puzzles)), order[:, k]] > 0))
+            trial = puzzles[rows]
+            trial[np.arange(len(rows)), order[rows, k]] = 0
+            keep = self.solve(trial)[0] == 1
+            puzzles[rows[keep]] = trial[keep]
+        return puzzles
+
+    def canonical(self, grids):
+        """Full grids (B, cells) with their digits named in the order of the first row: equal for relabelled ones."""
+        names = np.zeros((len(grids), self.n + 1), grids.dtype)
+        np.put_along_axis(names, grids[:, :self.n], np.arange(1, self.n + 1)[None], 1)
+        return np.take_along_axis(names, grids, 1)
+
+    def symmetric(self, puzzles, solutions, rng):
+        """Each (B, cells) pair turned by a random symmetry of Sudoku: digits, bands, rows in a band, the same of columns, transposition."""
+        (B, cells), b = puzzles.shape, int(self.n ** 0.5)
+        lines = [(rng.random((B, b)).argsort(1)[:, :, None] * b + rng.random((B, b, b)).argsort(2)).reshape(B, self.n) for _ in range(2)]
+        cell = lines[0][:, :, None] * self.n + lines[1][:, None, :]                              # (B, n, n) where each cell comes from
+        cell = np.where(rng.random((B, 1, 1)) < 0.5, cell, cell.transpose(0, 2, 1)).reshape(B, cells)
+        digit = np.pad(rng.random((B, self.n)).argsort(1) + 1, ((0, 0), (1, 0)))                 # 0, a blank, stays
+        return [np.take_along_axis(digit, np.take_along_axis(grids, cell, 1), 1) for grids in (puzzles, solutions)]
+
+    def make(self, n_rows, rng, wanted):
+        """(tokens, given), each (about n_rows, cells): puzzles with one solution, a quarter to a half of the cells given, of the solutions
+        that `wanted` (B, cells) -> (B,) bool lets pass."""
+        low, high, n_variants = (24, 37, 10) if self.n == 9 else (4, 9, 1)   # clues; minutes would be hours without symmetries
+        solutions = self.random_grids(-(-n_rows // n_variants), rng)
+        solutions = solutions[wanted(solutions - 1)]
+        puzzles = self.dig(solutions, rng.integers(low, high, len(solutions)), rng)
+        if n_variants > 1:
+            puzzles, solutions = self.symmetric(puzzles.repeat(n_variants, 0), solutions.repeat(n_variants, 0), rng)
+        keep = wanted(solutions - 1)
+        return solutions[keep] - 1, puzzles[keep] > 0
+
+    def key(self, tokens):
+        """What two splits may not share: the solution up to relabelling."""
+        return self.canonical(tokens + 1)
+
+    def judge(self, tokens, given, answer):
+        """(which tokens of `answer` count, which are right), all (B, cells): every blank, and a puzzle has one solution."""
+        return ~given, answer == tokens
+
+    def read(self, path):
+        """(tokens, given) of a CSV with the column puzzle and, if it likes, solution. Raises ValueError for the first puzzle that has not
+        one solution, and that one."""
+        puzzles, solutions = [], []
+        opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
+        try:
+            with opener(path, 'rt', encoding='utf-8', newline='') as f:
+                for line in csv.DictReader(f):
+                    puzzle = (line.get('puzzle') or '').replace('.', '0')
+                    for text in (puzzle, line.get('solution') or puzzle):
+                        if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
+                            raise ValueError(f'{path}: puzzle {len(puzzles) + 1} must be {self.n ** 2} digits from 0 (blank) to {self.n}, '
+                                             f'got {text[:90]!r}')
+                    puzzles.append([int(c) for c in puzzle])
+                    solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
+        except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as e:
+            raise ValueError(f'{path} cannot be read: {e}') from None
+        puzzles, solutions, found = np.array(puzzles).reshape(-1, self.n ** 2), np.array(solutions).reshape(-1, self.n ** 2), []
+        parts = np.array_split(np.arange(len(puzzles)), max(1, len(puzzles) // 1024))
+        for part in tqdm(parts, desc='solving', unit_scale=1024, unit='puzzle', leave=False):
+            count, solution = self.solve(puzzles[part])
+            other = (count != 1) | (solutions[part] > 0).any(1) & (solution != solutions[part]).any(1)
+            if other.any():
+                k = int(other.argmax())
+                why = ('has no solution', 'has another solution than it says', 'has several solutions')[count[k]]
+                raise ValueError(f'{path}: puzzle {part[k] + 1} {why}: {"".join(map(str, puzzles[part[k]]))}')
+            found.append(solution)
+        if not found or not len(puzzles):
+            raise ValueError(f'{path} holds no puzzles: a CSV with the column puzzle is wanted')
+        return np.concatenate(found) - 1, puzzles > 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# latents and observations
+
+class NaeSat:
+    """n_latents bits, uniform, then n_observations: whether the three latents of a fixed random triple are Not All Equal. Nothing is given;
+    an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
+
+    def __init__(self, n_latents, n_observations, seed):
+        if n_latents < 3 or not 1 <= n_observations <= n_latents * (n_latents - 1) * (n_latents - 2) // 6:
+            raise ValueError(f'nae_sat wants 3 latents or more and as many observations as there are triples at most, got {n_latents} and '
+                             f'{n_observations}')
+        self.n_latents, rng, triples = n_latents, np.random.default_rng(seed), {}
+        self.columns, self.groups = 25, {'latents': (0, n_latents), 'observations': (n_latents, n_latents + n_observations)}
+        while len(triples) < n_observations:
+            triples[tuple(sorted(rng.choice(n_latents, 3, replace=False).tolist()))] = True
+        self.triples = np.array(list(triples))                                              # (P, 3)
+
+    def observations(self, latents):
+        bits = latents[:, self.triples]                                                     # (B, P, 3)
+        return (bits.min(2) != bits.max(2)).astype(latents.dtype)
+
+    def make(self, n_rows, rng, wanted):
+        latents = rng.integers(0, 2, (n_rows, self.n_latents))
+        tokens = np.concatenate([latents, self.observations(latents)], 1)
+        tokens = tokens[wanted(tokens)]
+        return tokens, np.zeros(tokens.shape, bool)
+
+    def key(self, tokens):
+        return tokens[:, :self.n_latents]
+
+    def judge(self, tokens, given, answer):
+        """(which tokens of `answer` count, which are right), all (B, N): observations, which must agree with the answer's own latents."""
+        agree = answer[:, self.n_latents:] == self.observations(answer[:, :self.n_latents])
+        counts = np.arange(answer.shape[1]) >= self.n_latents
+        return np.broadcast_to(counts, answer.shape), np.pad(agree, ((0, 0), (self.n_latents, 0)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# to files
+
+TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'nae_sat': 'latents and observations'}
+SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
+
+
+def make_task(options):
+    """The task that these options of meta.json describe: rules, generator and solver."""
+    if options['task'] == 'nae_sat':
+        return NaeSat(options['n_latents'], options['n_observations'], options['seed'])
+    return Sudoku(4 if options['task'] == 'sudoku4' else 9)
+
+
+def fractions(keys):
+    """A number from 0 to 1 for each of keys (B, ...): a hash, the same in every process."""
+    hashes = [int.from_bytes(hashlib.blake2b(key.tobytes(), digest_size=8).digest(), 'little') for key in keys.astype('<i8')]
+    return np.array(hashes, dtype=float) / 2 ** 64
+
+
+def generate(task, split, n_rows, seed):
+    """n_rows (tokens, given) of a split; a function of (seed, split)."""
+    low, high = SHARES[split]
+
+    def wanted(tokens):
+        u = fractions(task.key(tokens))
+        return (u >= low) & (u < high)
+    parts, n = [], 0
+    with tqdm(total=n_rows, desc=split, unit='row', mininterval=0.5) as bar:
+        while n < n_rows:
+            rng = np.random.default_rng([seed, list(SHARES).index(split), len(parts)])
+            parts.append(task.make(2048, rng, wanted))
+            n += len(parts[-1][0])
+            bar.update(min(n, n_rows) - bar.n)
+    return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
+
+
+def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25, n_observations=275):
+    """Write out/name/<split>.bin and meta.json; returns the meta. Without a source train, val and test are generated."""
+    if task not in TASKS:
+        raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {task!r}')
+    if source and (split is None or task == 'nae_sat'):
+        raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
+    options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
+    directory = os.path.join(out, name or task)
+    meta, origin = read_meta(directory), os.path.basename(source) if source else f'{task}, seed {seed}'
+    n_rows = {'train': 20000 if task == 'sudoku4' else 100000, 'val': 1000, 'test': 1000} | (n_rows or {})
+    wanted = [split] if split else list(SHARES)
+    there = [s for s in wanted if s in meta.get('splits', {})]
+    if there and not force:
+        have = meta['splits']
+        same = all(have[s]['source'] == origin and (source or have[s]['rows'] == n_rows[s]) for s in there)
+        if same and there == wanted and meta.get('puzzle') == options:
+            return meta
+        raise ValueError(f'{directory} holds {", ".join(there)} already: --force replaces it, --name=OTHER writes elsewhere')
+    others = {s: info for s, info in meta.get('splits', {}).items() if s not in wanted}
+    if others and meta.get('puzzle') != options:
+        raise ValueError(f'{directory} holds {", ".join(others)} of other puzzles: use another --name')
+    rules, infos = make_task(options), {}
+    rows = {s: rules.read(source) if source else generate(rules, s, n_rows[s], seed) for s in wanted}
+    os.makedirs(directory, exist_ok=True)
+    for s, (tokens, given) in rows.items():
+        packed = (tokens | GIVEN * given).astype('<u2').tobytes()
+        replace_file(os.path.join(directory, f'{s}.bin'), lambda f, packed=packed: f.write(packed))
+        infos[s] = {'rows': len(tokens), 'tokens': tokens.size, 'text_bytes': tokens.size, 'sha256': hashlib.sha256(packed).hexdigest(),
+                    'source': origin}
+    tokenizer = get_tokenizer(task)
+    meta = {'name': name or task, 'tokenizer': tokenizer.name, 'n_tokens': tokenizer.n_tokens, 'eos': None, 'row_length': tokens.shape[1],
+            'puzzle': options, 'splits': {**others, **infos}}
+    replace_file(os.path.join(directory, 'meta.json'), lambda f: f.write((json.dumps(meta, indent=2) + '\n').encode()))
+    return meta
+
+
+def main():
+    tasks = '\n'.join(f'  {name:<12} {about}' for name, about in TASKS.items())
+    parser = Parser(description=__doc__, epilog=f'puzzles:\n{tasks}', allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('task', metavar='NAME', help='a puzzle of the table below')
+    parser.add_argument('--n_train', type=int, help='rows to generate (default 100000; of sudoku4 20000)')
+    parser.add_argument('--n_val', type=int, default=1000, help='default 1000')
+    parser.add_argument('--n_test', type=int, default=1000, help='default 1000')
+    parser.add_argument('--seed', type=int, default=0, help='of what is generated, and of the triples of nae_sat (default 0)')
+    parser.add_argument('--n_latents', type=int, default=25, help='of nae_sat (default 25)')
+    parser.add_argument('--n_observations', type=int, default=275, help='of nae_sat (default 275)')
+    parser.add_argument('--source', help='CSV of Sudokus with the columns puzzle and solution, also .gz and .xz')
+    parser.add_argument('--split', choices=SHARES, help='make only this one')
+    parser.add_argument('--name', help='folder to write under --out; default: NAME')
+    parser.add_argument('--out', default=os.path.dirname(os.path.abspath(__file__)), help='default: the folder of this script')
+    parser.add_argument('--force', action='store_true', help='replace what is there')
+    args = parser.parse_args()
+    n_rows = {s: n for s in SHARES if (n := getattr(args, f'n_{s}')) is not None}
+    if min(n_rows.values()) < 1:
+        raise ValueError(f'n_train, n_val and n_test must be at least 1, got {n_rows}')
+    before = read_meta(os.path.join(args.out, args.name or args.task))
+    meta = prepare_puzzles(args.task, args.out, args.name, args.source, args.split, n_rows, args.force, args.seed, args.n_latents,
+                           args.n_observations)
+    print_meta(args.out, meta, before, args.force)
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except (ValueError, OSError) as e:
+        sys.exit(f'error: {e}')

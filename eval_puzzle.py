@@ -1,0 +1,200 @@
+"""
+How many puzzles does a model solve, and in which order? By default every blank is written in a step of its own, the likeliest digit.
+
+    python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
+    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=random,margin --n_steps=8,16,0 --noises=0,0.5
+    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
+    python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
+
+solved: the share of puzzles without a mistake. right: the share of blanks; of nae_sat, of the observations that agree with the latents
+that the model itself wrote. Errors are standard errors over puzzles. What is given is read first, in random order.
+Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
+"""
+import json
+import math
+
+import torch
+from tqdm import tqdm
+
+from configurator import check_out, configure, one_line_errors, resolve_device
+from data.blocks import all_blocks, open_split, unpack
+from data.hub import open_checkpoint
+from data.prepare import replace_file
+from data.puzzles import make_task
+from eval_ppl import draw_orders, share_error
+from model import derive_seed, given_first, model_from_checkpoint, sample_order
+from replay import write_page
+from sample import ADAPTIVE, generate
+
+ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+weights = 'ema'        # 'ema' or 'raw'
+dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoint was trained on
+split = 'test'
+data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
+n_puzzles = 0          # how many, spread evenly over the set; 0 is all
+policies = 'random,l2r,top_prob,margin,entropy'   # orders of the blanks
+n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
+noises = '0'           # scales of the noise on the scores of top_prob, margin and entropy, with commas
+noise_kind = 'gumbel'  # or 'gaussian'
+unmask = 'fixed'       # 'fixed', or 'binomial': numbers of blanks a step are drawn
+temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
+seed = 1337            # puzzle r is a function of seed and r
+batch_size = 250       # puzzles at a time
+device = 'auto'        # 'cpu', 'cuda', 'cuda:1', ...
+dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
+out = ''               # write the table to this JSON file
+html = ''              # write a page that replays the puzzles of `show` to this file
+show = '0'             # which puzzles, with commas
+error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
+
+
+def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, bar=None, **how):
+    """Write the blanks of puzzles tokens, given (n, N): idx (n, N) and the trace of generate. Puzzle r is a function of (seed, r)."""
+    device, idx, traces = model.lm_head.weight.device, [], []
+    for rows in torch.arange(len(tokens)).split(batch_size):
+        orders = draw_orders(rows, tokens.size(1), 1, seed)[:, 0]
+        if policy == 'l2r':
+            orders = sample_order(len(rows), tokens.size(1), 'l2r')
+        order, n_given = given_first(orders, given[rows])
+        blank = tokens[rows].masked_fill(~given[rows], 0)
+        steps = n_steps or int(tokens.size(1) - n_given.min())
+        new, trace = generate(model, blank.to(device), order.to(device), n_given, steps, policy if policy in ADAPTIVE else 'given',
+                              seeds=[derive_seed(seed, int(r)) for r in rows], return_trace=True, **how)
+        idx.append(new.cpu())
+        traces.append({name: value.cpu() for name, value in trace.items()})
+        if bar is not None:
+            bar.update(len(rows))
+    return torch.cat(idx), {name: torch.cat([t[name] for t in traces]) for name in traces[0]}
+
+
+def score(task, tokens, given, idx):
+    """{'solved', 'right', each with its 'stderr'} of the answers idx (n, N)."""
+    counts, right = (x.astype(float) for x in task.judge(tokens.numpy(), given.numpy(), idx.numpy()))
+    total, right = counts.sum(1), (right * counts).sum(1)                                   # (n,) each
+    n, share = len(total), right.sum() / total.sum()
+    spread = (right - share * total).std() / total.mean() / math.sqrt(n)
+    solved = int((right == total).sum())
+    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': share, 'right_stderr': spread, 'puzzles': n}
+
+
+@torch.no_grad()
+def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
+    """[{'masked': share, group: nats, ...}]: mean loss of what is masked given what is not, in random orders, by the masked share."""
+    (n, N), device, rows = tokens.shape, model.lm_head.weight.device, []
+    orders = draw_orders(range(n), N, 1, seed)[:, 0]
+    for k in tqdm(range(1, n_shares + 1), desc='shares', leave=False):
+        known, nats, column = N - round(N * k / n_shares), [], torch.arange(N)
+        for part in torch.arange(n).split(batch_size):
+            idx, order = tokens[part].to(device), orders[part].to(device)
+            logits = model.predict(idx, order, known).float()
+            targets = order[:, known:]
+            nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), idx.gather(1, targets).flatten(), reduction='none')
+            nats.append(torch.full((len(part), N), math.nan).scatter_(1, targets.cpu(), nll.view(targets.shape).cpu()))
+        nats = torch.cat(nats).double()
+        rows.append({'masked': (N - known) / N} | {name: float(nats[:, (column >= a) & (column < b)].nanmean())
+                                                  for name, (a, b) in groups.items()})
+    return rows
+
+
+def draw_map(rows, path):
+    import matplotlib
+    matplotlib.use('agg')
+    import matplotlib.pyplot as plt
+    figure, axis = plt.subplots(figsize=(5.2, 4), layout='constrained')
+    for name in rows[0].keys() - {'masked'}:
+        axis.plot([r['masked'] for r in rows], [r[name] for r in rows], marker='o', label=name)
+    axis.set(xlabel='share that is masked', ylabel='nats per token', title='loss of what is masked')
+    axis.grid(alpha=0.3)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def open_puzzles(checkpoint, tokenizer, c):
+    """(task, tokens (n, N), given (n, N), label) of the set that is asked for."""
+    run = checkpoint.get('config', {})
+    name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
+    if not name:
+        raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
+    packed, meta = open_split(data_dir, name, c.split)
+    if 'puzzle' not in meta:
+        raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
+    trained = meta
+    if name != run.get('dataset', name):
+        _, trained = open_split(data_dir, run['dataset'], 'train')
+    if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != trained.get('puzzle'):
+        kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
+        raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} has other "
+                         f'puzzles ({kind}): choose another --dataset or --ckpt')
+    tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
+    return make_task(meta['puzzle']), tokens, given, f"{name} ({c.split})"
+
+
+def numbers(text, name, kind):
+    try:
+        values = [kind(part) for part in text.split(',')]
+        if min(values) >= 0:
+            return values
+    except ValueError:
+        pass
+    raise ValueError(f'{name} must be numbers from 0 with commas between, got {text!r}')
+
+
+def main(config):
+    policies = config.policies.split(',')
+    if set(policies) - {'random', 'l2r', *ADAPTIVE}:
+        raise ValueError(f'policies must be of random, l2r, {", ".join(ADAPTIVE)}, got {config.policies!r}')
+    steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
+    if config.batch_size < 1 or config.n_puzzles < 0:
+        raise ValueError(f'batch_size must be at least 1 and n_puzzles at least 0, got {config.batch_size} and {config.n_puzzles}')
+    for name in ('out', 'html', 'error_map'):
+        check_out(name, config[name])
+    checkpoint, tokenizer = open_checkpoint(config.ckpt)
+    task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
+    device, dtype = resolve_device(config.device, config.dtype)
+    model = model_from_checkpoint(checkpoint, config.weights, device)
+    temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    if max(show) >= len(tokens):
+        raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
+    print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
+          f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature '
+          f'{temperature:g}, {device}, {dtype}, seed {config.seed}')
+    with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+        if config.error_map:
+            rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
+            draw_map(rows, config.error_map)
+            print(''.join(f'{name:>14}' for name in rows[0]))
+            print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows) + f'\n\n{config.error_map} written')
+        else:
+            rows, samples = solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config)
+    if config.html and not config.error_map:
+        write_page(config.html, samples, tokenizer, label, task.columns)
+        print(f'written: {config.html}')
+    if config.out:
+        result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'set': label, 'results': rows}
+        replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
+        print(f'written: {config.out}')
+
+
+def solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config):
+    """Prints a line for every policy, number of steps and noise; returns them as dicts, and the puzzles of `show` as samples of a page."""
+    rows, samples, n_blanks = [], [], (~given).sum(1).tolist()
+    print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
+    for policy in policies:
+        for n_steps in steps:
+            for noise in noises if policy in ADAPTIVE else [0.0]:
+                with tqdm(total=len(tokens), desc=policy, unit='puzzle', leave=False) as bar:
+                    idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, bar, unmask=config.unmask,
+                                       temperature=temperature, order_noise=noise, order_noise_kind=config.noise_kind)
+                rows.append({'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)})
+                r = rows[-1]
+                print(f"{policy:<10}{n_steps or 'all':>7}{noise:>7g}" + ''.join(
+                    f"{r[name]:>10.2%} ±{r[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
+                samples += [{'name': f'puzzle {p}, {policy}, {min(n_steps or n_blanks[p], n_blanks[p])} steps', 'tokens': idx[p].tolist(),
+                             **{name: trace[name][p].tolist() for name in ('step', 'logprob')}} for p in show]
+    return rows, samples
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(configure(globals()))

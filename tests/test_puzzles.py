@@ -1,0 +1,246 @@
+"""Puzzles: the solver against plain backtracking, what is generated, training on blanks alone, and the share that is solved."""
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model
+
+import eval_puzzle
+import train
+from configurator import configure
+from data.blocks import open_split, random_blocks, unpack
+from data.puzzles import GIVEN, NaeSat, Sudoku, main, prepare_puzzles
+from eval_ppl import share_error
+from eval_puzzle import masked_loss, score, solve
+from model import AOGPT, EMA, given_first, sample_order
+from replay import write_page
+from train import make_optimizers
+
+
+def solutions_by_hand(grid, n):
+    """All solutions of one grid, a list of n n digits, by plain backtracking."""
+    b, blanks = int(n ** 0.5), [i for i, d in enumerate(grid) if d == 0]
+
+    def seen(i):
+        return {grid[j] for j in range(n * n) if j != i and (
+            j // n == i // n or j % n == i % n or (j // n // b, j % n // b) == (i // n // b, i % n // b))}
+    if not blanks:
+        return [] if any(d in seen(i) for i, d in enumerate(grid)) else [tuple(grid)]
+    i = blanks[0]
+    return [s for d in range(1, n + 1) if d not in seen(i) for s in solutions_by_hand([*grid[:i], d, *grid[i + 1:]], n)]
+
+
+def test_the_solver_counts_what_backtracking_counts():
+    rules, rng = Sudoku(4), np.random.default_rng(0)
+    grids = rules.random_grids(60, rng)
+    grids[rng.random(grids.shape) < rng.random((60, 1))] = 0
+    grids[:10, :2] = 1                                       # contradictions
+    counts, solutions = rules.solve(grids)
+    truth = [solutions_by_hand(grid.tolist(), 4) for grid in grids]
+    assert counts.tolist() == [min(2, len(t)) for t in truth] and {0, 1, 2} == set(counts.tolist())
+    assert all(tuple(s) in t for s, t in zip(solutions.tolist(), truth) if t)
+    hard = '083020090000800100029300008000098700070000060006740000300006980002005000010030540'
+    grid = np.array([[int(d) for d in hard]])
+    assert rules.n == 4 and tuple(Sudoku(9).solve(grid)[1][0].tolist()) == solutions_by_hand(grid[0].tolist(), 9)[0]
+
+
+@pytest.mark.parametrize('n, low, high', [(4, 4, 8), (9, 24, 36)])
+def test_generated_puzzles_have_one_solution(n, low, high):
+    rules = Sudoku(n)
+    tokens, given = rules.make(60, np.random.default_rng(1), lambda tokens: np.ones(len(tokens), bool))
+    counts, solutions = rules.solve(np.where(given, tokens + 1, 0))
+    assert (counts == 1).all() and (solutions == tokens + 1).all() and len(tokens) >= 60
+    clues = given.sum(1)
+    assert clues.min() >= low and clues.max() < high + 12 and len(np.unique(clues)) > 2
+    turned = rules.symmetric(np.where(given, tokens + 1, 0), tokens + 1, np.random.default_rng(2))
+    assert (rules.solve(turned[0])[1] == turned[1]).all() and (turned[1] != tokens + 1).any(1).mean() > 0.9
+
+
+def test_splits_share_no_solution_up_to_relabelling(tmp_path):
+    prepare_puzzles('sudoku4', tmp_path, n_rows={'train': 500, 'val': 100, 'test': 100})
+    keys, rules = {}, Sudoku(4)
+    for split in ('train', 'val', 'test'):
+        packed, meta = open_split(tmp_path, 'sudoku4', split)
+        tokens = packed & (GIVEN - 1)
+        keys[split] = {tuple(row) for row in rules.canonical(tokens.astype(int) + 1).tolist()}
+        assert packed.shape == (meta['splits'][split]['rows'], 16) and tokens.max() == 3 and 0.2 < (packed >= GIVEN).mean() < 0.6
+    assert all(keys.values()) and not any(a & b for a, b in itertools.combinations(keys.values(), 2))
+    assert len(set.union(*keys.values())) <= 12
+    again = prepare_puzzles('sudoku4', tmp_path / 'b', n_rows={'train': 500, 'val': 100, 'test': 100})
+    assert again['splits'] == meta['splits']                      # a function of the seed
+    grid = rules.random_grids(1, np.random.default_rng(0))
+    relabelled = np.array([0, 3, 1, 4, 2])[grid]
+    assert (rules.canonical(grid) == rules.canonical(relabelled)).all()
+
+
+def test_observations_are_not_all_equal():
+    task = NaeSat(5, 7, 0)
+    tokens, given = task.make(40, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool))
+    assert len({tuple(t) for t in task.triples.tolist()}) == 7 and not given.any() and tokens.shape == (40, 12)
+    for row in tokens.tolist():
+        assert row[5:] == [int(len({row[i] for i in triple}) > 1) for triple in task.triples.tolist()]
+    flipped = tokens.copy()
+    flipped[:, 5] ^= 1                                            # one observation is wrong, in every row
+    flipped[0, 0] ^= 1                                            # and one latent
+    counts, right = task.judge(tokens, given, flipped)
+    assert not counts[:, :5].any() and counts[:, 5:].all() and not right[1:, 5].any() and right[1:, 6:].all()
+    assert right[0, 5:].tolist() == (task.observations(flipped[:1, :5])[0] == flipped[0, 5:]).tolist()
+
+
+def test_what_is_given_comes_first():
+    order, g = sample_order(50, 9, l2r_ratio=0.3), torch.Generator().manual_seed(0)
+    given = torch.rand(50, 9, generator=g) < 0.4
+    new, n_given = given_first(order, given)
+    for row, was, mask, n in zip(new.tolist(), order.tolist(), given.tolist(), n_given.tolist()):
+        assert row == [p for p in was if mask[p]] + [p for p in was if not mask[p]] and n == sum(mask)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_the_loss_is_of_the_blanks(batch, causal):
+    """Of a decoder the nll of the blanks alone; of an encoder, averaged over all numbers of known visits, their masked loss."""
+    model, (idx, order) = make_model(causal=causal), batch
+    n_given = torch.tensor([0, 3, 8, 5, 1])
+    if causal:
+        nll = model(idx, order, n_given=n_given)
+        whole = model(idx, order)
+        for r, n in enumerate(n_given.tolist()):
+            assert not nll[r, :n].any() and torch.equal(nll[r, n:], whole[r, n:])
+        return
+    for r, n in enumerate(n_given.tolist()):
+        row, known = slice(r, r + 1), range(n, 9)
+        mean = sum(model(idx[row], order[row], torch.tensor([k]), n_given=n_given[row]).sum() for k in known) / len(known)
+        direct = 0
+        for k in known:
+            logp = model.predict(idx[row], order[row], k).log_softmax(-1)[0]
+            direct -= logp.gather(1, idx[r, order[r, k:], None]).sum() / (9 - k)
+        torch.testing.assert_close(mean, direct * (9 - n) / len(known), rtol=0, atol=1e-10)
+
+
+def tiny_run(tmp_path, monkeypatch, *options):
+    monkeypatch.chdir(tmp_path)
+    if not (tmp_path / 'data' / 'sudoku4').exists():
+        prepare_puzzles('sudoku4', 'data', n_rows={'train': 600, 'val': 40, 'test': 30})
+    config = configure(vars(train), ['--dataset=sudoku4', '--block_size=16', '--n_layer=1', '--n_head=2', '--n_embd=16', '--batch_size=8',
+                                     '--warmup_iters=2', '--max_iters=6', '--eval_interval=3', '--eval_iters=2', '--device=cpu',
+                                     '--compile=False', '--dtype=float32', *options])
+    train.main(config)
+    return config
+
+
+def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatch):
+    config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0')
+    tokens, model = open_split('data', 'sudoku4', 'train')[0], make_model(block_size=16, vocab_size=64, n_tokens=4).float()
+    model.requires_grad_(True)
+    seen, forward = [], AOGPT.forward
+    monkeypatch.setattr(AOGPT, 'forward', lambda self, *a, **k: seen.append((a, k, forward(self, *a, **k))) or seen[-1][2])
+    optimizers = make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95))
+    loss = train.update(model, model, optimizers, EMA(model, 0.9), tokens, range(1), 0, 1e-9, torch.device('cpu'), config)[0]
+    (idx, order, _), options, nll = seen[0]
+    rows, n_blanks = {tuple(row) for row in tokens.tolist()}, 0
+    for r, n in enumerate(options['n_given'].tolist()):
+        packed = idx[r].clone()
+        packed[order[r, :n]] |= GIVEN                                 # what the order has first is what the file says is given
+        assert tuple(packed.tolist()) in rows
+        n_blanks += 16 - n
+    torch.testing.assert_close(loss, nll.sum().detach() / n_blanks)
+
+
+@pytest.mark.parametrize('options', [[], ['--causal=False', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']])
+def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatch, script, options):
+    tiny_run(tmp_path, monkeypatch, *options)
+    val = json.loads((tmp_path / 'out' / 'log.jsonl').read_text().splitlines()[-1])
+    assert all(abs(v - np.log(4)) < 0.2 for k, v in val.items() if k.startswith('val_'))   # nats of a blank, before much is learnt
+    said = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=p.json', '--html=p.html', '--show=0,3', '--n_steps=0,2', '--noises=0,0.5',
+                  '--batch_size=7').stdout
+    rows = json.loads((tmp_path / 'p.json').read_text())['results']
+    assert len(rows) == 2 * 2 + 3 * 2 * 2 and all(0 <= r['right'] <= 1 and r['solved_stderr'] > 0 for r in rows) and 'margin' in said
+    page = (tmp_path / 'p.html').read_text()
+    assert '"columns": 4' in page and 'puzzle 3, margin, 2 steps' in page
+    again = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=q.json', '--policies=entropy', '--noises=0.5', '--batch_size=30')
+    assert json.loads((tmp_path / 'q.json').read_text())['results'][0]['right'] == rows[-3]['right'], again.stdout
+
+
+def test_solving_keeps_what_is_given_and_scores_what_is_not():
+    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4)
+    tokens, given = (torch.from_numpy(x) for x in rules.make(20, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
+    for policy in ('random', 'l2r', 'margin'):
+        idx, trace = solve(model, tokens, given, policy, 0, 3, batch_size=6)
+        alone, _ = solve(model, tokens, given, policy, 0, 3, batch_size=20)
+        assert torch.equal(idx[given], tokens[given]) and torch.equal(idx, alone)
+        assert ((trace['step'] < 0) == given).all()
+    wrong = torch.where(given, tokens, 3 - tokens)
+    wrong[0] = tokens[0]
+    half = score(rules, tokens, given, wrong)
+    blanks = (~given).sum(1).double()
+    assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float(blanks[0] / blanks.sum())) and half['right_stderr'] > 0
+    assert score(rules, tokens, given, tokens)['solved'] == 1 and share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_the_error_map_is_the_mean_loss_of_what_is_masked(causal):
+    task, model = NaeSat(4, 4, 0), make_model(block_size=8, vocab_size=4, n_tokens=2, causal=causal)
+    tokens = torch.from_numpy(task.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool))[0])
+    rows = masked_loss(model, tokens, task.groups, seed=1, batch_size=4, n_shares=4)
+    assert [r['masked'] for r in rows] == [0.25, 0.5, 0.75, 1.0]
+    order = eval_puzzle.draw_orders(range(6), 8, 1, 1)[:, 0]
+    sums = {'latents': [], 'observations': []}
+    for r in range(6):                                            # one half masked
+        logp = model.predict(tokens[r:r + 1], order[r:r + 1], 4).log_softmax(-1)[0]
+        for j, p in enumerate(order[r, 4:].tolist()):
+            sums['latents' if p < 4 else 'observations'].append(-float(logp[j, tokens[r, p]]))
+    assert all(rows[1][name] == pytest.approx(np.mean(values), abs=1e-5) for name, values in sums.items())
+
+
+def test_blocks_of_puzzles_are_rows(tmp_path):
+    prepare_puzzles('nae_sat', tmp_path, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4)
+    tokens, _ = open_split(tmp_path, 'nae_sat', 'train')
+    idx, given = unpack(random_blocks(tokens, 20, 8))
+    assert {tuple(row) for row in idx.tolist()} <= {tuple(row) for row in tokens.tolist()} and not given.any()
+
+
+GRID = '1234341221434321'
+
+
+@pytest.mark.parametrize('text, said', [
+    ('puzzle\n123\n', 'puzzle 1 must be 16 digits from 0'), (f'puzzle\n{GRID}\n0034341221434325\n', 'puzzle 2 must be 16 digits'),
+    ('puzzle\n1100000000000000\n', 'puzzle 1 has no solution'), ('puzzle\n1000000000000000\n', 'puzzle 1 has several solutions'),
+    (f'puzzle,solution\n0{GRID[1:]},2134341221434321\n', 'has another solution than it says'), ('quiz\n1\n', 'puzzle 1 must be'),
+    ('', 'no puzzles')])
+def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
+    (tmp_path / 'p.csv').write_text(text)
+    with pytest.raises(ValueError, match=said):
+        prepare_puzzles('sudoku4', tmp_path / 'data', source=str(tmp_path / 'p.csv'), split='test')
+    assert not (tmp_path / 'data').exists()
+
+
+def test_a_source_is_read_with_and_without_its_solutions(tmp_path, monkeypatch, capsys):
+    (tmp_path / 'p.csv').write_text(f'puzzle,solution\n.{GRID[1:]},{GRID}\n0{GRID[1:]},\n')
+    options = [f'--source={tmp_path}/p.csv', '--split=test', '--name=mine', f'--out={tmp_path}']
+    monkeypatch.setattr('sys.argv', ['puzzles.py', 'sudoku4', *options])
+    main()
+    main()
+    assert 'there already' in capsys.readouterr().out
+    tokens, given = unpack(torch.from_numpy(open_split(tmp_path, 'mine', 'test')[0].astype(np.int64)))
+    assert (tokens + 1).tolist() == [[int(d) for d in GRID]] * 2 and given.tolist() == [[False] + [True] * 15] * 2
+
+
+@pytest.mark.parametrize('options, said', [
+    ({'ckpt': 'out/ckpt.pt', 'dataset': 'words'}, 'words is text'), ({'ckpt': 'out/ckpt.pt', 'dataset': 'nae_sat'}, 'other puzzles'),
+    ({'ckpt': 'out/ckpt.pt', 'policies': 'best'}, 'policies must be'), ({'ckpt': 'out/ckpt.pt', 'n_steps': '-1'}, 'n_steps must be'),
+    ({'ckpt': 'out/ckpt.pt', 'show': '30'}, 'show must'), ({'ckpt': 'out/ckpt.pt', 'split': 'valid'}, 'valid.bin')])
+def test_wrong_questions_are_one_line(tmp_path, monkeypatch, options, said):
+    from data.prepare import prepare
+    tiny_run(tmp_path, monkeypatch)
+    (tmp_path / 'words.txt').write_text('some words of text ' * 50)
+    prepare('text', 'data', 'words', 'words.txt', 'test', 'bytes')
+    prepare_puzzles('nae_sat', 'data', n_rows={'train': 5, 'val': 5, 'test': 5}, n_latents=8, n_observations=8)
+    with pytest.raises(ValueError, match=said):
+        eval_puzzle.main(configure(vars(eval_puzzle), [f'--{k}={v}' for k, v in options.items()]))
+
+
+def test_a_page_without_columns_is_text(tmp_path):
+    from data.prepare import get_tokenizer
+    write_page(tmp_path / 'p.html', [{'tokens': [1], 'step': [0], 'logprob': [0.0]}], get_tokenizer('sudoku4'), 'x')
+    assert '"columns": 0' in (tmp_path / 'p.html').read_text()
