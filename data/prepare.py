@@ -99,7 +99,7 @@ def symbols(name, letters):
 
 
 TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
-              'nae_sat': symbols('nae_sat', '01')}
+              'zebra': symbols('zebra', '.=<~-123456ABCDEFabcdefGHIJKLghijklMNOPQRmnopqr'), 'nae_sat': symbols('nae_sat', '01')}
 
 
 @functools.cache

@@ -4,6 +4,7 @@ Puzzles to token files, generated from a seed or read from a file, every one che
     python data/puzzles.py sudoku4                                                   # 4 x 4
     python data/puzzles.py sudoku --n_train=200000                                   # 9 x 9
     python data/puzzles.py sudoku --source=puzzles.csv.xz --split=test --name=hard   # a `puzzle,solution` CSV
+    python data/puzzles.py zebra --n_train=50000
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No two splits share a
@@ -29,10 +30,40 @@ GIVEN = 1 << 15   # in a token of a row
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# the exact solver
+
+def count_solutions(can, propagate):
+    """(number of solutions, counted up to 2; one of them, the value of every variable) of puzzles can (B, variables, values) bool,
+    what each variable can be. propagate(can, owner) -> (narrower can, which have no contradiction) for rows that descend from puzzles
+    `owner`."""
+    count, solution = np.zeros(len(can), int), np.zeros(can.shape[:2], int)
+    stack = [(np.arange(len(can)), can)]
+    while stack:
+        owner, can = stack.pop()
+        still = count[owner] < 2
+        owner = owner[still]
+        can, sound = propagate(can[still], owner)
+        owner, can = owner[sound], can[sound]
+        left = can.sum(2)                                                                     # (B, variables)
+        done = (left == 1).all(1)
+        np.add.at(count, owner[done], 1)
+        solution[owner[done]] = can[done].argmax(2)
+        owner, can, left = owner[~done], can[~done], left[~done]
+        if len(owner):                                                                        # branch where the fewest are left
+            variable = np.where(left > 1, left, can.shape[2] + 1).argmin(1)
+            which, value = can[np.arange(len(can)), variable].nonzero()
+            branch = can[which]
+            branch[np.arange(len(which)), variable[which]] = np.eye(can.shape[2], dtype=bool)[value]
+            first = np.diff(which, prepend=-1) > 0            # one branch of each down to its end, before the others: two solutions
+            stack += [(owner[which[part]], branch[part]) for part in (~first, first)]                      # are soon found
+    return count.clip(max=2), solution
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Sudoku of n x n cells, n = 4 or 9. A batch of them is (B, n n, n) bool: which digits a cell can still be
 
 class Sudoku:
-    """Rules and exact solver, for many puzzles at once. Digits are 1 to n, 0 is blank; a grid is n n digits, row by row."""
+    """Rules, generator and solver, for many puzzles at once. Digits are 1 to n, 0 is blank; a grid is n n digits, row by row."""
 
     def __init__(self, n):
         self.n, b = n, int(n ** 0.5)
@@ -47,7 +78,7 @@ class Sudoku:
         digits = np.arange(1, self.n + 1)
         return (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
 
-    def propagate(self, can):
+    def propagate(self, can, owner=None):
         """Narrow (B, cells, n) by naked and hidden singles until nothing changes; returns it and which rows have no contradiction."""
         active, can = np.arange(len(can)), can.copy()
         while len(active):
@@ -62,27 +93,8 @@ class Sudoku:
 
     def solve(self, grids):
         """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
-        count, solution = np.zeros(len(grids), int), np.zeros_like(grids)
-        stack = [(np.arange(len(grids)), self.candidates(grids))]
-        while stack:
-            owner, can = stack.pop()
-            open_ = count[owner] < 2
-            owner, can = owner[open_], can[open_]
-            can, sound = self.propagate(can)
-            owner, can = owner[sound], can[sound]
-            left = can.sum(2)                                                                 # (B, cells) digits that a cell can be
-            done = (left == 1).all(1)
-            np.add.at(count, owner[done], 1)
-            solution[owner[done]] = can[done].argmax(2) + 1
-            owner, can, left = owner[~done], can[~done], left[~done]
-            if len(owner):                                                                    # branch on the cell with the fewest
-                cell = np.where(left > 1, left, self.n + 1).argmin(1)
-                which, digit = can[np.arange(len(can)), cell].nonzero()
-                branch = can[which]
-                branch[np.arange(len(which)), cell[which]] = np.eye(self.n, dtype=bool)[digit]
-                parts = max(1, len(which) // 4096)
-                stack += zip(np.array_split(owner[which], parts), np.array_split(branch, parts))
-        return count.clip(max=2), solution
+        count, solution = count_solutions(self.candidates(grids), self.propagate)
+        return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
         """(n_grids, cells) full grids: cells in random order take a random digit that they can still be; a dead end starts again."""
@@ -186,6 +198,124 @@ class Sudoku:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Zebra: n houses in a row and k attributes, of each n values, one in each house
+
+RELATIONS = ('=', '<', '~', '-')   # in the same house; right before; next to; somewhere before
+
+
+class Zebra:
+    """Clues `relation item item`, then the grid, house by house. An item is a value of an attribute; attribute 0 is the house's number,
+    so that `= item house` says where something is. Tokens: 0 is padding, which is given; 1 to 4 RELATIONS; then items, six an attribute."""
+    most, n_clues, columns = 6, 32, 6                           # houses, attributes; clues of a row
+    groups = {'grid': (3 * n_clues, 3 * n_clues + most * most)}
+
+    def holds(self, n):
+        """(5, n, n) bool: relation r between houses i and j; 0 is none, which always holds."""
+        i, j = np.arange(n)[:, None], np.arange(n)
+        return np.stack([i < n + j, i == j, i + 1 == j, abs(i - j) == 1, i < j])
+
+    def solve(self, clues, n, k):
+        """(number of solutions, counted up to 2; (B, (k + 1) n) house of every item) of clues (B, M, 3), relation and two items
+        a n + v of attribute a and value v; relation 0 is no clue."""
+        can = np.ones((len(clues), (k + 1) * n, n), bool)
+        can[:, :n] = np.eye(n, dtype=bool)
+        holds = self.holds(n).astype(np.float32)[clues[:, :, 0]]                              # (B, M, n, n)
+        at = np.arange(can.shape[1])[:, None]
+        of_a, of_b = ((clues[:, None, :, i] == at).astype(np.float32) for i in (1, 2))        # (B, items, M)
+
+        def propagate(can, owner):
+            can, active = can.copy(), np.arange(len(can))
+            while len(active):
+                before, who = can[active], owner[active]
+                here, there = (np.take_along_axis(before, clues[who, :, i, None], 1).astype(np.float32) for i in (1, 2))
+                lone_a = (holds[who] @ there[..., None])[..., 0] == 0                         # houses of a that no house of b goes with
+                lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
+                now = before & (of_a[who] @ lone_a.astype(np.float32) + of_b[who] @ lone_b.astype(np.float32) == 0)
+                by = now.reshape(-1, k + 1, n, n)                                             # attribute, value, house
+                single = by & (by.sum(3, keepdims=True) == 1)
+                by = by & (single | (single.sum(2, keepdims=True) == 0))                      # a house that is taken
+                only = by & (by.sum(2, keepdims=True) == 1)
+                by = np.where(only.any(3, keepdims=True), only, by)                           # a house that nothing else can take
+                now = by.reshape(now.shape)
+                can[active] = now
+                active = active[(now != before).any((1, 2)) & now.any(2).all(1)]
+            by = can.reshape(-1, k + 1, n, n)
+            return can, by.any(3).all((1, 2)) & by.any(2).all((1, 2)) & ((by & (by.sum(3, keepdims=True) == 1)).sum(2) < 2).all((1, 2))
+        return count_solutions(can, propagate)
+
+    def clues(self, house, n, k, n_clues, rng):
+        """(B, n_clues, 3) clues that are true of house (B, (k + 1) n): random pairs of items of different attributes, relations at random
+        among those that hold, the rarer ones first."""
+        B, items = house.shape
+        a, b = rng.integers(items, size=(2, B, 4 * n_clues))
+        here, there = (np.take_along_axis(house, x, 1) for x in (a, b))
+        a, b, here, there = (np.where(here <= there, x, y) for x, y in ((a, b), (b, a), (here, there), (there, here)))
+        choice, step = rng.random(a.shape), there - here
+        relation = np.where(step == 0, 1, np.where(step > 1, 4, np.where(choice < 0.4, 2, np.where(choice < 0.8, 3, 4))))
+        good = (a // n != b // n) & ((step < 2) | (choice < 0.3)) & ((a >= n) | (b >= n))
+        good &= ((a >= n) & (b >= n)) | (step == 0) & (choice < 0.3)                          # house numbers only in `=`
+        first = (~good).argsort(1, kind='stable')[:, :n_clues]
+        return np.stack([np.where(np.take_along_axis(good, first, 1), np.take_along_axis(relation, first, 1), 0),
+                         *(np.take_along_axis(x, first, 1) for x in (a, b))], 2)
+
+    def dig(self, clues, n, k):
+        """(which puzzles have one solution, those of their clues (B, n_clues, 3) without which they have more) for clues (B, M, 3)."""
+        good = self.solve(clues, n, k)[0] == 1
+        clues = clues[good]
+        low, high, m = np.zeros(len(clues), int), np.full(len(clues), clues.shape[1]), np.arange(clues.shape[1])
+        while (high - low > 1).any():                                                         # the fewest first ones that are enough
+            middle = (low + high) // 2
+            enough = self.solve(np.where((m < middle[:, None])[:, :, None], clues, 0), n, k)[0] == 1
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        clues = np.where((m < high[:, None])[:, :, None], clues, 0)[:, :high.max()]
+        for m in range(clues.shape[1]):                                                       # then one after the other
+            rows = np.flatnonzero(clues[:, m, 0])
+            trial = clues[rows]
+            trial[:, m, 0] = 0
+            fine = self.solve(trial, n, k)[0] == 1
+            clues[rows[fine]] = trial[fine]
+        last = np.argsort(clues[:, :, 0] == 0, axis=1, kind='stable')
+        clues = np.take_along_axis(clues, last[:, :, None], 1)
+        fits = (clues[:, :, 0] > 0).sum(1) <= self.n_clues
+        good[good] = fits
+        return good, np.pad(clues[fits], ((0, 0), (0, max(0, self.n_clues - clues.shape[1])), (0, 0)))[:, :self.n_clues]
+
+    def make(self, n_rows, rng, wanted):
+        """(tokens, given), each (about n_rows, 3 n_clues + 36), of all sizes from 3 to 6 houses and attributes alike."""
+        tokens = np.concatenate([self.make_size(-(-n_rows // 16), n, k, rng) for n in range(3, 7) for k in range(3, 7)])
+        tokens = tokens[wanted(tokens)]
+        given = (np.arange(tokens.shape[1]) < 3 * self.n_clues) | (tokens == 0)
+        shuffled = rng.permutation(len(tokens))
+        return tokens[shuffled], given[shuffled]
+
+    def make_size(self, n_rows, n, k, rng, n_variants=10):
+        """(about n_rows, N) tokens of n houses and k attributes; of n_variants each, attributes and values change names."""
+        B = -(-n_rows // n_variants)
+        house = np.concatenate([np.broadcast_to(np.arange(n), (B, 1, n)), rng.random((B, k, n)).argsort(2)], 1).reshape(B, -1)
+        good, clues = self.dig(self.clues(house, n, k, 3 * n * k, rng), n, k)
+        house, clues = house[good].repeat(n_variants, 0), clues.repeat(n_variants, 0)
+        attribute = np.pad(rng.random((len(house), k)).argsort(1) + 1, ((0, 0), (1, 0)))      # 0, the houses, stays
+        value = rng.random((len(house), k + 1, n)).argsort(2)
+        value[:, 0] = np.arange(n)
+        name = 1 + len(RELATIONS) + self.most * attribute[:, :, None] + value                 # (B, k + 1, n) token of every item
+        name = name.reshape(len(house), -1)
+        operands = np.take_along_axis(name, clues[:, :, 1:].reshape(len(house), -1), 1).reshape(len(house), -1, 2)
+        clues = np.where(clues[:, :, :1] > 0, np.concatenate([clues[:, :, :1], operands], 2), 0)
+        grid = np.zeros((len(house), self.most, self.most + 1), int)                          # (B, house, attribute)
+        rows = np.arange(len(house))[:, None]
+        grid[rows, house, (name - 1 - len(RELATIONS)) // self.most] = name
+        return np.concatenate([clues.reshape(len(house), -1), grid[:, :, 1:].reshape(len(house), -1)], 1)
+
+    def key(self, tokens):
+        """What two splits may not share: the grid."""
+        return tokens[:, 3 * self.n_clues:]
+
+    def judge(self, tokens, given, answer):
+        """(which tokens of `answer` count, which are right), all (B, N): every blank, and a puzzle has one solution."""
+        return ~given, answer == tokens
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # latents and observations
 
 class NaeSat:
@@ -225,7 +355,7 @@ class NaeSat:
 # ---------------------------------------------------------------------------------------------------------------------
 # to files
 
-TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'nae_sat': 'latents and observations'}
+TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra': '3 to 6 houses and attributes', 'nae_sat': 'latents and observations'}
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 
 
@@ -233,7 +363,7 @@ def make_task(options):
     """The task that these options of meta.json describe: rules, generator and solver."""
     if options['task'] == 'nae_sat':
         return NaeSat(options['n_latents'], options['n_observations'], options['seed'])
-    return Sudoku(4 if options['task'] == 'sudoku4' else 9)
+    return Zebra() if options['task'] == 'zebra' else Sudoku(4 if options['task'] == 'sudoku4' else 9)
 
 
 def fractions(keys):
@@ -263,7 +393,7 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
     """Write out/name/<split>.bin and meta.json; returns the meta. Without a source train, val and test are generated."""
     if task not in TASKS:
         raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {task!r}')
-    if source and (split is None or task == 'nae_sat'):
+    if source and (split is None or 'sudoku' not in task):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
     options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
     directory = os.path.join(out, name or task)

@@ -11,7 +11,8 @@ import eval_puzzle
 import train
 from configurator import configure
 from data.blocks import open_split, random_blocks, unpack
-from data.puzzles import GIVEN, NaeSat, Sudoku, main, prepare_puzzles
+from data.prepare import get_tokenizer
+from data.puzzles import GIVEN, NaeSat, Sudoku, Zebra, main, prepare_puzzles
 from eval_ppl import share_error
 from eval_puzzle import masked_loss, score, solve
 from model import AOGPT, EMA, given_first, sample_order
@@ -73,6 +74,54 @@ def test_splits_share_no_solution_up_to_relabelling(tmp_path):
     grid = rules.random_grids(1, np.random.default_rng(0))
     relabelled = np.array([0, 3, 1, 4, 2])[grid]
     assert (rules.canonical(grid) == rules.canonical(relabelled)).all()
+
+
+def houses_by_hand(clues, n, k):
+    """All (k + 1) n houses of items that agree with clues, by trying every arrangement."""
+    holds = {0: lambda i, j: True, 1: lambda i, j: i == j, 2: lambda i, j: i + 1 == j, 3: lambda i, j: abs(i - j) == 1,
+             4: lambda i, j: i < j}
+    found = []
+    for rows in itertools.product(itertools.permutations(range(n)), repeat=k):
+        house = [*range(n), *itertools.chain(*rows)]
+        if all(holds[r](house[a], house[b]) for r, a, b in clues):
+            found.append(house)
+    return found
+
+
+@pytest.mark.parametrize('n, k', [(3, 3), (4, 3)])
+def test_the_zebra_solver_counts_what_every_arrangement_counts(n, k):
+    task, rng = Zebra(), np.random.default_rng(0)
+    clues = np.stack([rng.integers(0, 5, (12, 14)), *rng.integers(0, (k + 1) * n, (2, 12, 14))], 2)   # mostly without a solution
+    house = np.concatenate([np.tile(np.arange(n), (12, 1)), rng.random((12, k, n)).argsort(2).reshape(12, -1)], 1)
+    few, many = task.clues(house, n, k, 4, rng), task.clues(house, n, k, 14, rng)
+    clues = np.concatenate([clues, np.pad(few, ((0, 0), (0, 10), (0, 0))), many])
+    counts, solutions = task.solve(clues, n, k)
+    truth = [houses_by_hand(c, n, k) for c in clues.tolist()]
+    assert counts.tolist() == [min(2, len(t)) for t in truth] and set(counts.tolist()) == {0, 1, 2}
+    assert all(s in t for s, t in zip(solutions.tolist(), truth) if t)
+    assert all(h in t for h, t in zip(house.tolist() * 2, truth[12:]))                                # clues are true
+
+
+def test_zebra_rows_say_one_grid_with_no_clue_too_many():
+    task, letters = Zebra(), get_tokenizer('zebra').decode
+    for n, k in ((3, 4), (5, 3)):
+        rows = task.make_size(30, n, k, np.random.default_rng(3))
+        for row in rows[::10].tolist():
+            clues, grid = np.array(row[:96]).reshape(32, 3), np.array(row[96:]).reshape(6, 6)
+            assert (grid[:n, :k] > 0).all() and not grid[n:].any() and not grid[:, k:].any()
+            clues = clues[clues[:, 0] > 0]
+            plain = [[r, *((item - 5) // 6 * n + (item - 5) % 6 for item in items)] for r, *items in clues.tolist()]
+            house, = houses_by_hand(plain, n, k) if k < 4 else [task.solve(np.array([plain]), n, k)[1][0]]
+            assert task.solve(np.array([plain]), n, k)[0] == 1
+            for h, a in itertools.product(range(n), range(k)):                                        # what the row says stands there
+                item = grid[h, a] - 5
+                assert item // 6 == a + 1 and house[(a + 1) * n + item % 6] == h
+            fewer = np.array([plain[:i] + plain[i + 1:] for i in range(len(plain))])
+            assert (task.solve(fewer, n, k)[0] == 2).all()
+            text = letters(row)
+            assert set(text[:3 * len(plain):3]) <= set('=<~-') and set(text[3 * len(plain):96]) == {'.'}
+    tokens, given = task.make(64, np.random.default_rng(4), lambda tokens: np.ones(len(tokens), bool))
+    assert given[:, :96].all() and (tokens[:, 96:][given[:, 96:]] == 0).all() and len(set((~given).sum(1).tolist())) > 5
 
 
 def test_observations_are_not_all_equal():
@@ -241,6 +290,5 @@ def test_wrong_questions_are_one_line(tmp_path, monkeypatch, options, said):
 
 
 def test_a_page_without_columns_is_text(tmp_path):
-    from data.prepare import get_tokenizer
     write_page(tmp_path / 'p.html', [{'tokens': [1], 'step': [0], 'logprob': [0.0]}], get_tokenizer('sudoku4'), 'x')
     assert '"columns": 0' in (tmp_path / 'p.html').read_text()
