@@ -320,22 +320,23 @@ def generation_times(config, device, dtype):
         for n_steps in map(int, config.steps.split(',')):
             row = {'steps': n_steps}
             for name, model in models.items():
-                generate(model, torch.zeros_like(order), order, max(0, config.block_size - 4), 4, seeds=seeds)   # warm up
-                run = partial(generate, model, torch.zeros_like(order), order, 0, n_steps, seeds=seeds)
-                row[name] = seconds(run, device, config.repeats if name == 'decoder' else 1)   # the encoder's are minutes
+                run = partial(generate, model, torch.zeros_like(order), order, seeds=seeds)
+                run(max(0, config.block_size - 2 * (config.block_size // n_steps or 1)), 2)    # warm up: two steps as wide
+                row[name] = seconds(partial(run, 0, n_steps), device, config.repeats)
             print(f"{n_steps:>6}{row['decoder']:>10.2f}{row['encoder']:>10.2f}{row['encoder'] / row['decoder']:>19.1f}", flush=True)
             times.append(row)
     return times
 
 
 def training_rates(config, device, dtype):
-    """Prints and returns [{'network', 'parameters', 'tokens_per_sec'}]: updates of every network."""
+    """Prints and returns [{'network', 'parameters', 'compiled', 'tokens_per_sec'}]: updates of every network."""
     rates = []
     print(f"\ntraining, {config.optimizer}\n{'':<14}{'parameters':>12}{'ms/update':>11}{'tokens/s':>11}{'of adaln':>10}")
     for name, network in NETWORKS.items():
-        model, _, step = training_step(config, device, dtype, **network)
+        torch.compiler.reset()   # else the ninth network would be one too many to compile
+        model, compiled, step = training_step(config, device, dtype, **network)
         time_of_one = seconds_of_update(step, config, device)
-        rates.append({'network': name, 'parameters': model.n_parameters(),
+        rates.append({'network': name, 'parameters': model.n_parameters(), 'compiled': compiled,
                       'tokens_per_sec': config.batch_size * config.block_size / time_of_one})
         print(f"{name:<14}{model.n_parameters():>12,}{1000 * time_of_one:>11,.1f}{rates[-1]['tokens_per_sec']:>11,.0f}"
               f"{rates[-1]['tokens_per_sec'] / rates[0]['tokens_per_sec']:>10.2f}", flush=True)
@@ -348,10 +349,12 @@ def bench_grid(config):
     check_out('out', config.out)
     device, dtype = resolve_device(config.device, config.dtype)
     device = torch.device(device)
-    result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__,
-              'generation': generation_times(config, device, dtype), 'training': training_rates(config, device, dtype)}
+    result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__}
+    for name, measure in (('generation', generation_times), ('training', training_rates)):
+        result[name] = measure(config, device, dtype)
+        if config.out:   # at once: the first takes minutes
+            replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
     if config.out:
-        replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
         print(f'\nwritten: {config.out}')
 
 

@@ -7,7 +7,7 @@ Likelihood of a text under a trained model: left to right, any-order bound, impo
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --ckpt=out/ckpt.pt --datasets=wikitext103 --estimates=any,iw --n_orders=16
 
 l2r       -log p(x), exact
-own       the same in the one order that a model was trained in with --order=fixed or block
+own       the same in the one order that a model was trained in, if it was another one (--order=fixed, block, r2l)
 any       E_sigma[-log p(x | sigma)] over n_orders uniform random orders, a bound
 iw        -log 1/K sum_k p(x | sigma_k) over the same orders, a tighter bound, for K = 1, 2, 4, ..., n_orders
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), for M = 1, 2, 4, ..., n_contexts; member 1 is the order of `any` itself
@@ -45,7 +45,7 @@ split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
-estimates = ''             # of l2r, own, any, iw, ensemble, accuracy; '' is l2r and the order that the model was trained in
+estimates = ''             # of l2r, own, any, iw, ensemble, accuracy; '' is that of its training and, of a decoder, l2r
 n_orders = 1               # any, iw: random orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
@@ -343,7 +343,7 @@ class Journal:
             except ValueError:
                 raise ValueError(f'{path} is no list of finished blocks: remove it or choose another --out') from None
         if lines and lines[0] != evaluation:
-            other = sorted(k for k in evaluation if lines[0].get(k) != evaluation[k])
+            other = sorted(k for k in evaluation.keys() | lines[0].keys() if lines[0].get(k) != evaluation.get(k))
             raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(other)} differ): remove it or choose another --out')
         self.done = {tuple(key): nats for *key, nats in lines[1:]}
         if processes()[0] == 0:
@@ -511,7 +511,8 @@ def main(config):
     N, causal, run_order = config_from_checkpoint(checkpoint).block_size, config_from_checkpoint(checkpoint).causal, order_of(run)
     kinds = kinds or list(dict.fromkeys(['l2r', estimate_of(run_order)] if causal else [estimate_of(run_order)]))
     if 'own' in kinds and estimate_of(run_order) != 'own':
-        raise ValueError(f"own is of a model with one order for all; this one's is {run_order['kind']}: take {estimate_of(run_order)}")
+        raise ValueError(f"own is of a model trained in one order other than left to right, this one's is {run_order['kind']}: take "
+                         f'{estimate_of(run_order)}')
     device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # one may have a long block while the others wait
     with first_process_first():   # all sets before the model: a missing one costs nothing
         sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
@@ -522,7 +523,7 @@ def main(config):
     if config.out:
         asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
         asked |= {} if causal else {'one_by_one': 'iw' in kinds}
-        asked |= {'order': run_order} if 'own' in kinds else {}
+        asked |= {'order': run_order} if estimate_of(run_order) == 'own' else {}
         path, evaluation = f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked}
     journal = Journal(path, evaluation)
     if world_size > 1:

@@ -24,7 +24,7 @@ import copy
 import hashlib
 import os
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -395,22 +395,24 @@ class AOGPT(nn.Module):
         n_targets  n, by default T - min(n_known)
         cache      KVCache: runs only what is not in it and leaves n_known + 1 slots there. Slot n_known was run for the target
                    order[:, n_known]: whoever then reorders the tail sets cache.length back to n_known.
-        n_visits   (B,) of an encoder: what an order has behind them is padding, which no slot sees; by default T
+        n_visits   int or (B,), by default T: what an order has behind them is padding. No slot of an encoder sees it, none of a decoder
+                   ever did, since it comes later
         returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past a row's end are undefined
         """
         B, T = self._check(idx, order)
         known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
         n = T - int(known.min()) if n_targets is None else n_targets
-        if int(known.min()) < 0 or int(known.max()) > T or n < 1:
-            raise ValueError(f'n_known must be 0 to {T} (the visits in order) with a target left, '
-                             f'got n_known={known.tolist()} and n_targets={n_targets}')
+        visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
+        if int(known.min()) < 0 or (known > visits).any() or int(visits.max()) > T or n < 1:
+            raise ValueError(f'n_known must be 0 to n_visits, that 0 to {T} (the visits in order), with a target left, '
+                             f'got n_known={known.tolist()}, n_visits={visits.tolist()} and n_targets={n_targets}')
         if not self.config.causal:
             if cache is not None:
                 raise ValueError('an encoder has no cache: every slot depends on which are known')
             known = known.to(idx.device).unsqueeze(1)                       # (B, 1)
             columns, mask = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1), None         # (B, n)
-            if n_visits is not None:
-                mask = (torch.arange(T) < n_visits.unsqueeze(1)).to(idx.device)[:, None, None].expand(B, 1, T, T)
+            if int(visits.min()) < T:
+                mask = (torch.arange(T) < visits.unsqueeze(1)).to(idx.device)[:, None, None].expand(B, 1, T, T)
             return self.lm_head(self._read_whole(idx, order, columns, known, mask))
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
@@ -582,11 +584,18 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     if kind == 'random':
         order = draws[:, :n].argsort(-1)
     elif kind in ('fixed', 'block'):
-        keys = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(derive_seed(seed, 'order'))).to(device)
-        order = (keys if kind == 'fixed' else positions // block + keys[positions % block]).argsort()
+        order = one_permutation(n, kind, seed, block, str(device or 'cpu'))
     else:
         order = positions if kind == 'l2r' else positions.flip(0)
     return torch.where(draws[:, n:] < l2r_ratio, positions, order) if l2r_ratio else order.expand(batch_size, n).clone()
+
+
+@cache   # made on the host, where a seed means the same for all devices; copied once
+def one_permutation(n, kind, seed, block, device):
+    """(n,) of 'fixed' and 'block', see sample_order."""
+    positions = torch.arange(n)
+    keys = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(derive_seed(seed, 'order')))
+    return (keys if kind == 'fixed' else positions // block + keys[positions % block]).argsort().to(device)
 
 
 def given_first(order, given):

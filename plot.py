@@ -44,23 +44,35 @@ def read_run(path):
 
 def read_results(path):
     """{label: entries} of a JSON file: of eval_ppl.py the nats of the ensemble by its members, of an encoder its any-order bound, which
-    has one; of bench.py the seconds of generation of each network by the steps."""
+    has one, for each data set; of bench.py the seconds of generation of each network by the steps."""
+    name = label_of(path)
     try:
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
         if 'generation' in result:
-            return {name: [{'steps': r['steps'], 'seconds': r[name]} for r in result['generation']] for name in ('decoder', 'encoder')}
-        nats = {r['estimate']: r['nats_per_token'] for r in result['results']}
-        ensemble = [{'members': int(name.split()[-1]), 'nats': value} for name, value in nats.items() if name.startswith('ensemble')]
-        return {label_of(path): ensemble or [{'members': 1, 'nats': value} for name, value in nats.items() if name.startswith('any')]}
+            return {f'{name}: {network}': [{'steps': r['steps'], 'seconds': r[network]} for r in result['generation']]
+                    for network in ('decoder', 'encoder')}
+        sets = list(dict.fromkeys(r['dataset'] for r in result['results']))
+        nats = {(r['dataset'], *r['estimate'].split(' x ')): r['nats_per_token'] for r in result['results'] if 'nats_per_token' in r}
+    except FileNotFoundError:
+        raise ValueError(f'no file {path}') from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py grid --out writes') from None
+    found = {}
+    for data in sets:
+        members = [{'members': int(key[2]), 'nats': value} for key, value in nats.items() if key[:2] == (data, 'ensemble')]
+        members = members or [{'members': 1, 'nats': value} for key, value in nats.items() if key[:2] == (data, 'any order')]
+        if members:
+            found[name if len(sets) == 1 else f'{name}: {data}'] = members
+    if not found:
+        raise ValueError(f'{path} has neither an ensemble nor an any-order bound: run eval_ppl.py with --estimates=ensemble or any')
+    return found
 
 
 def label_of(path):
     """The name of a run: its path without the number of the seed."""
     path = os.path.normpath(path)
-    path = os.path.dirname(path) if os.path.basename(path) == 'log.jsonl' else path
+    path = os.path.dirname(os.path.abspath(path)) if os.path.basename(path) == 'log.jsonl' else path
     return re.sub(r'_seed\d+$', '', re.sub(r'\.jsonl?$', '', path))
 
 
@@ -71,11 +83,12 @@ def curve(entries, x, y):
 
 
 def draw(runs, x, ys, path):
-    """A panel for each of ys, a line for each of runs, [(label, entries)]; a run with one point is a level line."""
+    """A panel for each of ys, a line for each of runs, [(label, entries)], in the colour of its label; returns the figure. What does not
+    depend on the members is a level line."""
     for y in ys:
         if not any(curve(entries, x, y)[0] for _, entries in runs):
             there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))
-            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there)}')
+            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}')
     import matplotlib
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
@@ -88,7 +101,7 @@ def draw(runs, x, ys, path):
                 continue
             known = label in axis.get_legend_handles_labels()[1]
             style = dict(label=None if known else label, color=f'C{labels.index(label)}', linewidth=0.8 if y == 'loss' else 1.4)
-            if len(xs) == 1:
+            if x == 'members' and len(xs) == 1:
                 axis.axhline(values[0], linestyle='--', **style)
             else:
                 axis.plot(xs, values, marker='o' if x in ('members', 'steps') else None, **style)
@@ -104,6 +117,7 @@ def draw(runs, x, ys, path):
         axis.spines[['top', 'right']].set_visible(False)
     max(reversed(axes[0]), key=lambda axis: len(axis.lines)).legend(frameon=False)   # one where no run is missing
     figure.savefig(path, dpi=150)
+    return figure
 
 
 def format_ends(runs, x, ys):
@@ -128,7 +142,7 @@ def main(argv=None):
     parser.add_argument('runs', nargs='+', help='folders of train.py, log.jsonl files, JSON files of eval_ppl.py or bench.py')
     parser.add_argument('-o', '--out', default='loss.png', help='picture to write: .png, .svg or .pdf (default loss.png)')
     parser.add_argument('--x', choices=('tokens', 'time', 'iter'), help='axis of training curves (default tokens)')
-    parser.add_argument('--y', help='keys of the logs, one panel each (default loss,val_any,val_l2r)')
+    parser.add_argument('--y', help='keys of the logs, one panel each (default loss, the validations)')
     parser.add_argument('--labels', default='', help='what to call them, with commas between (default: names of folders and files)')
     args = parser.parse_args(argv)
     if os.path.splitext(args.out)[1] not in ('.png', '.svg', '.pdf'):
@@ -142,9 +156,14 @@ def main(argv=None):
     if len(labels) != len(names):
         raise ValueError(f'--labels must name {len(names)}: {", ".join(names)}; got {len(labels)}: {args.labels}')
     runs = [(labels[names.index(name)], entries) for name, entries in runs]
-    first = runs[0][1][0] if runs[0][1] else {}
-    x, y = next(((x, y) for x, y in (('members', 'nats'), ('steps', 'seconds')) if x in first), ('tokens', 'loss,val_any,val_l2r'))
-    x, ys = args.x or x, (args.y or y).split(',')
+    kinds = {'steps' if 'steps' in e else 'members' if 'members' in e else 'logs' for _, entries in runs for e in entries[:1]}
+    if len(kinds) > 1:
+        raise ValueError('logs of training, ensembles and generation are pictures of their own: name files of one kind')
+    kind, there = next(iter(kinds), 'logs'), [set().union(*entries) for _, entries in runs]
+    own = 'val_any' if all('val_any' in keys for keys in there) else 'val_own'
+    logged = [y for y in ('loss', own, 'val_l2r') if any(y in keys for keys in there)]
+    x, ys = {'steps': ('steps', ['seconds']), 'members': ('members', ['nats']), 'logs': ('tokens', logged or ['loss'])}[kind]
+    x, ys = args.x or x, args.y.split(',') if args.y else ys
     draw(runs, x, ys, args.out)
     print(f'{format_ends(runs, x, ys)}\n\n{args.out} written')
 

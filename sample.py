@@ -12,7 +12,6 @@ Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]
 import json
 import math
 import time
-from functools import partial
 
 import torch
 from tqdm import tqdm
@@ -228,7 +227,6 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     dtype = inference_dtype(model)
     cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
     network = model.frozen(dtype) if use_cache else model
-    predict = network.predict if model.config.causal or (stop == N).all() else partial(network.predict, n_visits=stop)
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     bucket = known // 32
@@ -245,7 +243,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if not n_new.any():                                                                  # a binomial step may reveal nothing
             step += 1
             continue
-        logits = predict(idx, order, known, n, cache)[..., :n_tokens]                          # (B, n, n_tokens)
+        logits = network.predict(idx, order, known, n, cache, stop)[..., :n_tokens]            # (B, n, n_tokens)
         rank = None
         if policy != 'given':
             row, column, visit = pairs(known, stop - known, device)                          # all that remains
@@ -317,9 +315,9 @@ def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):
 
 
 def write_samples(model, rows, order, seed, n_steps, **how):
-    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of sample_order or
-    what order_of gives, an adaptive policy, or a list of positions. Returns idx (B, N), the trace, and the rows' lengths; what is
-    behind a length is padding."""
+    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of sample_order or,
+    with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (B, N), the trace, and the rows'
+    lengths; what is behind a length is padding."""
     seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
     idx, orders, n_known = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1), []
     for r, (tokens, known) in enumerate(rows):

@@ -77,7 +77,7 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # of each sequence; 'l2r', 'r2l', or one for all of them: 'fixed', 'block' (in each block the same one)
+order = 'random'                  # of the sequences; or the same for all: 'l2r', 'r2l', 'fixed', 'block' (in each block the same one)
 order_seed = 0                    # which one 'fixed' and 'block' are
 order_block = 4                   # positions of a block
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
@@ -172,6 +172,8 @@ def check_options(c, world_size):
         raise ValueError(f'order must be {", ".join(ORDERS)}, got {c.order!r}')
     if not c.causal and c.l2r_ratio:
         raise ValueError(f'an encoder (causal=False) is trained on the masked loss alone: l2r_ratio must be 0, got {c.l2r_ratio}')
+    if not c.causal and c.order != 'random':
+        raise ValueError(f"an encoder's masked loss is a bound for random orders alone: order must be 'random', got {c.order!r}")
     there = os.path.abspath(c.out_dir)
     while not os.path.exists(there):
         there = os.path.dirname(there)

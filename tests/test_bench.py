@@ -6,7 +6,9 @@ import torch
 from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
+import bench
 from bench import NETWORKS, generation_limit, plain_generate, plain_nll
+from configurator import configure
 from sample import generate, unmask_schedule
 
 
@@ -42,6 +44,17 @@ def test_training_flops_are_those_of_the_matrix_products(batch):
     attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
     assert model.training_flops(5) == products + attention
     assert make_model(vocab_size=16, n_tokens=11, causal=False).training_flops(5) == products + 2 * attention
+
+
+def test_the_grid_times_both_networks_alike(monkeypatch):
+    runs = []
+    monkeypatch.setattr(bench, 'generate', lambda model, idx, order, n_known, n_steps, **how:
+                        runs.append((model.config.causal, n_known, n_steps)))
+    sizes = ['--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16']
+    config = configure(vars(bench), [*sizes, '--steps=4,64', '--repeats=3'])
+    rows = bench.generation_times(config, torch.device('cpu'), 'float32')
+    one = [(32, 2)] + [(0, 4)] * 3, [(62, 2)] + [(0, 64)] * 3     # the warm-up is two steps of the same width
+    assert runs == [(causal, *run) for part in one for causal in (True, False) for run in part] and [r['steps'] for r in rows] == [4, 64]
 
 
 def test_the_commands_count_what_they_time(script, tmp_path):

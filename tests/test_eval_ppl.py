@@ -288,8 +288,9 @@ def test_journal_goes_on_and_drops_a_cut_line(tmp_path):
         calls.clear()
         assert torch.equal(run_pass(('a', 'any'), 7, 3, work, Journal(path, {'seed': 1})), want) and calls == again
     assert open(path).readlines() == lines and not Journal('', {}).done
-    with pytest.raises(ValueError, match='another evaluation .seed differ'):
-        Journal(path, {'seed': 2})
+    for other, said in (({'seed': 2}, 'seed'), ({'seed': 1, 'order': 3}, 'order'), ({}, 'seed')):
+        with pytest.raises(ValueError, match=f'another evaluation .{said} differ'):
+            Journal(path, other)
     for text in ('hello\n', '3\n', '[1, 2]\n', 'no line end', '{}\n3\n'):
         (tmp_path / 'x.jsonl').write_text(text)
         with pytest.raises(ValueError, match='x.jsonl is no list of finished blocks'):

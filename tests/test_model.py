@@ -371,6 +371,22 @@ def test_shapes_are_checked(model):
             model.predict(idx, sample_order(2, 9), known)
 
 
+@pytest.mark.parametrize('causal', [True, False])
+def test_what_lies_behind_n_visits_is_not_seen(causal):
+    model, g = make_model(causal=causal), torch.Generator().manual_seed(3)
+    n_visits, known = torch.tensor([9, 4, 6]), torch.tensor([2, 4, 0])
+    idx = torch.randint(11, (3, 9), generator=g)
+    order = torch.stack([torch.cat([torch.randperm(n, generator=g), torch.arange(n, 9)]) for n in n_visits.tolist()])
+    logits = model.predict(idx, order, known, n_visits=n_visits)
+    for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
+        if k < n:
+            alone = model.predict(idx[r:r + 1, :n], order[r:r + 1, :n], k)[0]
+            torch.testing.assert_close(logits[r, :n - k], alone, rtol=0, atol=1e-12)
+    for wrong in (3, 10, torch.tensor([9, 3, 6])):
+        with pytest.raises(ValueError, match='n_visits'):
+            model.predict(idx, order, known, n_visits=wrong)
+
+
 # ---- orders
 
 def test_orders_are_uniform_permutations():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from plot import curve, main, read_results, read_run
+from plot import curve, draw, main, read_results, read_run
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
            {'iter': 30, 'tokens': 1800, 'tokens_per_sec': 10.0, 'loss': 2.0, 'val_any': 2.5}]
@@ -61,24 +61,54 @@ def test_its_own_order_is_what_a_run_was_trained_in(runs):
     assert [e.get('val_own') for e in read_run('c.jsonl')] == [2.0, 1.5, None] and read_run('a')[1]['val_own'] == 2.5
 
 
+def result(estimate, nats, dataset='books'):
+    return {'dataset': dataset, 'estimate': estimate, 'nats_per_token': nats}
+
+
 def test_ensembles_and_generation_are_read_from_json(runs, capsys):
-    decoder = write(runs / 'd_seed1.json', {'results': [{'estimate': f'ensemble x {m}', 'nats_per_token': 3 - m / 10} for m in (1, 2, 4)]})
-    encoder = write(runs / 'e_seed1.json', {'results': [{'estimate': 'any order x 4', 'nats_per_token': 2.5}]})
+    ensemble = [result(f'ensemble x {m}', 3 - m / 10) for m in (1, 2, 4)]
+    accuracy = {'dataset': 'books', 'estimate': 'last word', 'accuracy': 0.5}
+    decoder = write(runs / 'd_seed1.json', {'results': [result('left to right', 2), *ensemble, accuracy]})
+    encoder = write(runs / 'e_seed1.json', {'results': [result('any order x 4', 2.5)]})
     rows = [{'steps': n, 'decoder': n / 4, 'encoder': n / 2} for n in (4, 8)]
-    rows = [{'steps': n, 'decoder': n / 4, 'encoder': n / 2} for n in (4, 8)]
-    grid = write(runs / 'grid.json', {'generation': rows})
+    grid, other = (write(runs / name, {'generation': rows}) for name in ('grid.json', 'other.json'))
     assert read_results('d_seed1.json') == {'d': [{'members': m, 'nats': 3 - m / 10} for m in (1, 2, 4)]}
     assert read_results('e_seed1.json') == {'e': [{'members': 1, 'nats': 2.5}]}
-    assert read_results('grid.json')['encoder'] == [{'steps': 4, 'seconds': 2.0}, {'steps': 8, 'seconds': 4.0}]
-    for paths in ([decoder, encoder], [grid]):
+    assert read_results('grid.json')['grid: encoder'] == [{'steps': 4, 'seconds': 2.0}, {'steps': 8, 'seconds': 4.0}]
+    two = write(runs / 'two.json', {'results': [*ensemble, result('any order x 4', 9, 'ptb')]})
+    assert read_results('two.json') == {'two: books': read_results('d_seed1.json')['d'], 'two: ptb': [{'members': 1, 'nats': 9}]}
+    for paths in ([decoder, encoder], [two], [grid, other]):
         main([*paths, '-o', 'picture.png'])
-    assert capsys.readouterr().out.split()[:5] == ['nats', 'd', '2.600', 'e', '2.500']
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
+
+
+def test_lines_have_the_colour_of_their_label(runs):
+    logs = [('a', read_run('a')), ('b', read_run('b')), ('a', read_run('a'))]
+    lines = draw(logs, 'tokens', ['loss'], 'x.png').axes[0].lines
+    assert [line.get_color() for line in lines] == ['C0', 'C1', 'C0'] and [len(line.get_xdata()) for line in lines] == [2, 2, 2]
+    ensembles = [('d', [{'members': 1, 'nats': 3.0}, {'members': 2, 'nats': 2.8}]), ('e', [{'members': 1, 'nats': 2.5}])]
+    axis = draw(ensembles, 'members', ['nats'], 'x.png').axes[0]
+    assert axis.lines[0].get_ydata().tolist() == [3.0, 2.8] and list(axis.lines[1].get_ydata()) == [2.5, 2.5]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ['d', 'e']
+
+
+@pytest.mark.parametrize('last, panels', [
+    ({'val_own': 1.0, 'val_l2r': 2.0}, ['val_own', 'val_l2r']), ({'val_any': 1.0}, ['val_any']),
+    ({'val_l2r': 1.0}, ['val_own', 'val_l2r']), ({'val_any': 1.0, 'val_l2r': 1.0}, ['val_any', 'val_l2r'])])
+def test_a_run_of_any_kind_is_drawn_without_options(runs, capsys, last, panels):
+    (runs / 'c.jsonl').write_text(json.dumps({'iter': 1, 'tokens': 3, 'loss': 1.0, **last}) + '\n')
+    main(['c.jsonl'])
+    assert capsys.readouterr().out.split()[:len(panels) + 1] == ['loss', *panels]
 
 
 @pytest.mark.parametrize('args, said', [
-    (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
+    (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['l2r.json'], 'neither'),
+    (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
     (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
-    (runs / 'x.json').write_text('[]')
+    write(runs / 'x.json', [])
+    write(runs / 'l2r.json', {'results': [result('left to right', 2)]})
+    write(runs / 'e.json', {'results': [result('any order x 1', 2)]})
     with pytest.raises(ValueError, match=said):
         main(args)

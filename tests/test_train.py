@@ -238,6 +238,9 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     rows = {r['estimate']: r['nats_per_token'] for r in json.load(open('ppl.json'))['results']}
     assert list(rows) == ['left to right'] + [f'own order ({order})'] * (order != 'l2r') and list(rows)[-1] in evaluated
     assert abs(rows.get(f'own order ({order})', nats['own']) - nats['own']) < 1e-6
+    script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json', '--estimates=any,l2r')   # adds to the journal
+    if order == 'l2r':
+        assert 'take l2r' in script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--estimates=own', code=1).stderr
     script('sample.py', '--ckpt=out/ckpt.pt', '--out=s.json')
     script('sample.py', '--ckpt=out/ckpt.pt', '--out=short.json', '--length=9')
     assert [s['order'] for s in json.load(open('s.json'))['samples']] == own[:2].tolist()
@@ -414,7 +417,8 @@ def test_weights_of_another_checkpoint_start_a_run(data):
 @pytest.mark.parametrize('args, said', [
     (['--n_embd=15'], 'n_embd must be divisible by n_head'), (['--block_size=100000'], 'beyond the data'),
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
-    (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'),
+    (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"), (['--order_block=0'], 'order_block'),
+    (['--causal=False', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'), (['--optimizer=sgd'], 'optimizer'),
     (['--ema_decay=1.0'], 'ema_decay'), (['--init_from=resume'], 'ckpt.pt'), (['--init_from=none.pt'], 'none.pt'),
     (['--init_from=hf:a/b/c.pt'], 'hf:a/b/c.pt'), (['--learning_rate=0'], 'learning_rate'), (['--max_iter=3'], "'max_iters'")])

@@ -9,69 +9,86 @@
 #   bash config/findings/run.sh ensemble    5: the context-order ensemble between decoder and encoder
 #   bash config/findings/run.sh generation  6, 7: time of generation by the number of steps, decoder and encoder
 #
-# SEEDS="1 2" trains these seeds, JOBS=2 so many runs at a time, OUT=... is where they go; what is finished there is not made again. Further
-# arguments go to every train.py, of generation to bench.py: OUT=out/longer bash config/findings/run.sh orders --max_iters=12000
+# SEEDS="1 2" trains these seeds, JOBS=2 so many runs at a time, each on one core; OUT=out/findings is where they go. What is finished there
+# is not made again, what was interrupted starts anew; one finding at a time in a folder, for they share runs. Further arguments go to
+# every train.py, of generation to bench.py: OUT=out/longer bash config/findings/run.sh orders --max_iters=12000
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-finding=${1:-} more=${*:2}
-SEEDS=${SEEDS:-1 2} JOBS=${JOBS:-1} OUT=${OUT:-out/findings}
+finding=${1:-} SEEDS=${SEEDS:-1 2} JOBS=${JOBS:-1} OUT=${OUT:-out/findings}
+[ $# -eq 0 ] || shift
+more=("$@") jobs=()
+[ "$JOBS" = 1 ] || export OMP_NUM_THREADS=1
 
-want() {   # want NAME COMMAND: a line of shell that runs it into NAME.txt, unless that was finished before
-    log=$OUT/$1
-    [ -e "$log.txt" ] || echo "echo '${*:2}'; if ${*:2} > $log.part 2>&1; then mv $log.part $log.txt; else tail -n 3 $log.part; exit 255; fi"
+want() {   # want NAME COMMAND: a job that runs it into NAME.txt, whose first line is the command
+    local log command
+    log=$(printf '%q' "$OUT/$1") command=$(printf ' %q' "${@:2}")
+    if [ ! -e "$OUT/$1.txt" ]; then
+        jobs+=("exec 3>&1 >$log.part 2>&1; echo$command; echo$command >&3
+                if$command; then mv $log.part $log.txt; else tail -n 3 $log.part >&3; exit 255; fi")
+    elif [ "$(head -n 1 "$OUT/$1.txt")" != "$(eval "echo$command")" ]; then
+        echo "error: $OUT/$1 was made by other options, $(head -n 1 "$OUT/$1.txt"): choose another OUT" >&2
+        exit 1
+    fi
 }
 train() {   # train NAME OPTIONS: every seed of it
     for seed in $SEEDS; do
-        options=${*:2}
-        want "$1_seed$seed" python train.py config/findings/base.py ${options//SEED/$seed} $more --seed=$seed --out_dir=$OUT/$1_seed$seed
+        want "$1_seed$seed" python train.py config/findings/base.py "${@:2}" ${more[@]+"${more[@]}"} --seed=$seed \
+            "--out_dir=$OUT/$1_seed$seed"
     done
 }
+train_fixed() { for seed in $SEEDS; do SEEDS=$seed train "$1" --l2r_ratio=0 "--order=$1" --order_seed=$seed; done; }
 measure() {   # measure NAME OPTIONS: eval_ppl.py of every seed of it
     for seed in $SEEDS; do
-        want "$1_seed$seed.json" python eval_ppl.py --ckpt=$OUT/$1_seed$seed/ckpt.pt --n_blocks=512 "${@:2}" --out=$OUT/$1_seed$seed.json
+        want "$1_seed$seed.json" python eval_ppl.py "--ckpt=$OUT/$1_seed$seed/ckpt.pt" --n_blocks=512 "${@:2}" \
+            "--out=$OUT/$1_seed$seed.json"
     done
 }
-all() {   # run the lines that come in, JOBS at a time
+all() {   # run the jobs, JOBS at a time
+    [ ${#jobs[@]} -gt 0 ] || return 0
     mkdir -p "$OUT"
     [ -e data/pydocs/meta.json ] || python data/prepare.py pydocs
-    tr '\n' '\0' | xargs -0 -P "$JOBS" -n 1 bash -c
+    printf '%s\0' "${jobs[@]}" | xargs -0 -P "$JOBS" -n 1 bash -c
+    jobs=()
 }
-of() { for name in "${@:2}"; do for seed in $SEEDS; do echo "$OUT/${name}_seed$seed$1"; done; done; }
-draw() { python plot.py -o "$OUT/$1.png" "${@:2}"; }
+draw() {   # draw PICTURE SUFFIX OPTION NAMES: plot.py of every seed of them
+    local paths=()
+    for name in "${@:4}"; do for seed in $SEEDS; do paths+=("$OUT/${name}_seed$seed$2"); done; done
+    python plot.py -o "$OUT/$1.png" ${3:+"$3"} "${paths[@]}"
+}
 
-adamw=config/findings/adamw.py encoder='--causal=False --l2r_ratio=0'
+adamw=config/findings/adamw.py encoder=(--causal=False --l2r_ratio=0)
 case $finding in
 orders)
-    { train any --l2r_ratio=0; train l2r --l2r_ratio=0 --order=l2r; train block --l2r_ratio=0 --order=block --order_seed=SEED
-      train fixed --l2r_ratio=0 --order=fixed --order_seed=SEED; } | all
-    draw orders --y=val_own,val_l2r $(of '' l2r block fixed any) ;;
+    train any --l2r_ratio=0; train l2r --l2r_ratio=0 --order=l2r; train_fixed block; train_fixed fixed; all
+    draw orders '' --y=val_own,val_l2r l2r block fixed any ;;
 l2r_data)
-    { train any --l2r_ratio=0; train base; } | all
-    draw l2r_data --y=val_any,val_l2r $(of '' any base) ;;
+    train any --l2r_ratio=0; train base; all
+    draw l2r_data '' --y=val_any,val_l2r any base ;;
 positions)
-    { train base; train adamw $adamw
-      for position in input layer_shared layer; do
-          train $position --target_position=$position; train adamw_$position $adamw --target_position=$position
-      done
-      train rotary --rotary=True; train adamw_rotary $adamw --rotary=True
-      train rotary_alone --rotary=True --learned_positions=False; } | all
-    draw positions --y=val_any,val_l2r $(of '' base input layer_shared layer rotary rotary_alone)
-    draw positions_adamw --y=val_any,val_l2r $(of '' adamw adamw_{input,layer_shared,layer,rotary}) ;;
+    train base; train adamw $adamw
+    for position in input layer_shared layer; do
+        train $position --target_position=$position; train adamw_$position $adamw --target_position=$position
+    done
+    train rotary --rotary=True; train adamw_rotary $adamw --rotary=True; train rotary_alone --rotary=True --learned_positions=False; all
+    draw positions '' --y=val_any,val_l2r base input layer_shared layer rotary rotary_alone
+    draw positions_adamw '' --y=val_any,val_l2r adamw adamw_input adamw_layer_shared adamw_layer adamw_rotary ;;
 gates)
-    { train base; train gates0 --gate_init=0; train adamw $adamw; train adamw_gates0 $adamw --gate_init=0; } | all
-    draw gates --y=val_any,val_l2r $(of '' base gates0 adamw adamw_gates0) ;;
+    train base; train gates0 --gate_init=0; train adamw $adamw; train adamw_gates0 $adamw --gate_init=0; all
+    draw gates '' --y=val_any,val_l2r base gates0 adamw adamw_gates0 ;;
 ema)
-    { train base; train ema_none --ema_decay=0; train ema_0.999 --ema_decay=0.999; } | all
-    draw ema --y=val_any,val_l2r $(of '' ema_none base ema_0.999) ;;
+    train base; train ema_none --ema_decay=0; train ema_0.999 --ema_decay=0.999; all
+    draw ema '' --y=val_any,val_l2r ema_none base ema_0.999 ;;
 ensemble)
-    { train base; train encoder $encoder; train rotary --rotary=True; train encoder_rotary $encoder --rotary=True; } | all
-    { measure base --estimates=ensemble --n_contexts=64; measure rotary --estimates=ensemble --n_contexts=64
-      measure encoder --estimates=any --n_orders=64; measure encoder_rotary --estimates=any --n_orders=64; } | all
-    draw ensemble $(of .json base encoder rotary encoder_rotary) ;;
+    train base; train encoder "${encoder[@]}"; train rotary --rotary=True; train encoder_rotary "${encoder[@]}" --rotary=True; all
+    measure base --estimates=ensemble --n_contexts=64; measure rotary --estimates=ensemble --n_contexts=64
+    measure encoder --estimates=any --n_orders=64; measure encoder_rotary --estimates=any --n_orders=64; all
+    draw ensemble .json '' base encoder rotary encoder_rotary ;;
 generation)
-    want generation python bench.py grid --out=$OUT/generation.json $more | all
-    cat "$OUT/generation.txt"
-    draw generation "$OUT/generation.json" ;;
-*)  sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'
-    [ -z "$finding" ] ;;
+    want generation python bench.py grid "--out=$OUT/generation.json" ${more[@]+"${more[@]}"}; all
+    tail -n +2 "$OUT/generation.txt"
+    python plot.py -o "$OUT/generation.png" "$OUT/generation.json" ;;
+'' | -h | --help)
+    sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' ;;
+*)  echo "error: there is no finding $finding; they are orders, l2r_data, positions, gates, ema, ensemble and generation" >&2
+    exit 1 ;;
 esac
