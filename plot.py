@@ -115,7 +115,9 @@ def draw(runs, x, ys, path):
         axis.set(xlabel=NAMES.get(x, x), ylabel='nats per token' if nats else y, title=NAMES.get(y, y))
         axis.grid(alpha=0.3)
         axis.spines[['top', 'right']].set_visible(False)
-    max(reversed(axes[0]), key=lambda axis: len(axis.lines)).legend(frameon=False)   # one where no run is missing
+    handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
+    figure.legend([handles[label] for label in labels if label in handles], [label for label in labels if label in handles], frameon=False,
+                  loc='outside lower center', ncols=4)
     figure.savefig(path, dpi=150)
     return figure
 

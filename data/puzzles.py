@@ -207,7 +207,9 @@ class Zebra:
     """Clues `relation item item`, then the grid, house by house. An item is a value of an attribute; attribute 0 is the house's number,
     so that `= item house` says where something is. Tokens: 0 is padding, which is given; 1 to 4 RELATIONS; then items, six an attribute."""
     most, n_clues, columns = 6, 32, 6                           # houses, attributes; clues of a row
-    groups = {'grid': (3 * n_clues, 3 * n_clues + most * most)}
+
+    def __init__(self):
+        self.groups = {'grid': (3 * self.n_clues, 3 * self.n_clues + self.most ** 2)}
 
     def holds(self, n):
         """(5, n, n) bool: relation r between houses i and j; 0 is none, which always holds."""

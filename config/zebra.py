@@ -1,0 +1,27 @@
+"""
+Zebra puzzles of 3 to 6 houses and attributes, the 19M parameters of Kim et al.
+
+    python data/puzzles.py zebra --n_train=200000
+    python train.py config/zebra.py
+    python eval_puzzle.py --ckpt=out/zebra/ckpt.pt
+"""
+out_dir = 'out/zebra'
+dataset = 'zebra'
+block_size = 132
+n_layer = 6
+n_head = 8
+n_embd = 480
+gate_init = 1.0
+batch_size = 128
+l2r_ratio = 0.0
+optimizer = 'muon'
+max_iters = 100000
+learning_rate = 2e-3
+muon_learning_rate = 0.02
+min_lr = 2e-4
+warmup_iters = 100
+ema_decay = 0.999
+eval_interval = 500
+eval_iters = 7
+log_interval = 50
+save_interval = 500
