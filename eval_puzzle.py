@@ -190,8 +190,10 @@ def solve_all(model, task, tokens, given, policies, steps, noises, temperature, 
                 r = rows[-1]
                 print(f"{policy:<10}{n_steps or 'all':>7}{noise:>7g}" + ''.join(
                     f"{r[name]:>10.2%} ±{r[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
+                counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
                 samples += [{'name': f'puzzle {p}, {policy}, {min(n_steps or n_blanks[p], n_blanks[p])} steps', 'tokens': idx[p].tolist(),
-                             **{name: trace[name][p].tolist() for name in ('step', 'logprob')}} for p in show]
+                             'wrong': wrong, **{name: trace[name][p].tolist() for name in ('step', 'logprob')}}
+                            for p, wrong in zip(show, (counts & ~right).tolist())]
     return rows, samples
 
 

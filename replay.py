@@ -55,13 +55,13 @@ class Watch:
 
 def write_page(path, samples, tokenizer, title, columns=0):
     """One self-contained page that replays `samples`: dicts of tokens, step (-1: known from the start) and logprob, in natural order, and
-    a `name` if they like. With `columns` they are laid out as a grid of so many."""
+    a `name` and which tokens are `wrong` if they like. With `columns` they are laid out as a grid of so many."""
     rows = []
     for s in samples:
         drawn = [step for step in s['step'] if step >= 0]
         rows.append({'name': s.get('name', f'sample {len(rows)}'), 'text': token_texts(s['tokens'], tokenizer), 'step': s['step'],
                      'p': [round(math.exp(x), 5) for x in s['logprob']], 'tau': kendall_tau(drawn),
-                     'nats': -sum(s['logprob']), 'drawn': len(drawn)})
+                     'nats': -sum(s['logprob']), 'drawn': len(drawn), 'wrong': s.get('wrong', [])})
     page = {'title': title, 'columns': columns, 'samples': rows}
     data = json.dumps(page).replace('<', '\\u003c')   # nothing in it can end the script element
     replace_file(path, lambda f: f.write(PAGE.replace('DATA', data).encode()))
@@ -71,9 +71,9 @@ PAGE = r'''<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Any-order generation</title>
 <style>
   :root { color-scheme: light dark; --hue: 212;
-          --ink: #1c1c1e; --paper: #fbfaf7; --soft: #6b6b70; --line: #d8d6cf; --light: 88%; --deep: 62% }
+          --ink: #1c1c1e; --paper: #fbfaf7; --soft: #6b6b70; --line: #d8d6cf; --light: 88%; --deep: 62%; --bad: #a80f0f }
   @media (prefers-color-scheme: dark) {
-    :root { --ink: #ececea; --paper: #17181b; --soft: #9a9aa0; --line: #36373c; --light: 22%; --deep: 42% } }
+    :root { --ink: #ececea; --paper: #17181b; --soft: #9a9aa0; --line: #36373c; --light: 22%; --deep: 42%; --bad: #ffa3a3 } }
   body { font: 16px/1.6 system-ui, sans-serif; color: var(--ink); background: var(--paper);
          max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
   h1 { font-size: 1.1rem; font-weight: 600 } #facts, #legend { color: var(--soft); font-size: .9rem }
@@ -85,7 +85,9 @@ PAGE = r'''<!doctype html>
   #text.grid { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 2.4rem)); gap: 2px; justify-content: center }
   #text.grid span { text-align: center; padding: .2rem 0; border: 1px solid var(--line) }
   #text span { border-radius: .2rem } .blank { color: var(--soft); opacity: .6 } .known { font-weight: 700 }
-  .now { outline: 2px solid hsl(28 90% 52%) } #swatches { display: inline-flex; vertical-align: middle; margin: 0 .4rem }
+  .now { outline: 2px solid hsl(28 90% 52%) }
+  .wrong { color: var(--bad); font-weight: 700; text-decoration: line-through }
+  #swatches { display: inline-flex; vertical-align: middle; margin: 0 .4rem }
   #swatches i { width: 1.6rem; height: .8rem }
 </style></head><body>
 <h1 id="title"></h1>
@@ -129,11 +131,13 @@ function draw() {
     const span = text.children[i], r = s.rank[i], shown = r <= at
     span.textContent = shown ? t.replaceAll('\n', '↵\n') : '·'
     span.className = !shown ? 'blank' : r === 0 ? 'known' : r === at && at < s.n ? 'now' : ''
+    if (shown && s.wrong[i]) span.classList.add('wrong')
     span.style.background = shown && r ? shade(by === 'p' ? s.p[i] : r / s.n) : ''
   })
   const ends = by === 'p' ? ['probability 0', '1'] : ['first step', 'last']
   const swatches = Object.assign(document.createElement('span'), {id: 'swatches'})
-  get('legend').replaceChildren(ends[0], swatches, ends[1], ' · bold: prompt · outlined: just revealed')
+  get('legend').replaceChildren(ends[0], swatches, ends[1], ' · bold: prompt · outlined: just revealed'
+    + (s.wrong.some(x => x) ? ' · red: wrong' : ''))
   for (let k = 0; k <= 4; k++) swatches.append(Object.assign(document.createElement('i'), {style: 'background:' + shade(k / 4)}))
 }
 
