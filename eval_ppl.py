@@ -73,12 +73,12 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     device, sums = model.lm_head.weight.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
-        given = None if n_given is None else n_given[rows].to(device)
+        given = {} if n_given is None else {'n_given': n_given[rows].to(device)}
         with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
             if model.config.causal:
-                nll = model(idx, order, n_given=given)
+                nll = model(idx, order, **given)
             elif n_known is not None:
-                nll = model(idx, order, n_known[rows].to(device), n_given=given)
+                nll = model(idx, order, n_known[rows].to(device), **given)
             else:
                 nll = one_by_one(model, idx, order)
         sums.append(nll.double().sum(-1))
@@ -264,11 +264,18 @@ def last_words(tokens, tokenizer):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # nats to tables
-def summarize(name, nats, n_tokens, n_bytes):
-    """One row of the table from nats (n,), the float64 total of every block: nats are summed, tokens counted, divided once."""
-    n = len(nats)
-    stderr = float(nats.std()) / n ** 0.5 / (n_tokens / n) if n > 1 else None   # one block has no error to tell
-    return table_row(name, float(nats.sum()) / n_tokens, stderr, n, n_tokens, n_bytes)
+def summarize(name, nats, counts, n_bytes):
+    """One row of the table from nats (n,), the float64 total of every block, and its number of tokens (n,) or int: nats are summed, tokens
+    counted, divided once."""
+    counts = torch.as_tensor(counts, dtype=torch.float64).expand(len(nats))
+    return table_row(name, float(nats.sum() / counts.sum()), ratio_error(nats, counts), len(nats), int(counts.sum()), n_bytes)
+
+
+def ratio_error(sums, counts):
+    """Standard error of sum(sums) / sum(counts) over n blocks, (n,) each; None for one, which has no error to tell."""
+    n, sums, counts = len(sums), sums.double(), counts.double()
+    rest = sums - sums.sum() / counts.sum() * counts
+    return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean()) if n > 1 else None
 
 
 def unigram_row(tokens, tokenizer, block_size):
@@ -305,6 +312,8 @@ def format_table(rows):
 def read_tokens(name, split, data_dir, tokenizer):
     """(tokens, where they are from) of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
     if is_file(name):
+        if tokenizer.eos is None:
+            raise ValueError(f'the checkpoint is of {tokenizer.name} puzzles, {name} is text: measure it with python eval_puzzle.py')
         tokens = np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
         if not tokenizer.n_bytes[tokens].sum():
             raise ValueError(f'{name} holds no text')
@@ -428,9 +437,9 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
         rows += [(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
     if 'ensemble' in kinds:
         rows += [(f'ensemble x {m}', column) for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T)]
-    summaries = [summarize(row, column, blocks.numel(), n_bytes) for row, column in rows]
+    summaries = [summarize(row, column, N, n_bytes) for row, column in rows]
     for r, column in zip(summaries[::-1], nats['ensemble'].T.flip(0) if 'ensemble' in kinds else ()):
-        gain = summarize('', nats['ensemble'][:, 0] - column, blocks.numel(), n_bytes)   # by block: their spread does not hide it
+        gain = summarize('', nats['ensemble'][:, 0] - column, N, n_bytes)   # by block: their spread does not hide it
         r |= {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
     return summaries
 

@@ -7,11 +7,12 @@ How many puzzles does a model solve, and in which order? By default every blank 
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
 
 solved: the share of puzzles without a mistake. right: the share of blanks; of nae_sat, of the observations that agree with the latents
-that the model itself wrote. Errors are standard errors over puzzles. What is given is read first, in random order.
+that the model itself wrote. Errors are standard errors over puzzles. What is given is read first, in the order that the policy starts from.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 import json
 import math
+import os
 
 import torch
 from tqdm import tqdm
@@ -20,19 +21,19 @@ from configurator import check_out, configure, one_line_errors, resolve_device
 from data.blocks import all_blocks, open_split, unpack
 from data.hub import open_checkpoint
 from data.prepare import replace_file
-from data.puzzles import make_task
-from eval_ppl import draw_orders, share_error
+from data.puzzles import TASKS, make_task
+from eval_ppl import draw_orders, ratio_error, share_error
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
 from replay import write_page
-from sample import ADAPTIVE, generate
+from sample import ADAPTIVE, check_drawing, check_policy, generate
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'        # 'ema' or 'raw'
 dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoint was trained on
-split = 'test'
+split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'random,l2r,top_prob,margin,entropy'   # orders of the blanks
+policies = 'random,l2r,top_prob,margin,entropy'  # orders of the blanks
 n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
 noises = '0'           # scales of the noise on the scores of top_prob, margin and entropy, with commas
 noise_kind = 'gumbel'  # or 'gaussian'
@@ -57,9 +58,9 @@ def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, bar=None,
             orders = sample_order(len(rows), tokens.size(1), 'l2r')
         order, n_given = given_first(orders, given[rows])
         blank = tokens[rows].masked_fill(~given[rows], 0)
-        steps = n_steps or int(tokens.size(1) - n_given.min())
-        new, trace = generate(model, blank.to(device), order.to(device), n_given, steps, policy if policy in ADAPTIVE else 'given',
-                              seeds=[derive_seed(seed, int(r)) for r in rows], return_trace=True, **how)
+        new, trace = generate(model, blank.to(device), order.to(device), n_given, n_steps or tokens.size(1),
+                              policy if policy in ADAPTIVE else 'given', seeds=[derive_seed(seed, int(r)) for r in rows],
+                              return_trace=True, **how)
         idx.append(new.cpu())
         traces.append({name: value.cpu() for name, value in trace.items()})
         if bar is not None:
@@ -69,19 +70,18 @@ def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, bar=None,
 
 def score(task, tokens, given, idx):
     """{'solved', 'right', each with its 'stderr'} of the answers idx (n, N)."""
-    counts, right = (x.astype(float) for x in task.judge(tokens.numpy(), given.numpy(), idx.numpy()))
-    total, right = counts.sum(1), (right * counts).sum(1)                                   # (n,) each
-    n, share = len(total), right.sum() / total.sum()
-    spread = (right - share * total).std() / total.mean() / math.sqrt(n)
-    solved = int((right == total).sum())
-    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': share, 'right_stderr': spread, 'puzzles': n}
+    counts, right = (torch.from_numpy(x.copy()) for x in task.judge(tokens.numpy(), given.numpy(), idx.numpy()))
+    total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
+    solved, n = int((right == total).sum()), len(total)
+    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': float(right.sum() / total.sum()),
+            'right_stderr': ratio_error(right, total) or share_error(int(right.sum()), int(total.sum())), 'puzzles': n}
 
 
 @torch.no_grad()
 def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
     """[{'masked': share, group: nats, ...}]: mean loss of what is masked given what is not, in random orders, by the masked share."""
     (n, N), device, rows = tokens.shape, model.lm_head.weight.device, []
-    orders = draw_orders(range(n), N, 1, seed)[:, 0]
+    orders, n_shares = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N)
     for k in tqdm(range(1, n_shares + 1), desc='shares', leave=False):
         known, nats, column = N - round(N * k / n_shares), [], torch.arange(N)
         for part in torch.arange(n).split(batch_size):
@@ -101,7 +101,7 @@ def draw_map(rows, path):
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
     figure, axis = plt.subplots(figsize=(5.2, 4), layout='constrained')
-    for name in rows[0].keys() - {'masked'}:
+    for name in list(rows[0])[1:]:
         axis.plot([r['masked'] for r in rows], [r[name] for r in rows], marker='o', label=name)
     axis.set(xlabel='share that is masked', ylabel='nats per token', title='loss of what is masked')
     axis.grid(alpha=0.3)
@@ -116,13 +116,13 @@ def open_puzzles(checkpoint, tokenizer, c):
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
+    if not os.path.isdir(os.path.join(data_dir, name)) and name not in TASKS:
+        raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '
+                         f'--split={c.split}')
     packed, meta = open_split(data_dir, name, c.split)
     if 'puzzle' not in meta:
         raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
-    trained = meta
-    if name != run.get('dataset', name):
-        _, trained = open_split(data_dir, run['dataset'], 'train')
-    if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != trained.get('puzzle'):
+    if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != checkpoint.get('puzzle', meta['puzzle']):
         kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
         raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} has other "
                          f'puzzles ({kind}): choose another --dataset or --ckpt')
@@ -147,6 +147,13 @@ def main(config):
     steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
     if config.batch_size < 1 or config.n_puzzles < 0:
         raise ValueError(f'batch_size must be at least 1 and n_puzzles at least 0, got {config.batch_size} and {config.n_puzzles}')
+    if config.error_map and (config.html or not config.error_map.endswith(('.png', '.svg', '.pdf'))):
+        raise ValueError(f'error_map must end in .png, .svg or .pdf and goes without html, got {config.error_map}')
+    if config.temperature != 'auto':
+        if type(config.temperature) not in (int, float):
+            raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")
+        check_drawing(config.temperature, 0, 1.0)
+    check_policy('margin', config.unmask, max(noises), config.noise_kind, None)
     for name in ('out', 'html', 'error_map'):
         check_out(name, config[name])
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
@@ -154,6 +161,8 @@ def main(config):
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    if config.error_map and given.any():
+        raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"

@@ -1,5 +1,4 @@
 """How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2 of the package transformers."""
-import math
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ from torch import nn
 
 from data.hub import open_checkpoint, quiet
 from data.prepare import get_tokenizer
-from eval_ppl import block_nll, perplexity
+from eval_ppl import block_nll, perplexity, ratio_error
 from model import model_from_checkpoint, sample_order
 
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
@@ -55,9 +54,7 @@ def generative_perplexity(judge, samples, batch_size=16, dtype='float32'):
     for pieces in by_length.values():   # pieces of one length go through together
         blocks = torch.tensor([piece for _, piece in pieces])
         np.add.at(nats, [r for r, _ in pieces], block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, dtype).numpy())
-    mean = nats.sum() / sizes.sum()
-    residual = nats - mean * sizes                                            # of the ratio of sums
-    error = math.sqrt((residual ** 2).sum() / (n - 1) / n) / sizes.mean() if n > 1 else None
+    mean, error = nats.sum() / sizes.sum(), ratio_error(torch.from_numpy(nats), torch.from_numpy(sizes))
     return {'perplexity': perplexity(mean), 'stderr': error and perplexity(mean) * error}
 
 

@@ -205,13 +205,13 @@ def start_checkpoint(config):
 
 
 def load_data(config):
-    """(train tokens, validation tokens, tokenizer); the first process makes a set that needs no source."""
+    """(train tokens, validation tokens, tokenizer, what meta.json says of the set); the first process makes one that needs no source."""
     with first_process_first():
         train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
         val_tokens, _ = open_split(config.data_dir, config.dataset, 'val')
     for split, tokens in (('train', train_tokens), ('val', val_tokens)):
         check_length(tokens, config.block_size, f'{config.dataset}/{split}')
-    return train_tokens, val_tokens, get_tokenizer(meta['tokenizer'])
+    return train_tokens, val_tokens, get_tokenizer(meta['tokenizer']), meta
 
 
 def start_model(config, checkpoint, n_tokens, device):
@@ -280,8 +280,8 @@ def stop_requests(world_size):
 
 def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, config):
     """Update `it` of weights and EMA at AdamW's learning rate `lr`, in which this process runs the micro-batches `micros`. Returns on the
-    device, without waiting for it, (3,): the mean loss in nats per token, the norm of the whole gradient before it is clipped, and
-    whether both are finite."""
+    device, without waiting for it, (3,): the mean loss in nats per token (of puzzles: per blank), the norm of the whole gradient before it
+    is clipped, and whether both are finite."""
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
@@ -339,7 +339,7 @@ def main(config):
         torch.set_num_threads(config.n_threads)
     device, dtype = start_processes(config.device, config.dtype)
     master = rank == 0
-    train_tokens, val_tokens, tokenizer = load_data(config)
+    train_tokens, val_tokens, tokenizer, meta = load_data(config)
     val_blocks = all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size)
     puzzles = val_tokens.ndim == 2
     val_blocks, given = unpack(val_blocks) if puzzles else (val_blocks, torch.zeros_like(val_blocks, dtype=torch.bool))
@@ -379,7 +379,8 @@ def main(config):
     def save():
         if master:
             folder.save(iter_num, model, ema, optimizer=[o.state_dict() for o in optimizers], config=dict(config),
-                        tokenizer=tokenizer.name, n_seen=n_seen, logged=logged, totals=totals.cpu())
+                        tokenizer=tokenizer.name, n_seen=n_seen, logged=logged, totals=totals.cpu(),
+                        **({'puzzle': meta['puzzle']} if puzzles else {}))
         folder.saved = iter_num
 
     micros = range(rank, config.gradient_accumulation_steps, world_size)   # of the global batch, those of this process
@@ -439,7 +440,7 @@ def main(config):
     if master:
         n_bytes = n_val if puzzles else int(tokenizer.n_bytes[val_blocks].sum())
         names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': 'own order'}
-        rows = [summarize(names[name], nats, n_val, n_bytes) for name, nats in val.items()]
+        rows = [summarize(names[name], nats, (~given).sum(1), n_bytes) for name, nats in val.items()]
         rows += [] if puzzles else [unigram_row(val_tokens, tokenizer, config.block_size)]
         print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table(rows)}')
         if puzzles:

@@ -20,9 +20,10 @@ def open_split(data_dir, name, split):
     path, meta = os.path.join(directory, f'{split}.bin'), read_meta(directory)
     if split not in meta.get('splits', {}) or not os.path.isfile(path):
         row = DATA_SETS.get(name)
-        if name in TASKS and split in SHARES or 'puzzle' in meta:
+        if split in SHARES and (name in TASKS or 'puzzle' in meta):
             if name != 'sudoku4' or meta.get('splits'):
-                raise ValueError(f'no {path}; make it with: python data/puzzles.py {name} --out={data_dir}')
+                task, more = meta.get('puzzle', {}).get('task', name), f' --name={name} --split={split}' * bool(meta)
+                raise ValueError(f'no {path}; make it with: python data/puzzles.py {task}{more} --out={data_dir}')
             meta = prepare_puzzles(name, data_dir)
         elif row is not None and row.offline and split in ('train', 'val'):
             meta = prepare(name, data_dir)

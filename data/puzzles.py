@@ -7,17 +7,20 @@ Puzzles to token files, generated from a seed or read from a file, every one che
     python data/puzzles.py zebra --n_train=50000
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
-A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No two splits share a
-solution, and of Sudoku none up to relabelling the digits. A second run does nothing unless --force.
+A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No two splits of a
+folder share a solution, of Sudoku none up to relabelling the digits. Of a 9 x 9 or Zebra puzzle that is generated for training there are up
+to 10 variants, with other names, turned and mirrored; to validate and test there is one. A second run does nothing unless --force.
 """
 import argparse
 import csv
 import gzip
 import hashlib
+import itertools
 import json
 import lzma
 import os
 import sys
+import zlib
 
 import numpy as np
 from tqdm import tqdm
@@ -26,20 +29,22 @@ if __name__ == '__main__':   # the project's folder, as for the other scripts
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from data.prepare import Parser, get_tokenizer, print_meta, read_meta, replace_file
 
-GIVEN = 1 << 15   # in a token of a row
+GIVEN = 1 << 15            # in a token of a row
+MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the exact solver
 
 def count_solutions(can, propagate):
-    """(number of solutions, counted up to 2; one of them, the value of every variable) of puzzles can (B, variables, values) bool,
-    what each variable can be. propagate(can, owner) -> (narrower can, which have no contradiction) for rows that descend from puzzles
-    `owner`."""
-    count, solution = np.zeros(len(can), int), np.zeros(can.shape[:2], int)
+    """(number of solutions, counted up to 2, -1 if MOST_BRANCHES did not decide; one of them, the value of every variable) of puzzles can
+    (B, variables, values) bool, what each variable can be. propagate(can, owner) -> (narrower can, which have no contradiction) for rows
+    that descend from puzzles `owner`."""
+    count, solution, n_branches = np.zeros(len(can), int), np.zeros(can.shape[:2], int), 0
     stack = [(np.arange(len(can)), can)]
-    while stack:
+    while stack and n_branches < MOST_BRANCHES:
         owner, can = stack.pop()
+        n_branches += len(owner)
         still = count[owner] < 2
         owner = owner[still]
         can, sound = propagate(can[still], owner)
@@ -56,7 +61,15 @@ def count_solutions(can, propagate):
             branch[np.arange(len(which)), variable[which]] = np.eye(can.shape[2], dtype=bool)[value]
             first = np.diff(which, prepend=-1) > 0            # one branch of each down to its end, before the others: two solutions
             stack += [(owner[which[part]], branch[part]) for part in (~first, first)]                      # are soon found
-    return count.clip(max=2), solution
+    count = count.clip(max=2)
+    for owner, _ in stack:
+        count[owner[count[owner] < 2]] = -1
+    return count, solution
+
+
+def blanks_right(tokens, given, answer):
+    """(which tokens of `answer` count, which are right), all (B, N): every blank, for a puzzle has one solution."""
+    return ~given, answer == tokens
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -89,7 +102,7 @@ class Sudoku:
             new = np.where(only.any(2, keepdims=True), only, new)                             # the only cell of a unit for that digit
             can[active] = new
             active = active[(new != now).any((1, 2)) & new.any(2).all(1)]
-        return can, can.any(2).all(1) & (np.matmul(self.units, can.astype(np.float32)) > 0).all((1, 2))
+        return can, can.any(2).all(1) & (np.matmul(self.units, can.astype(np.float32)) > 0).all((1, 2))   # the second saves branches
 
     def solve(self, grids):
         """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
@@ -97,7 +110,7 @@ class Sudoku:
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
-        """(n_grids, cells) full grids: cells in random order take a random digit that they can still be; a dead end starts again."""
+        """(n_grids, cells) full grids: a cell with the fewest digits left takes one of them, both at random; a dead end starts anew."""
         grids, cells = [], self.n ** 2
         can = np.ones((n_grids, cells, self.n), bool)
         while len(can):
@@ -145,10 +158,10 @@ class Sudoku:
         digit = np.pad(rng.random((B, self.n)).argsort(1) + 1, ((0, 0), (1, 0)))                 # 0, a blank, stays
         return [np.take_along_axis(digit, np.take_along_axis(grids, cell, 1), 1) for grids in (puzzles, solutions)]
 
-    def make(self, n_rows, rng, wanted):
-        """(tokens, given), each (about n_rows, cells): puzzles with one solution, a quarter to a half of the cells given, of the solutions
-        that `wanted` (B, cells) -> (B,) bool lets pass."""
-        low, high, n_variants = (24, 37, 10) if self.n == 9 else (4, 9, 1)   # clues; minutes would be hours without symmetries
+    def make(self, n_rows, rng, wanted, n_variants=1):
+        """(tokens, given), each (n, cells): of n_rows puzzles with one solution those whose solutions `wanted` (B, cells) -> (B,) bool lets
+        pass. About 24 to 36 cells are given, of 4 x 4 about 4 to 8."""
+        low, high = (24, 37) if self.n == 9 else (4, 9)
         solutions = self.random_grids(-(-n_rows // n_variants), rng)
         solutions = solutions[wanted(solutions - 1)]
         puzzles = self.dig(solutions, rng.integers(low, high, len(solutions)), rng)
@@ -161,9 +174,7 @@ class Sudoku:
         """What two splits may not share: the solution up to relabelling."""
         return self.canonical(tokens + 1)
 
-    def judge(self, tokens, given, answer):
-        """(which tokens of `answer` count, which are right), all (B, cells): every blank, and a puzzle has one solution."""
-        return ~given, answer == tokens
+    judge = staticmethod(blanks_right)
 
     def read(self, path):
         """(tokens, given) of a CSV with the column puzzle and, if it likes, solution. Raises ValueError for the first puzzle that has not
@@ -171,8 +182,11 @@ class Sudoku:
         puzzles, solutions = [], []
         opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
         try:
-            with opener(path, 'rt', encoding='utf-8', newline='') as f:
-                for line in csv.DictReader(f):
+            with opener(path, 'rt', encoding='utf-8-sig', newline='') as f:
+                lines = csv.DictReader(f)
+                if 'puzzle' not in (lines.fieldnames or ()):
+                    raise ValueError(f'{path} must have the column puzzle, it has {", ".join(lines.fieldnames or ["nothing"])[:80]}')
+                for line in lines:
                     puzzle = (line.get('puzzle') or '').replace('.', '0')
                     for text in (puzzle, line.get('solution') or puzzle):
                         if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
@@ -180,20 +194,22 @@ class Sudoku:
                                              f'got {text[:90]!r}')
                     puzzles.append([int(c) for c in puzzle])
                     solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
-        except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as e:
+        except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as e:
             raise ValueError(f'{path} cannot be read: {e}') from None
         puzzles, solutions, found = np.array(puzzles).reshape(-1, self.n ** 2), np.array(solutions).reshape(-1, self.n ** 2), []
         parts = np.array_split(np.arange(len(puzzles)), max(1, len(puzzles) // 1024))
-        for part in tqdm(parts, desc='solving', unit_scale=1024, unit='puzzle', leave=False):
+        for part in tqdm(parts, desc='solving, 1024 at a time', leave=False):
             count, solution = self.solve(puzzles[part])
             other = (count != 1) | (solutions[part] > 0).any(1) & (solution != solutions[part]).any(1)
-            if other.any():
-                k = int(other.argmax())
-                why = ('has no solution', 'has another solution than it says', 'has several solutions')[count[k]]
+            full = (puzzles[part] > 0).all(1)
+            if (other | full).any():
+                k = int((other | full).argmax())
+                why = {0: 'has no solution', 1: 'has another solution than it says' if other[k] else 'has no blank',
+                       2: 'has several solutions', -1: 'has too few clues to be decided'}[count[k]]
                 raise ValueError(f'{path}: puzzle {part[k] + 1} {why}: {"".join(map(str, puzzles[part[k]]))}')
             found.append(solution)
-        if not found or not len(puzzles):
-            raise ValueError(f'{path} holds no puzzles: a CSV with the column puzzle is wanted')
+        if not len(puzzles):
+            raise ValueError(f'{path} holds no puzzles')
         return np.concatenate(found) - 1, puzzles > 0
 
 
@@ -241,7 +257,7 @@ class Zebra:
                 now = by.reshape(now.shape)
                 can[active] = now
                 active = active[(now != before).any((1, 2)) & now.any(2).all(1)]
-            by = can.reshape(-1, k + 1, n, n)
+            by = can.reshape(-1, k + 1, n, n)   # more than the first of these conditions saves branches
             return can, by.any(3).all((1, 2)) & by.any(2).all((1, 2)) & ((by & (by.sum(3, keepdims=True) == 1)).sum(2) < 2).all((1, 2))
         return count_solutions(can, propagate)
 
@@ -254,6 +270,8 @@ class Zebra:
         a, b, here, there = (np.where(here <= there, x, y) for x, y in ((a, b), (b, a), (here, there), (there, here)))
         choice, step = rng.random(a.shape), there - here
         relation = np.where(step == 0, 1, np.where(step > 1, 4, np.where(choice < 0.4, 2, np.where(choice < 0.8, 3, 4))))
+        turned = (relation == 3) & (rng.random(a.shape) < 0.5)                                # next to says nothing of the side
+        a, b = np.where(turned, b, a), np.where(turned, a, b)
         good = (a // n != b // n) & ((step < 2) | (choice < 0.3)) & ((a >= n) | (b >= n))
         good &= ((a >= n) & (b >= n)) | (step == 0) & (choice < 0.3)                          # house numbers only in `=`
         first = (~good).argsort(1, kind='stable')[:, :n_clues]
@@ -282,39 +300,43 @@ class Zebra:
         good[good] = fits
         return good, np.pad(clues[fits], ((0, 0), (0, max(0, self.n_clues - clues.shape[1])), (0, 0)))[:, :self.n_clues]
 
-    def make(self, n_rows, rng, wanted):
-        """(tokens, given), each (about n_rows, 3 n_clues + 36), of all sizes from 3 to 6 houses and attributes alike."""
-        tokens = np.concatenate([self.make_size(-(-n_rows // 16), n, k, rng) for n in range(3, 7) for k in range(3, 7)])
-        tokens = tokens[wanted(tokens)]
+    def make(self, n_rows, rng, wanted, n_variants=1):
+        """(tokens, given), each (n, 3 n_clues + 36): of about n_rows, of all sizes from 3 to 6 houses and attributes alike, those whose
+        solutions `wanted` lets pass."""
+        sizes = [(n, k) for n in range(3, 7) for k in range(3, 7)]
+        tokens = np.concatenate([self.make_size(-(-n_rows // len(sizes)), n, k, rng, wanted, n_variants) for n, k in sizes])
         given = (np.arange(tokens.shape[1]) < 3 * self.n_clues) | (tokens == 0)
         shuffled = rng.permutation(len(tokens))
         return tokens[shuffled], given[shuffled]
 
-    def make_size(self, n_rows, n, k, rng, n_variants=10):
-        """(about n_rows, N) tokens of n houses and k attributes; of n_variants each, attributes and values change names."""
-        B = -(-n_rows // n_variants)
-        house = np.concatenate([np.broadcast_to(np.arange(n), (B, 1, n)), rng.random((B, k, n)).argsort(2)], 1).reshape(B, -1)
-        good, clues = self.dig(self.clues(house, n, k, 3 * n * k, rng), n, k)
-        house, clues = house[good].repeat(n_variants, 0), clues.repeat(n_variants, 0)
-        attribute = np.pad(rng.random((len(house), k)).argsort(1) + 1, ((0, 0), (1, 0)))      # 0, the houses, stays
-        value = rng.random((len(house), k + 1, n)).argsort(2)
+    def make_size(self, n_rows, n, k, rng, wanted, n_variants=1):
+        """(n, N) tokens of n houses and k attributes; of n_variants of each puzzle, attributes and values change names."""
+        base = np.arange(-(-n_rows // n_variants)).repeat(n_variants)                         # (rows,) of which puzzle
+        house = np.concatenate([np.broadcast_to(np.arange(n), (base[-1] + 1, 1, n)), rng.random((base[-1] + 1, k, n)).argsort(2)], 1)
+        attribute = np.pad(rng.random((len(base), k)).argsort(1) + 1, ((0, 0), (1, 0)))       # 0, the houses, stays
+        value = rng.random((len(base), k + 1, n)).argsort(2)
         value[:, 0] = np.arange(n)
-        name = 1 + len(RELATIONS) + self.most * attribute[:, :, None] + value                 # (B, k + 1, n) token of every item
-        name = name.reshape(len(house), -1)
-        operands = np.take_along_axis(name, clues[:, :, 1:].reshape(len(house), -1), 1).reshape(len(house), -1, 2)
+        name = 1 + len(RELATIONS) + self.most * attribute[:, :, None] + value                 # (rows, k + 1, n) token of every item
+        grid = np.zeros((len(base), self.most, self.most + 1), int)                           # (rows, house, attribute)
+        grid[np.arange(len(base))[:, None, None], house[base], attribute[:, :, None]] = name
+        tokens = np.concatenate([np.zeros((len(base), 3 * self.n_clues), int), grid[:, :, 1:].reshape(len(base), -1)], 1)
+        keep = wanted(tokens)
+        needed = np.unique(base[keep])
+        good, clues = self.dig(self.clues(house[needed].reshape(len(needed), -1), n, k, 3 * n * k, rng), n, k)
+        number = np.full(base[-1] + 1, -1)
+        number[needed[good]] = np.arange(good.sum())
+        keep &= number[base] >= 0
+        tokens, name, clues = tokens[keep], name[keep].reshape(keep.sum(), -1), clues[number[base[keep]]]
+        operands = np.take_along_axis(name, clues[:, :, 1:].reshape(len(name), -1), 1).reshape(len(name), -1, 2)
         clues = np.where(clues[:, :, :1] > 0, np.concatenate([clues[:, :, :1], operands], 2), 0)
-        grid = np.zeros((len(house), self.most, self.most + 1), int)                          # (B, house, attribute)
-        rows = np.arange(len(house))[:, None]
-        grid[rows, house, (name - 1 - len(RELATIONS)) // self.most] = name
-        return np.concatenate([clues.reshape(len(house), -1), grid[:, :, 1:].reshape(len(house), -1)], 1)
+        tokens[:, :3 * self.n_clues] = clues.reshape(len(name), -1)
+        return tokens
 
     def key(self, tokens):
         """What two splits may not share: the grid."""
         return tokens[:, 3 * self.n_clues:]
 
-    def judge(self, tokens, given, answer):
-        """(which tokens of `answer` count, which are right), all (B, N): every blank, and a puzzle has one solution."""
-        return ~given, answer == tokens
+    judge = staticmethod(blanks_right)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -338,7 +360,8 @@ class NaeSat:
         bits = latents[:, self.triples]                                                     # (B, P, 3)
         return (bits.min(2) != bits.max(2)).astype(latents.dtype)
 
-    def make(self, n_rows, rng, wanted):
+    def make(self, n_rows, rng, wanted, n_variants=1):
+        """(tokens, given), each (n, n_latents + n_observations): of n_rows those that `wanted` lets pass; there are no variants."""
         latents = rng.integers(0, 2, (n_rows, self.n_latents))
         tokens = np.concatenate([latents, self.observations(latents)], 1)
         tokens = tokens[wanted(tokens)]
@@ -358,6 +381,7 @@ class NaeSat:
 # to files
 
 TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra': '3 to 6 houses and attributes', 'nae_sat': 'latents and observations'}
+N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}   # of sudoku4 a fifth to train on
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 
 
@@ -385,7 +409,7 @@ def generate(task, split, n_rows, seed):
     with tqdm(total=n_rows, desc=split, unit='row', mininterval=0.5) as bar:
         while n < n_rows:
             rng = np.random.default_rng([seed, list(SHARES).index(split), len(parts)])
-            parts.append(task.make(2048, rng, wanted))
+            parts.append(task.make(1024, rng, wanted, 10 if split == 'train' else 1))
             n += len(parts[-1][0])
             bar.update(min(n, n_rows) - bar.n)
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
@@ -399,8 +423,11 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
     options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
     directory = os.path.join(out, name or task)
-    meta, origin = read_meta(directory), os.path.basename(source) if source else f'{task}, seed {seed}'
-    n_rows = {'train': 20000 if task == 'sudoku4' else 100000, 'val': 1000, 'test': 1000} | (n_rows or {})
+    meta, origin = read_meta(directory), f'{task}, seed {seed}'
+    if source:
+        with open(source, 'rb') as f:
+            origin = f'{os.path.basename(source)}, sha256 {hashlib.sha256(f.read()).hexdigest()[:12]}'
+    n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
     wanted = [split] if split else list(SHARES)
     there = [s for s in wanted if s in meta.get('splits', {})]
     if there and not force:
@@ -414,6 +441,14 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
         raise ValueError(f'{directory} holds {", ".join(others)} of other puzzles: use another --name')
     rules, infos = make_task(options), {}
     rows = {s: rules.read(source) if source else generate(rules, s, n_rows[s], seed) for s in wanted}
+    known = {s: tokens for s, (tokens, _) in rows.items()}
+    known |= {s: np.fromfile(os.path.join(directory, f'{s}.bin'), '<u2').astype(int).reshape(-1, meta['row_length']) & (GIVEN - 1)
+              for s in others}
+    keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
+    for s, t in itertools.combinations(keys, 2):
+        if keys[s] & keys[t]:
+            raise ValueError(f'{len(keys[s] & keys[t])} solutions of {s} are in {t}: no two splits of a folder may share one, so write to '
+                             'another with --name=OTHER')
     os.makedirs(directory, exist_ok=True)
     for s, (tokens, given) in rows.items():
         packed = (tokens | GIVEN * given).astype('<u2').tobytes()
@@ -432,9 +467,9 @@ def main():
     parser = Parser(description=__doc__, epilog=f'puzzles:\n{tasks}', allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('task', metavar='NAME', help='a puzzle of the table below')
-    parser.add_argument('--n_train', type=int, help='rows to generate (default 100000; of sudoku4 20000)')
-    parser.add_argument('--n_val', type=int, default=1000, help='default 1000')
-    parser.add_argument('--n_test', type=int, default=1000, help='default 1000')
+    for split, n in N_ROWS.items():
+        parser.add_argument(f'--n_{split}', type=int, help=f'rows to generate (default {n}' + ', of sudoku4 a fifth)' * (split == 'train')
+                            + ')' * (split != 'train'))
     parser.add_argument('--seed', type=int, default=0, help='of what is generated, and of the triples of nae_sat (default 0)')
     parser.add_argument('--n_latents', type=int, default=25, help='of nae_sat (default 25)')
     parser.add_argument('--n_observations', type=int, default=275, help='of nae_sat (default 275)')
@@ -445,8 +480,8 @@ def main():
     parser.add_argument('--force', action='store_true', help='replace what is there')
     args = parser.parse_args()
     n_rows = {s: n for s in SHARES if (n := getattr(args, f'n_{s}')) is not None}
-    if min(n_rows.values()) < 1:
-        raise ValueError(f'n_train, n_val and n_test must be at least 1, got {n_rows}')
+    if min(n_rows.values(), default=1) < 1 or args.seed < 0:
+        raise ValueError(f'n_train, n_val and n_test must be at least 1 and seed at least 0, got {n_rows} and {args.seed}')
     before = read_meta(os.path.join(args.out, args.name or args.task))
     meta = prepare_puzzles(args.task, args.out, args.name, args.source, args.split, n_rows, args.force, args.seed, args.n_latents,
                            args.n_observations)

@@ -180,7 +180,7 @@ def test_last_words_by_greedy_decoding():
 
 
 def test_summary_by_hand():
-    row = summarize('x', torch.tensor([2.0, 4.0], dtype=torch.float64), 8, 6)
+    row = summarize('x', torch.tensor([2.0, 4.0], dtype=torch.float64), 4, 6)
     assert row['nats_per_token'] == 6 / 8 and row['tokens'] == 8 and row['blocks'] == 2
     assert math.isclose(row['stderr'], math.sqrt(2) / math.sqrt(2) / 4)          # std of (2, 4) is sqrt 2
     assert math.isclose(row['bits_per_byte'], 6 / 6 / math.log(2)) and math.isclose(row['perplexity'], math.exp(0.75))

@@ -12,8 +12,8 @@ import train
 from configurator import configure
 from data.blocks import open_split, random_blocks, unpack
 from data.prepare import get_tokenizer
-from data.puzzles import GIVEN, NaeSat, Sudoku, Zebra, main, prepare_puzzles
-from eval_ppl import share_error
+from data.puzzles import GIVEN, SHARES, NaeSat, Sudoku, Zebra, fractions, generate, main, make_task, prepare_puzzles
+from eval_ppl import draw_known, ratio_error, share_error, summarize
 from eval_puzzle import masked_loss, score, solve
 from model import AOGPT, EMA, given_first, sample_order
 from replay import write_page
@@ -105,7 +105,7 @@ def test_the_zebra_solver_counts_what_every_arrangement_counts(n, k):
 def test_zebra_rows_say_one_grid_with_no_clue_too_many():
     task, letters = Zebra(), get_tokenizer('zebra').decode
     for n, k in ((3, 4), (5, 3)):
-        rows = task.make_size(30, n, k, np.random.default_rng(3))
+        rows = task.make_size(30, n, k, np.random.default_rng(3), lambda tokens: np.ones(len(tokens), bool), 10)
         for row in rows[::10].tolist():
             clues, grid = np.array(row[:96]).reshape(32, 3), np.array(row[96:]).reshape(6, 6)
             assert (grid[:n, :k] > 0).all() and not grid[n:].any() and not grid[:, k:].any()
@@ -122,6 +122,43 @@ def test_zebra_rows_say_one_grid_with_no_clue_too_many():
             assert set(text[:3 * len(plain):3]) <= set('=<~-') and set(text[3 * len(plain):96]) == {'.'}
     tokens, given = task.make(64, np.random.default_rng(4), lambda tokens: np.ones(len(tokens), bool))
     assert given[:, :96].all() and (tokens[:, 96:][given[:, 96:]] == 0).all() and len(set((~given).sum(1).tolist())) > 5
+
+
+def test_next_to_says_nothing_of_the_side():
+    task, n, k = Zebra(), 4, 3
+    house = np.concatenate([np.tile(np.arange(n), (200, 1)), np.random.default_rng(0).random((200, k, n)).argsort(2).reshape(200, -1)], 1)
+    relation, a, b = task.clues(house, n, k, 12, np.random.default_rng(1)).transpose(2, 0, 1)
+    step = np.take_along_axis(house, b, 1) - np.take_along_axis(house, a, 1)
+    near = relation == 3
+    assert near.sum() > 200 and set(step[near].tolist()) == {1, -1} and abs((step[near] == 1).mean() - 0.5) < 5 * 0.5 / near.sum() ** 0.5
+    assert (step[relation == 1] == 0).all() and (step[relation == 2] == 1).all() and (step[relation == 4] > 0).all()
+
+
+@pytest.mark.parametrize('task', ['sudoku', 'zebra'])
+def test_generated_splits_share_no_solution(task):
+    rules = make_task({'task': task})
+    keys = {split: rules.key(generate(rules, split, n, 0)[0]) for split, n in (('test', 20), ('val', 20), ('train', 90))}
+    for split, (low, high) in SHARES.items():
+        u = fractions(keys[split])
+        assert ((u >= low) & (u < high)).all()
+    keys = {split: {key.tobytes() for key in rows} for split, rows in keys.items()}
+    assert len(keys['test']) == len(keys['val']) == 20 and len(keys['train']) > 60          # a variant may be the puzzle itself
+    assert not any(a & b for a, b in itertools.combinations(keys.values(), 2))
+
+
+def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
+    prepare_puzzles('sudoku4', tmp_path, n_rows={'train': 20, 'val': 5, 'test': 5})
+    tokens, given = unpack(torch.from_numpy(open_split(tmp_path, 'sudoku4', 'train')[0][:3].astype(np.int64)))
+    lines = [''.join(str(int(d)) for d in torch.where(g, t + 1, 0)) for t, g in zip(tokens, given)]
+    (tmp_path / 'p.csv').write_text('puzzle\n' + '\n'.join(lines))
+    before = (tmp_path / 'sudoku4' / 'test.bin').read_bytes()
+    with pytest.raises(ValueError, match='solutions of test are in train'):
+        prepare_puzzles('sudoku4', tmp_path, source=str(tmp_path / 'p.csv'), split='test', force=True)
+    assert (tmp_path / 'sudoku4' / 'test.bin').read_bytes() == before
+    prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
+    (tmp_path / 'p.csv').write_text(f'puzzle\n{lines[0]}\n')                               # another file of the same name
+    with pytest.raises(ValueError, match='holds test already'):
+        prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
 
 
 def test_observations_are_not_all_equal():
@@ -249,14 +286,84 @@ def test_blocks_of_puzzles_are_rows(tmp_path):
     assert {tuple(row) for row in idx.tolist()} <= {tuple(row) for row in tokens.tolist()} and not given.any()
 
 
+def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monkeypatch):
+    config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0', '--causal=False', '--batch_size=40', '--max_iters=1')
+    tokens, model = open_split('data', 'sudoku4', 'train')[0], make_model(block_size=16, vocab_size=64, n_tokens=4, causal=False).float()
+    model.requires_grad_(True)
+    seen, forward, optimizers = [], AOGPT.forward, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95))
+    monkeypatch.setattr(AOGPT, 'forward', lambda self, *a, **k: seen.append((a[2], k['n_given'])) or forward(self, *a, **k))
+    for it in range(30):
+        train.update(model, model, optimizers, EMA(model, 0.9), tokens, range(1), it, 1e-9, torch.device('cpu'), config)
+    known, given = (torch.cat(column) for column in zip(*seen))
+    share = (known - given) / (16 - given)
+    assert (known >= given).all() and (known < 16).all() and abs(share.mean() - 0.5 + 0.5 / (16.0 - given).mean()) < 0.03
+    for n in (6, 8):
+        rows = given == n
+        counts = torch.bincount(known[rows] - n, minlength=16 - n).double()
+        assert rows.sum() > 60 and (counts - rows.sum() / (16 - n)).abs().max() < 5 * (rows.sum() / (16 - n)).sqrt()
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_validation_is_the_loss_of_each_blank_by_hand(causal):
+    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4, causal=causal)
+    tokens, given = (torch.from_numpy(x) for x in rules.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
+    val = train.validate(model, tokens, given, 4, 'float32', {'kind': 'random'}, 0, 1)
+    orders = eval_puzzle.draw_orders(range(6), 16)[:, 0]
+    for r in range(6):
+        order = [p for p in orders[r].tolist() if given[r, p]] + [p for p in orders[r].tolist() if not given[r, p]]
+        n, order = int(given[r].sum()), torch.tensor([order])
+        if causal:
+            direct = sum(-model.predict(tokens[r:r + 1], order, d, 1)[0, 0].log_softmax(-1)[tokens[r, order[0, d]]] for d in range(n, 16))
+        else:
+            known = int(draw_known(range(6), 16, n_given=given.sum(1, keepdim=True))[r, 0])
+            logp = model.predict(tokens[r:r + 1], order, known)[0].log_softmax(-1)
+            direct = -logp.gather(1, tokens[r, order[0, known:], None]).sum() * (16 - n) / (16 - known)
+        torch.testing.assert_close(val['any'][r], direct.double(), rtol=0, atol=1e-9)
+
+
+def test_numbers_of_known_visits_cover_what_is_left():
+    n_given = torch.tensor([[0], [5], [15]])
+    known = torch.stack([draw_known(range(3), 16, 8, seed, n_given) for seed in range(200)])         # (seeds, rows, K)
+    assert [(int(row.min()), int(row.max())) for row in known.transpose(0, 1)] == [(0, 15), (5, 15), (15, 15)]
+    assert (known.double().mean((0, 2)) - torch.tensor([7.5, 10, 15])).abs().max() < 0.1
+
+
+def test_the_order_and_the_temperature_are_those_asked_for(tmp_path, monkeypatch, capsys):
+    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4)
+    tokens, given = (torch.from_numpy(x) for x in rules.make(9, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
+    _, trace = solve(model, tokens, given, 'l2r', 0, 3)
+    assert all(step[~g].tolist() == sorted(step[~g].tolist()) for step, g in zip(trace['step'], given))
+    whole, alone = (solve(model, tokens, given, 'margin', 0, 3, batch_size=size, unmask='binomial', temperature=1.0)[0] for size in (9, 1))
+    assert torch.equal(whole, alone)
+    tiny_run(tmp_path, monkeypatch)
+    seen = []
+    monkeypatch.setattr(eval_puzzle, 'solve_all', lambda *a: seen.append(a[7]) or ([], []))
+    eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=out/ckpt.pt']))
+    prepare_puzzles('nae_sat', 'data', n_rows={'train': 40, 'val': 40, 'test': 5}, n_latents=8, n_observations=8)
+    tiny_run(tmp_path, monkeypatch, '--dataset=nae_sat', '--out_dir=nae')
+    eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=nae/ckpt.pt']))
+    assert seen == [0.0, 1.0]
+
+
+def test_the_error_of_a_share_is_that_of_the_ratio():
+    g = torch.Generator().manual_seed(0)
+    counts = torch.randint(4, 60, (400,), generator=g)
+    sums = counts * 0.5 + torch.randn(400, generator=g, dtype=torch.float64)
+    shares = [float(sums[i].sum() / counts[i].sum()) for i in (torch.randint(400, (400,), generator=g) for _ in range(2000))]
+    assert ratio_error(sums, counts) == pytest.approx(np.std(shares), rel=0.1)               # the bootstrap
+    assert summarize('x', sums, counts, 10)['stderr'] == ratio_error(sums, counts) and ratio_error(sums[:1], counts[:1]) is None
+
+
 GRID = '1234341221434321'
 
 
 @pytest.mark.parametrize('text, said', [
     ('puzzle\n123\n', 'puzzle 1 must be 16 digits from 0'), (f'puzzle\n{GRID}\n0034341221434325\n', 'puzzle 2 must be 16 digits'),
-    ('puzzle\n1100000000000000\n', 'puzzle 1 has no solution'), ('puzzle\n1000000000000000\n', 'puzzle 1 has several solutions'),
-    (f'puzzle,solution\n0{GRID[1:]},2134341221434321\n', 'has another solution than it says'), ('quiz\n1\n', 'puzzle 1 must be'),
-    ('', 'no puzzles')])
+    ('puzzle\n1100000000000000\n', 'puzzle 1 has no solution'), (f'puzzle\n{GRID}\n', 'puzzle 1 has no blank'),
+    ('puzzle\n1000000000000000\n', 'puzzle 1 has several solutions'),
+    (f'puzzle,solution\n0{GRID[1:]},2134341221434321\n', 'has another solution than it says'),
+    ('quiz\n1\n', 'must have the column puzzle, it has quiz'), ('puzzle\n', 'no puzzles'),
+    ('', 'must have the column puzzle')])
 def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
     (tmp_path / 'p.csv').write_text(text)
     with pytest.raises(ValueError, match=said):
@@ -278,7 +385,10 @@ def test_a_source_is_read_with_and_without_its_solutions(tmp_path, monkeypatch, 
 @pytest.mark.parametrize('options, said', [
     ({'ckpt': 'out/ckpt.pt', 'dataset': 'words'}, 'words is text'), ({'ckpt': 'out/ckpt.pt', 'dataset': 'nae_sat'}, 'other puzzles'),
     ({'ckpt': 'out/ckpt.pt', 'policies': 'best'}, 'policies must be'), ({'ckpt': 'out/ckpt.pt', 'n_steps': '-1'}, 'n_steps must be'),
-    ({'ckpt': 'out/ckpt.pt', 'show': '30'}, 'show must'), ({'ckpt': 'out/ckpt.pt', 'split': 'valid'}, 'valid.bin')])
+    ({'ckpt': 'out/ckpt.pt', 'show': '30'}, 'show must'), ({'ckpt': 'out/ckpt.pt', 'split': 'valid'}, 'valid.bin'),
+    ({'ckpt': 'out/ckpt.pt', 'temperature': 'hot'}, 'temperature must'), ({'ckpt': 'out/ckpt.pt', 'unmask': 'x'}, 'unmask must'),
+    ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.png'}, 'has clues'), ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.xyz'}, 'must end in'),
+    ({'ckpt': 'out/ckpt.pt', 'dataset': 'hard'}, 'data/puzzles.py TASK --name=hard')])
 def test_wrong_questions_are_one_line(tmp_path, monkeypatch, options, said):
     from data.prepare import prepare
     tiny_run(tmp_path, monkeypatch)

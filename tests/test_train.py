@@ -213,7 +213,7 @@ def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits(
     encoder, seen = make_model(causal=False, block_size=16, vocab_size=320).float().requires_grad_(True), []
     config = configure(vars(train), [*TOY, '--causal=False', '--l2r_ratio=0', '--dtype=float32', '--batch_size=64'])
     encoder.register_forward_pre_hook(lambda _, args: seen.append(args[2].tolist()))
-    tokens, val_tokens, _ = load_data(config)
+    tokens, val_tokens, *_ = load_data(config)
     for it in (0, 1, 1):
         optimizers = make_optimizers(encoder, 'adamw', 1e-9, 1, 0, (0.9, 0.9))
         train.update(encoder, encoder, optimizers, EMA(encoder, 0.9), tokens, range(1), it, 1e-9, torch.device('cpu'), config)
