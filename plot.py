@@ -117,7 +117,7 @@ def draw(runs, x, ys, path):
         axis.spines[['top', 'right']].set_visible(False)
     handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
     figure.legend([handles[label] for label in labels if label in handles], [label for label in labels if label in handles], frameon=False,
-                  loc='outside lower center', ncols=4)
+                  loc='outside lower center', ncols=2 * len(ys))
     figure.savefig(path, dpi=150)
     return figure
 
