@@ -18,7 +18,7 @@ def findings(tmp_path):
     """findings(*arguments, code=0) runs the script in a folder with a blank in its name; returns (its output, the commands it ran)."""
     (tmp_path / 'bin').mkdir()
     fake, log, out = tmp_path / 'bin' / 'python', tmp_path / 'commands', tmp_path / 'my out'
-    fake.write_text(f'#!/bin/bash\n(printf "%q " "$@"; echo) >> {shlex.quote(str(log))}\n'
+    fake.write_text(f'#!/bin/bash\nline=$(printf "%q " "$@"); echo "$line" >> {shlex.quote(str(log))}\n'   # one write: two run at a time
                     'echo said; case "$*" in *seed=13*) exit 3;; esac\n')
     fake.chmod(0o755)
 
