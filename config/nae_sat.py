@@ -5,6 +5,8 @@ Latents and observations (L&O-NAE-SAT) with 25 latents and 275 observations, a m
     python train.py config/nae_sat.py
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
+
+Hardware, time, result: not yet run to the end.
 """
 out_dir = 'out/nae_sat'
 dataset = 'nae_sat'

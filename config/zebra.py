@@ -4,6 +4,8 @@ Zebra puzzles of 3 to 6 houses and attributes, the 19M parameters of Kim et al.
     python data/puzzles.py zebra --n_train=200000
     python train.py config/zebra.py
     python eval_puzzle.py --ckpt=out/zebra/ckpt.pt
+
+Hardware, time, result: not yet run to the end.
 """
 out_dir = 'out/zebra'
 dataset = 'zebra'

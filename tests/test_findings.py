@@ -56,7 +56,7 @@ def test_other_options_want_another_folder_and_a_failure_stops(findings):
     said, commands = findings('ema', code=1, seeds='1')
     assert 'base_seed1' in said and not commands
     said, commands = findings('gates', seeds='13', code=124)
-    assert 'said' in said and all(c[0] == 'train.py' for c in commands)
+    assert 'said' in said and {c[0] for c in commands} - {'data/prepare.py'} == {'train.py'}   # pydocs is made where it is missing
     assert findings('gates', seeds='13', code=124)[1]             # what failed is run again
     said, commands = findings('oders', code=1)
     assert 'no finding oders; they are orders' in said and not commands
