@@ -168,6 +168,10 @@ def random_model(config, device, **network):
     return AOGPT(AOGPTConfig(*sizes, n_tokens=config.n_tokens, **network)).to(device).eval()
 
 
+def random_tokens(config):
+    return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
+
+
 def bench_sample(config):
     device, dtype = resolve_device(config.device, config.dtype)
     model = random_model(config, device)
@@ -260,7 +264,7 @@ def training_step(config, device, dtype, **network):
     model = random_model(config, device, **network).train()
     run = Config(batch_size=config.batch_size, block_size=config.block_size, l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype,
                  grad_clip=1.0, seed=config.seed)
-    tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
+    tokens = random_tokens(config)
     optimizers, ema = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95)), EMA(model, 0.9999)
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
     run_model = torch.compile(model) if compiled else model
@@ -296,7 +300,7 @@ def bench_train(config):
     if config.plain:
         del model, step
         model = random_model(config, device).train()
-        tokens = np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
+        tokens = random_tokens(config)
         optimizer, average = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(model)
         average.requires_grad_(False)
         slow = row('plain', 'float32', False, lambda: plain_update(model, optimizer, average, tokens, config, device))

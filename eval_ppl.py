@@ -517,7 +517,8 @@ def main(config):
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     if 'accuracy' in kinds and 'lambada' not in names:
         raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
-    N, causal, run_order = config_from_checkpoint(checkpoint).block_size, config_from_checkpoint(checkpoint).causal, order_of(run)
+    args, run_order = config_from_checkpoint(checkpoint), order_of(run)
+    N, causal = args.block_size, args.causal
     kinds = kinds or list(dict.fromkeys(['l2r', estimate_of(run_order)] if causal else [estimate_of(run_order)]))
     if 'own' in kinds and estimate_of(run_order) != 'own':
         raise ValueError(f"own is of a model trained in one order other than left to right, this one's is {run_order['kind']}: take "

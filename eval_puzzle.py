@@ -176,7 +176,7 @@ def main(config):
             print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows) + f'\n\n{config.error_map} written')
         else:
             rows, samples = solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config)
-    if config.html and not config.error_map:
+    if config.html:
         write_page(config.html, samples, tokenizer, label, task.columns)
         print(f'written: {config.html}')
     if config.out:
