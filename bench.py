@@ -8,8 +8,8 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
 
-sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix
-and memory rates), and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
+sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix and
+memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
 ensemble: slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the head everywhere
 for every position and member, of which some are timed and the rest reckoned.
 train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
@@ -179,15 +179,18 @@ def bench_sample(config):
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
     print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, {device}, {dtype}, torch '
           f'{torch.__version__}; limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
-    print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'plain s':>10}{'plain / ours':>14}")
+    print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'peak MiB':>10}{'plain s':>10}"
+          f"{'plain / ours':>14}")
     with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
         blank = torch.zeros_like(order)
         generate(model, blank, order, max(0, config.block_size - 8), 8, seeds=range(config.batch_size))   # warm up
         for n_steps in map(int, config.steps.split(',')):
             ends = unmask_schedule(config.block_size, n_steps)
+            peak_memory(device, reset=True)
             ours = seconds(lambda n=n_steps: generate(model, blank, order, 0, n, seeds=range(config.batch_size)), device, config.repeats)
             limit = generation_limit(model, config.batch_size, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
-            line = f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
+            line = (f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
+                    f'{peak_memory(device) / 2 ** 20:>10,.0f}')
             if str(n_steps) in config.plain.split(','):
                 slow = seconds(lambda e=ends: plain_generate(model, order, e), device)
                 line += f'{slow:>10.2f}{slow / ours:>14.1f}'

@@ -57,10 +57,17 @@ def test_the_grid_times_both_networks_alike(monkeypatch):
     assert runs == [(causal, *run) for part in one for causal in (True, False) for run in part] and [r['steps'] for r in rows] == [4, 64]
 
 
+def test_peak_memory_does_not_grow_with_the_steps(script):
+    sizes = ('--block_size=256', '--vocab_size=64', '--n_tokens=50', '--n_layer=4', '--n_head=2', '--n_embd=128', '--batch_size=8')
+    rows = script('bench.py', 'sample', *sizes, '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=').stdout.splitlines()
+    peak = [float(line.split()[5].replace(',', '')) for line in rows[2:]]   # MiB, of which the cache is 8: a copy a step would be 2,048
+    assert len(peak) == 2 and peak[1] < peak[0] + 32
+
+
 def test_the_commands_count_what_they_time(script, tmp_path):
     tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16', '--device=cpu')
     rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
-    assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64'] and len(rows[2].split()) == 7 and len(rows[3].split()) == 5
+    assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64'] and len(rows[2].split()) == 8 and len(rows[3].split()) == 6
     rows = script('bench.py', 'train', *tiny, '--repeats=1', '--n_updates=1', '--compile=False').stdout.splitlines()
     assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours'] and len(rows[2].split()) == len(rows[3].split()) == 7
     out = script('bench.py', 'grid', *tiny, '--repeats=1', '--n_updates=1', '--compile=False', '--steps=4,64', '--out=grid.json').stdout
