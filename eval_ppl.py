@@ -27,12 +27,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tqdm import tqdm
 
 from configurator import check_out, configure, end_processes, first_process_first, one_line_errors, processes, start_processes
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
-from data.prepare import DATA_SETS, TextFile, replace_file
+from data.prepare import DATA_SETS, TextFile, progress, replace_file
 from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
 
 # which model
@@ -395,11 +394,8 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
     def groups(b):
         return sample_groups(-(-N // c.ensemble_block), n_sampled_groups(N, c), derive_seed(c.seed, 'positions', b))
 
-    def l2r(numbers):
-        return block_nll(model, blocks[numbers], sample_order(len(numbers), N, 'l2r'), c.batch_size, bar=bar).unsqueeze(1)
-
-    def own(numbers):
-        return block_nll(model, blocks[numbers], sample_order(len(numbers), N, **run_order), c.batch_size, bar=bar).unsqueeze(1)
+    def in_order(**how):
+        return lambda numbers: block_nll(model, blocks[numbers], sample_order(len(numbers), N, **how), c.batch_size, bar=bar).unsqueeze(1)
 
     def orders(numbers):
         drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
@@ -418,15 +414,18 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
 
     def ensemble_cost(b):
         return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
-    nats, rows = {}, []
-    for work, wanted, chunk, cost in ((l2r, {'l2r'}, c.batch_size, lambda b: N), (own, {'own'}, c.batch_size, lambda b: N),
-                                      (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
-                                      (ensemble, {'ensemble'}, 1, ensemble_cost)):
-        key = (*name, work.__name__)
+    # nats of blocks, the estimates that want them, blocks at a time, tokens that are run for one
+    passes = {'l2r': (in_order(kind='l2r'), {'l2r'}, c.batch_size, lambda b: N),
+              'own': (in_order(**run_order or {}), {'own'}, c.batch_size, lambda b: N),
+              'orders': (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
+              'ensemble': (ensemble, {'ensemble'}, 1, ensemble_cost)}
+    (rank, world_size), nats, rows = processes(), {}, []
+    for kind, (work, wanted, chunk, cost) in passes.items():
+        key = (*name, kind)
         if wanted & set(kinds):
-            total = sum(cost(b) for b in range(n) if (*key, b) not in journal.done) // processes()[1]
-            with tqdm(total=total, desc=' '.join(key[::2]), unit='tok', unit_scale=True, leave=False, disable=processes()[0] > 0) as bar:
-                nats[work.__name__] = run_pass(key, n, chunk, work, journal)
+            total = sum(cost(b) for b in range(n) if (*key, b) not in journal.done) // world_size
+            with progress(total=total, desc=f'{label} {kind}', unit='tok', unit_scale=True, leave=False, disable=rank > 0) as bar:
+                nats[kind] = run_pass(key, n, chunk, work, journal)
     if 'l2r' in kinds:
         rows.append(('left to right', nats['l2r'][:, 0]))
     if 'own' in kinds:
@@ -450,7 +449,7 @@ def accuracy(model, tokens, tokenizer, c):
     rows = last_words(tokens, tokenizer)
     if not rows:
         raise ValueError('accuracy needs rows of two words or more: the set has none')
-    with tqdm(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
+    with progress(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
         hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, bar))
     if world_size > 1:
         every = [None] * world_size

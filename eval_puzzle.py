@@ -15,12 +15,11 @@ import math
 import os
 
 import torch
-from tqdm import tqdm
 
 from configurator import check_out, configure, one_line_errors, resolve_device
 from data.blocks import all_blocks, open_split, unpack
 from data.hub import open_checkpoint
-from data.prepare import replace_file
+from data.prepare import progress, replace_file
 from data.puzzles import TASKS, make_task
 from eval_ppl import draw_orders, ratio_error, share_error
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
@@ -82,7 +81,7 @@ def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
     """[{'masked': share, group: nats, ...}]: mean loss of what is masked given what is not, in random orders, by the masked share."""
     (n, N), device, rows = tokens.shape, model.lm_head.weight.device, []
     orders, n_shares = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N)
-    for k in tqdm(range(1, n_shares + 1), desc='shares', leave=False):
+    for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
         known, nats, column = N - round(N * k / n_shares), [], torch.arange(N)
         for part in torch.arange(n).split(batch_size):
             idx, order = tokens[part].to(device), orders[part].to(device)
@@ -192,7 +191,7 @@ def solve_all(model, task, tokens, given, policies, steps, noises, temperature, 
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in ADAPTIVE else [0.0]:
-                with tqdm(total=len(tokens), desc=policy, unit='puzzle', leave=False) as bar:
+                with progress(total=len(tokens), desc=policy, unit='puzzle', leave=False) as bar:
                     idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, bar, unmask=config.unmask,
                                        temperature=temperature, order_noise=noise, order_noise_kind=config.noise_kind)
                 rows.append({'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)})

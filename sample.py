@@ -14,11 +14,10 @@ import math
 import time
 
 import torch
-from tqdm import tqdm
 
 from configurator import check_out, configure, one_line_errors, resolve_device
 from data.hub import open_checkpoint
-from data.prepare import replace_file
+from data.prepare import progress, replace_file
 from data.prompts import parse_prompt, read_prompts
 from judge import measure, open_judge
 from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
@@ -389,7 +388,7 @@ def main(config):
     model = model_from_checkpoint(checkpoint, config.weights, device)
     start = time.perf_counter()
     show = Watch(tokenizer, len(parsed[0][0])) if config.watch else None
-    with tqdm(total=n_blanks, unit='token', mininterval=0.2, leave=False, disable=config.watch) as bar, \
+    with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, \
             torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
         def on_step(step, known, idx, trace):
             bar.update(int(known.sum()) - n_first - bar.n)

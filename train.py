@@ -20,7 +20,6 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
 from configurator import (
     Config,
@@ -34,7 +33,7 @@ from configurator import (
 )
 from data.blocks import all_blocks, check_length, open_split, random_blocks, unpack
 from data.hub import local_path
-from data.prepare import get_tokenizer
+from data.prepare import get_tokenizer, progress
 from eval_ppl import block_nll, draw_known, draw_orders, estimate_of, format_table, summarize, unigram_row
 from model import (
     AOGPT,
@@ -386,7 +385,7 @@ def main(config):
     micros = range(rank, config.gradient_accumulation_steps, world_size)   # of the global batch, those of this process
     val, shown, final = None, {}, iter_num >= config.max_iters
     clock, clock_iter = time.perf_counter(), iter_num
-    bar = tqdm(total=config.max_iters, initial=iter_num, unit='it', disable=not master, mininterval=0.5 if sys.stderr.isatty() else 30)
+    bar = progress(total=config.max_iters, initial=iter_num, unit='it', disable=not master)
     with bar, stop_requests(world_size) as stop_requested:
         stopping = False
         while not (final or stopping):

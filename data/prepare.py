@@ -304,6 +304,11 @@ def split_documents(documents, val_ratio, seed=SPLIT_SEED):
             'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
 
 
+def progress(rows=None, **how):
+    """tqdm's bar, which writes to a file no more than twice a minute."""
+    return tqdm(rows, mininterval=0.5 if sys.stderr.isatty() else 30, **how)
+
+
 def replace_file(path, write):
     """Call write(file) on a temporary file that becomes `path` only when it is whole."""
     temporary = f'{path}.tmp'
@@ -321,7 +326,7 @@ def replace_file(path, write):
 def write_tokens(path, documents, tokenizer, n_documents):
     """Encode every document, followed by end-of-text, into `path`; returns what meta.json says of it."""
     info, sha, iterator = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256(), iter(documents)
-    with open(path, 'wb') as f, tqdm(total=n_documents, desc=os.path.basename(path), unit='doc', mininterval=0.5) as bar:
+    with open(path, 'wb') as f, progress(total=n_documents, desc=os.path.basename(path), unit='doc') as bar:
         while batch := list(itertools.islice(iterator, 256)):
             try:
                 encoded = tokenizer.encode_batch(batch)

@@ -23,11 +23,10 @@ import sys
 import zlib
 
 import numpy as np
-from tqdm import tqdm
 
 if __name__ == '__main__':   # the project's folder, as for the other scripts
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from data.prepare import Parser, get_tokenizer, print_meta, read_meta, replace_file
+from data.prepare import Parser, get_tokenizer, print_meta, progress, read_meta, replace_file
 
 GIVEN = 1 << 15            # in a token of a row
 MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
@@ -198,7 +197,7 @@ class Sudoku:
             raise ValueError(f'{path} cannot be read: {e}') from None
         puzzles, solutions, found = np.array(puzzles).reshape(-1, self.n ** 2), np.array(solutions).reshape(-1, self.n ** 2), []
         parts = np.array_split(np.arange(len(puzzles)), max(1, len(puzzles) // 1024))
-        for part in tqdm(parts, desc='solving, 1024 at a time', leave=False):
+        for part in progress(parts, desc='solving, 1024 at a time', leave=False):
             count, solution = self.solve(puzzles[part])
             other = (count != 1) | (solutions[part] > 0).any(1) & (solution != solutions[part]).any(1)
             full = (puzzles[part] > 0).all(1)
@@ -406,7 +405,7 @@ def generate(task, split, n_rows, seed):
         u = fractions(task.key(tokens))
         return (u >= low) & (u < high)
     parts, n = [], 0
-    with tqdm(total=n_rows, desc=split, unit='row', mininterval=0.5) as bar:
+    with progress(total=n_rows, desc=split, unit='row') as bar:
         while n < n_rows:
             rng = np.random.default_rng([seed, list(SHARES).index(split), len(parts)])
             parts.append(task.make(1024, rng, wanted, 10 if split == 'train' else 1))
