@@ -20,7 +20,7 @@ from configurator import check_out, configure, one_line_errors, resolve_device
 from data.blocks import all_blocks, open_split, unpack
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
-from data.puzzles import TASKS, make_task
+from data.rules import TASKS, make_task
 from eval_ppl import draw_orders, ratio_error, share_error
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
 from replay import write_page

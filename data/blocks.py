@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from data.prepare import DATA_SETS, prepare, read_meta
-from data.puzzles import GIVEN, SHARES, TASKS, prepare_puzzles
+from data.puzzles import GIVEN, SHARES, prepare_puzzles
+from data.rules import TASKS
 
 
 def open_split(data_dir, name, split):

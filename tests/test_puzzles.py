@@ -12,7 +12,8 @@ import train
 from configurator import configure
 from data.blocks import open_split, random_blocks, unpack
 from data.prepare import get_tokenizer
-from data.puzzles import GIVEN, SHARES, NaeSat, Sudoku, Zebra, fractions, generate, main, make_task, prepare_puzzles
+from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzles
+from data.rules import NaeSat, Sudoku, Zebra, make_task
 from eval_ppl import draw_known, ratio_error, share_error, summarize
 from eval_puzzle import masked_loss, score, solve
 from model import AOGPT, EMA, given_first, sample_order
