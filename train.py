@@ -115,8 +115,8 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
     """Learning rate of update `it` (from 0): linear warm-up to learning_rate, then cosine to min_lr at lr_decay_iters."""
     if it < warmup_iters:
         return learning_rate * (it + 1) / (warmup_iters + 1)
-    progress = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
-    return min_lr + 0.5 * (1 + math.cos(math.pi * progress)) * (learning_rate - min_lr)
+    done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
+    return min_lr + 0.5 * (1 + math.cos(math.pi * done)) * (learning_rate - min_lr)
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):

@@ -6,7 +6,9 @@ Latents and observations (L&O-NAE-SAT) with 25 latents and 275 observations, a m
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
 
-Hardware, time, result: not yet run to the end.
+Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 25 min undisturbed.
+Result: 69.6 % of the observations agree with the latents by margin, 63.7 % in random order, where 62.5 % is chance; the loss is still
+falling (results/README.md). The target's embedding is added in every layer, because AdaLN learns much later.
 """
 out_dir = 'out/nae_sat'
 dataset = 'nae_sat'
@@ -14,9 +16,9 @@ block_size = 300
 n_layer = 3
 n_head = 4
 n_embd = 128
-gate_init = 1.0
-batch_size = 32
-l2r_ratio = 0.0
+target_position = 'layer'
+batch_size = 16
+l2r_ratio = 0.1
 optimizer = 'muon'
 max_iters = 4000
 learning_rate = 1e-2
@@ -24,7 +26,9 @@ muon_learning_rate = 0.04
 min_lr = 1e-3
 warmup_iters = 50
 ema_decay = 0.99
-eval_interval = 500
-eval_iters = 8
+eval_interval = 200
+eval_iters = 4
 log_interval = 50
-save_interval = 500
+save_interval = 200
+n_threads = 1
+compile = False

@@ -305,8 +305,9 @@ def split_documents(documents, val_ratio, seed=SPLIT_SEED):
 
 
 def progress(rows=None, **how):
-    """tqdm's bar, which writes to a file no more than twice a minute."""
-    return tqdm(rows, mininterval=0.5 if sys.stderr.isatty() else 30, **how)
+    """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
+    seconds = 0.5 if sys.stderr.isatty() else 30
+    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), **how)
 
 
 def replace_file(path, write):

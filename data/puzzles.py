@@ -25,7 +25,7 @@ if __name__ == '__main__':   # the project's folder, as for the other scripts
 from data.prepare import Parser, get_tokenizer, print_meta, progress, read_meta, replace_file
 from data.rules import TASKS, make_task
 
-GIVEN = 1 << 15            # in a token of a row
+GIVEN = 1 << 15   # in a token of a row
 N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}   # of sudoku4 a fifth to train on
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 

@@ -3,7 +3,7 @@ The rules of the puzzles: generators, an exact solver, and what counts as right.
 
 A task has make(n_rows, rng, wanted, n_variants) -> (tokens, given), both (n, N); key(tokens), what two splits may not share;
 judge(tokens, given, answer) -> (which tokens count, which are right), both (n, N); columns, of the grid on a page. nae_sat also has
-groups, {name: (first, end)} of the tokens whose losses are told apart.
+groups, {name: (first, end)} of the tokens whose losses are told apart, and Sudoku read(path), the puzzles of a CSV.
 """
 import csv
 import gzip

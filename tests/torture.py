@@ -14,11 +14,10 @@ import sys
 import tempfile
 import time
 
-from tqdm import tqdm
-
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 from test_train import TOY, assert_same_runs
 
+from data.prepare import progress
 from model import load_checkpoint
 
 
@@ -48,7 +47,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         halves = 0   # kills in the midst of a save
-        for _ in tqdm(range(args.kills), desc='kills'):
+        for _ in progress(range(args.kills), desc='kills'):
             before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
             p = start(['--init_from=resume'] if before else options)
             if before and rng.random() < 0.3:   # at any moment: while it starts, reads, cuts the log
