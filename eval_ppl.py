@@ -386,7 +386,7 @@ def n_sampled_groups(block_size, c):
     return 0 if c.n_positions >= block_size else c.n_positions // c.ensemble_block
 
 
-def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
+def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
     """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c; 'own' is of `run_order`."""
     n, N = blocks.shape
     name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
@@ -416,7 +416,7 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order=None):
         return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
     # nats of blocks, the estimates that want them, blocks at a time, tokens that are run for one
     passes = {'l2r': (in_order(kind='l2r'), {'l2r'}, c.batch_size, lambda b: N),
-              'own': (in_order(**run_order or {}), {'own'}, c.batch_size, lambda b: N),
+              'own': (in_order(**run_order), {'own'}, c.batch_size, lambda b: N),
               'orders': (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
               'ensemble': (ensemble, {'ensemble'}, 1, ensemble_cost)}
     (rank, world_size), nats, rows = processes(), {}, []

@@ -106,8 +106,8 @@ def main():
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('task', metavar='NAME', help='a puzzle of the table below')
     for split, n in N_ROWS.items():
-        parser.add_argument(f'--n_{split}', type=int, help=f'rows to generate (default {n}' + ', of sudoku4 a fifth)' * (split == 'train')
-                            + ')' * (split != 'train'))
+        fifth = ', of sudoku4 a fifth' if split == 'train' else ''
+        parser.add_argument(f'--n_{split}', type=int, help=f'rows to generate (default {n}{fifth})')
     parser.add_argument('--seed', type=int, default=0, help='of what is generated, and of the triples of nae_sat (default 0)')
     parser.add_argument('--n_latents', type=int, default=25, help='of nae_sat (default 25)')
     parser.add_argument('--n_observations', type=int, default=275, help='of nae_sat (default 275)')
