@@ -12,11 +12,16 @@ folder share a solution, of Sudoku none up to relabelling the digits. Of a 9 x 9
 to 10 variants, with other names, turned and mirrored; to validate and test there is one. A second run does nothing unless --force.
 """
 import argparse
+import contextlib
+import functools
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
+import signal
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
@@ -27,6 +32,7 @@ from data.rules import TASKS, make_task
 
 GIVEN = 1 << 15   # in a token of a row
 N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}   # of sudoku4 a fifth to train on
+MANY = 10000   # rows that are worth the start of other processes
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 
 
@@ -36,20 +42,30 @@ def fractions(keys):
     return np.array(hashes, dtype=float) / 2 ** 64
 
 
-def generate(task, split, n_rows, seed):
-    """n_rows (tokens, given) of a split; a function of (seed, split)."""
+def make_part(task, split, seed, part):
+    """About 1024 (tokens, given) less those of other splits; a function of (seed, split, part)."""
     low, high = SHARES[split]
 
     def wanted(tokens):
         u = fractions(task.key(tokens))
         return (u >= low) & (u < high)
-    parts, n = [], 0
-    with progress(total=n_rows, desc=split, unit='row') as bar:
+    return task.make(1024, np.random.default_rng([seed, list(SHARES).index(split), part]), wanted, 10 if split == 'train' else 1)
+
+
+def generate(task, split, n_rows, seed):
+    """n_rows (tokens, given) of a split; a function of (seed, split). Many are made by one process a core."""
+    parts, n, n_parts, make = [], 0, 1, functools.partial(make_part, task, split, seed)
+    with contextlib.ExitStack() as stack:
+        bar, run = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map
+        if n_rows > MANY:   # Ctrl-C is for the first process alone
+            run = stack.enter_context(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'), initializer=signal.signal,
+                                                          initargs=(signal.SIGINT, signal.SIG_IGN))).map
         while n < n_rows:
-            rng = np.random.default_rng([seed, list(SHARES).index(split), len(parts)])
-            parts.append(task.make(1024, rng, wanted, 10 if split == 'train' else 1))
-            n += len(parts[-1][0])
-            bar.update(min(n, n_rows) - bar.n)
+            for part in run(make, range(len(parts), len(parts) + n_parts)):
+                parts.append(part)
+                bar.update(min(n_rows, n + len(part[0])) - min(n_rows, n))
+                n += len(part[0])
+            n_parts = -(-(n_rows - n) * len(parts) // n)                                       # what is missing, at the rate so far
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
 
 

@@ -10,6 +10,7 @@ from conftest import make_model
 import eval_puzzle
 import train
 from configurator import configure
+from data import puzzles
 from data.blocks import open_split, random_blocks, unpack
 from data.prepare import get_tokenizer
 from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzles
@@ -48,6 +49,13 @@ def test_generated_splits_share_no_solution(task):
     keys = {split: {key.tobytes() for key in rows} for split, rows in keys.items()}
     assert len(keys['test']) == len(keys['val']) == 20 and len(keys['train']) > 60          # a variant may be the puzzle itself
     assert not any(a & b for a, b in itertools.combinations(keys.values(), 2))
+
+
+def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
+    rules = Sudoku(4)
+    one = generate(rules, 'train', 3000, 0)
+    monkeypatch.setattr(puzzles, 'MANY', 0)
+    assert all((a == b).all() and len(a) == 3000 for a, b in zip(one, generate(rules, 'train', 3000, 0), strict=True))
 
 
 def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
