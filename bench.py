@@ -221,9 +221,9 @@ def bench_ensemble(config):
         slow = seconds(plain, device, config.repeats) / len(rows) * n_visits * M
     frozen, slots, heads = model.frozen(getattr(torch, dtype)), [], []
 
-    def count(_, args, options):   # of forward(idx, order, first=, n=): padding counts as what it costs
+    def count(_, args, options):   # of forward(idx, order, columns=): padding counts as what it costs
         slots.append(args[1].numel())
-        heads.append(options['n'] * len(args[1]) if options else args[1].numel())
+        heads.append(options['columns'].numel() if options else args[1].numel())
     frozen.register_forward_pre_hook(count, with_kwargs=True)
     ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N), device, config.repeats)
     print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")

@@ -135,7 +135,7 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     shuffles[:, 0] = torch.arange(i)
     prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles.to(order.device))        # (B, K, i)
     orders = torch.cat([prefix, order[:, None, i:i + 1].expand(B, K, 1)], dim=2).flatten(0, 1)
-    return -model(idx.repeat_interleave(K, 0), orders, first=i, n=1).view(B, K)
+    return -model(idx.repeat_interleave(K, 0), orders, columns=torch.full((B * K, 1), i)).view(B, K)
 
 
 def shuffled_contexts(order, groups, width, n_contexts, seed):
@@ -150,12 +150,12 @@ def shuffled_contexts(order, groups, width, n_contexts, seed):
 def batches_of(pieces, n_tokens):
     """Cut tensors (n, length) of increasing length into lists of about n_tokens and about one length; shorter ones count as the last."""
     batch, rows = [], 0
-    for number, piece in enumerate(pieces):
+    for piece in pieces:
         for part in piece.split(max(1, n_tokens // piece.size(1))):
-            if batch and ((rows + len(part)) * piece.size(1) > n_tokens or piece.size(1) > 1.25 * batch[0][1].size(1) + 8):
+            if batch and ((rows + len(part)) * piece.size(1) > n_tokens or piece.size(1) > 1.25 * batch[0].size(1) + 8):
                 yield batch
                 batch, rows = [], 0
-            batch.append((number, part))
+            batch.append(part)
             rows += len(part)
     if batch:
         yield batch
@@ -176,19 +176,18 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
         bar.update(N)
     members = F.pad(own, (0, -N % width)).view(-1, width)[groups].unsqueeze(1).repeat(1, n_contexts, 1)
     fresh = [j for j, g in enumerate(groups) if g * width > 1]                               # a shuffle of 0 or 1 visits changes nothing
-    filled, nlls = [1] * len(groups), []
-    contexts = shuffled_contexts(order, [groups[j] for j in fresh], width, n_contexts, seed) if n_contexts > 1 else ()
-    for batch in batches_of(contexts, n_tokens):
-        orders = torch.cat([F.pad(part, (0, batch[-1][1].size(1) - part.size(1))) for _, part in batch]).to(device)   # (rows, T)
-        first = torch.tensor([groups[fresh[number]] * width for number, part in batch for _ in range(len(part))])
-        nlls.append((batch, model(idx.to(device).expand(len(orders), N), orders, first=first.to(device), n=width)))
+    if n_contexts == 1 or not fresh:
+        return own.sum(), members
+    visits = torch.tensor(groups)[fresh].unsqueeze(1) * width + torch.arange(width)          # (fresh, width)
+    columns, nlls = visits.clamp(max=N - 1).repeat_interleave(n_contexts - 1, 0).to(device), []   # (rows, width), group by group
+    for batch in batches_of(shuffled_contexts(order, [groups[j] for j in fresh], width, n_contexts, seed), n_tokens):
+        orders = torch.cat([F.pad(part, (0, batch[-1].size(1) - part.size(1))) for part in batch]).to(device)         # (rows, T)
+        nlls.append(model(idx.to(device).expand(len(orders), N), orders, columns=columns[:len(orders)]))
+        columns = columns[len(orders):]
         if bar is not None:
-            bar.update(sum(part.numel() for _, part in batch))
-    for batch, nll in nlls:   # here, so that no batch waits for the one before it
-        for (number, part), rows in zip(batch, nll.double().cpu().split([len(part) for _, part in batch])):
-            j, n = fresh[number], part.size(1) - groups[fresh[number]] * width
-            members[j, filled[j]:filled[j] + len(part), :n] = rows[:, :n]
-            filled[j] += len(part)
+            bar.update(sum(part.numel() for part in batch))
+    nlls = torch.cat(nlls).double().cpu().view(len(fresh), n_contexts - 1, width)            # no batch has waited for the one before
+    members[fresh, 1:] = nlls.masked_fill((visits >= N).unsqueeze(1), 0)
     return own.sum(), members
 
 
@@ -223,7 +222,8 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     orders = [torch.cat([b.sort().values, a.sort().values])]
     if n_orders:
         orders = [torch.cat([p[torch.randperm(len(p), generator=generator)] for p in (b, a)]) for _ in range(n_orders)]
-    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), first=len(b), n=len(a)).sum(-1) for order in orders], -1)
+    last = torch.arange(len(b), len(both)).expand(len(idx), -1)                             # the visits of a
+    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), columns=last).sum(-1) for order in orders], -1)
     return -ensemble_nll(-nats)
 
 
@@ -426,21 +426,23 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
             total = sum(cost(b) for b in range(n) if (*key, b) not in journal.done) // world_size
             with progress(total=total, desc=f'{label} {kind}', unit='tok', unit_scale=True, leave=False, disable=rank > 0) as bar:
                 nats[kind] = run_pass(key, n, chunk, work, journal)
+
+
+    def row(name, column):
+        return summarize(name, column, N, n_bytes)
     if 'l2r' in kinds:
-        rows.append(('left to right', nats['l2r'][:, 0]))
+        rows.append(row('left to right', nats['l2r'][:, 0]))
     if 'own' in kinds:
-        rows.append((f"own order ({run_order['kind']})", nats['own'][:, 0]))
+        rows.append(row(f"own order ({run_order['kind']})", nats['own'][:, 0]))
     if 'any' in kinds:
-        rows.append((f'any order x {c.n_orders}', nats['orders'].mean(1)))
+        rows.append(row(f'any order x {c.n_orders}', nats['orders'].mean(1)))
     if 'iw' in kinds:
-        rows += [(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
+        rows += [row(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
     if 'ensemble' in kinds:
-        rows += [(f'ensemble x {m}', column) for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T)]
-    summaries = [summarize(row, column, N, n_bytes) for row, column in rows]
-    for r, column in zip(summaries[::-1], nats['ensemble'].T.flip(0) if 'ensemble' in kinds else ()):
-        gain = summarize('', nats['ensemble'][:, 0] - column, N, n_bytes)   # by block: their spread does not hide it
-        r |= {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
-    return summaries
+        for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T):
+            gain = row('', nats['ensemble'][:, 0] - column)   # by block: their spread does not hide it
+            rows.append(row(f'ensemble x {m}', column) | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+    return rows
 
 
 def accuracy(model, tokens, tokenizer, c):

@@ -328,7 +328,7 @@ class AOGPT(nn.Module):
                 gates = block.adaLN[1].bias.view(6, -1)
                 gates[2], gates[5] = self.config.gate_init, self.config.gate_init
 
-    def forward(self, idx, order, n_known=None, first=0, n=None, n_given=None):
+    def forward(self, idx, order, n_known=None, columns=None, n_given=None):
         """Negative log-likelihood of each visit given the visits before it.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
@@ -339,37 +339,31 @@ class AOGPT(nn.Module):
                    T / (T - n_known) times their nll, so that for a uniform n_known the row's sum is an unbiased bound in nats (AO, L_MDM)
         n_given    (B,) visits that are given, as the clues of a puzzle: their columns are 0, n_known is at least that, and the factor
                    (T - n_given) / (T - n_known)
-        first, n   only the n visits from `first` (int or (B,)) on, by default all: the others have no head and no last layer
-        returns nll (B, n) float32 (float64 in a float64 model) in nats; column d belongs to position order[:, first + d]; columns
-                past the row's end are undefined
+        columns    (B, n) visits, of a decoder only, by default all T: the others have no head and no last layer
+        returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
-        B, T = self._check(idx, order)
-        columns = known = None
+        T, known = self._check(idx, order)[1], None
         if self.config.causal and n_known is not None:
             raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
         if not self.config.causal:
-            if n is not None:
-                raise ValueError('first and n are for a decoder; an encoder gives single visits by predict')
+            if columns is not None:
+                raise ValueError('columns are for a decoder; an encoder gives single visits by predict')
             if n_known is None:
                 raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}')
             if n_known.device.type == 'cpu' and not torch.compiler.is_compiling() and not 0 <= n_known.min() <= n_known.max() < T:
                 raise ValueError(f'n_known must be 0 to {T - 1}, got {n_known.tolist()[:8]}')
             known = n_known.to(idx.device).unsqueeze(1)                                     # (B, 1)
-        if n is not None:
-            starts = torch.as_tensor(first)
-            if not 1 <= n <= T or starts.device.type == 'cpu' and not 0 <= int(starts.min()) <= int(starts.max()) < T:
-                raise ValueError(f'first must be 0 to {T - 1} and n 1 to {T}, got {starts.flatten().tolist()[:8]} and {n}')
-            columns = starts.to(idx.device).expand(B).unsqueeze(1) + torch.arange(n, device=idx.device)
-            columns = columns.clamp(max=T - 1)                                              # (B, n)
-        elif not isinstance(first, int) or first != 0:
-            raise ValueError(f'first must be 0 without n, the number of visits from there on, got {first}')
+        if columns is not None and columns.device.type == 'cpu' and not 0 <= int(columns.min()) <= int(columns.max()) < T:
+            raise ValueError(f'columns must be visits from 0 to {T - 1}, got {columns.tolist()[:8]}')
+        columns = columns if columns is None else columns.to(idx.device)
+        visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
         x = self._read_whole(idx, order, columns, known)                                    # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         nll = token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         given = 0 if n_given is None else n_given.unsqueeze(1)
         if known is not None:
-            return torch.where(torch.arange(T, device=idx.device) < known, 0, nll * (T - given) / (T - known))
-        return nll if n_given is None else torch.where(torch.arange(T, device=idx.device) < given, 0, nll)
+            return torch.where(visits < known, 0, nll * (T - given) / (T - known))
+        return nll if n_given is None else torch.where(visits < given, 0, nll)
 
     def logits(self, idx, order, columns=None):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""

@@ -208,7 +208,7 @@ def test_the_encoder_says_what_it_wants(batch):
     encoder, (idx, order) = make_model(causal=False), batch
     for call, said in ((lambda: encoder(idx, order), 'wants n_known'), (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
                        (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
-                       (lambda: encoder(idx, order, torch.zeros(5), first=2, n=3), 'by predict'),
+                       (lambda: encoder(idx, order, torch.zeros(5), torch.zeros(5, 3).long()), 'by predict'),
                        (lambda: encoder.logits(idx, order), 'predict'),
                        (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
                        (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder')):
@@ -557,13 +557,10 @@ def test_frozen_answers_as_the_model(variant):
 def test_some_visits_alone_are_those_of_all(model, batch):
     idx, order = batch
     nll = model(idx, order)
-    for first, n in ((-1, 2), (9, 1), (0, 0), (0, 10), (torch.tensor([0, 1, 9, 2, 2]), 1)):
-        with pytest.raises(ValueError, match='first must be'):
-            model(idx, order, first=first, n=n)
-    for first, n in ((0, 9), (3, 2), (8, 1), (torch.tensor([0, 1, 3, 8, 5]), 3)):
-        got, start = model(idx, order, first=first, n=n), torch.as_tensor(first).expand(5).tolist()
-        for r in range(5):
-            want = nll[r, start[r]:start[r] + n]
-            torch.testing.assert_close(got[r, :len(want)], want, rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match='first must be'):
-        model(idx, order, first=3)
+    for wrong in (torch.full((5, 1), 9), torch.full((5, 1), -1)):
+        with pytest.raises(ValueError, match='columns must be'):
+            model(idx, order, columns=wrong)
+    for columns in (torch.arange(9).expand(5, 9), torch.randint(9, (5, 3)), torch.full((5, 1), 8)):
+        torch.testing.assert_close(model(idx, order, columns=columns), nll.gather(1, columns), rtol=0, atol=1e-12)
+        given = torch.where(columns < 4, 0, nll.gather(1, columns))
+        torch.testing.assert_close(model(idx, order, columns=columns, n_given=torch.full((5,), 4)), given, rtol=0, atol=1e-12)
