@@ -427,7 +427,6 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
             with progress(total=total, desc=f'{label} {kind}', unit='tok', unit_scale=True, leave=False, disable=rank > 0) as bar:
                 nats[kind] = run_pass(key, n, chunk, work, journal)
 
-
     def row(name, column):
         return summarize(name, column, N, n_bytes)
     if 'l2r' in kinds:

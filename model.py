@@ -526,32 +526,23 @@ class AOGPT(nn.Module):
 
 class KVCache:
     """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
-    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `rows` (n,) are those of
-    the batch that is run, None for all, see `part`."""
+    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32):
         shape = (config.n_layer, batch_size, config.n_head, config.block_size, config.n_embd // config.n_head)
         self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
-        self.rows = None
-
-    def part(self, rows):
-        """The same memory for a batch of only some `rows` (n,); its `length` is its own. What is read is copied: meant for prompts."""
-        assert self.rows is None, 'a part has no parts'
-        part = copy.copy(self)
-        part.rows, part.length = rows.to(self.k.device), self.length[rows]
-        return part
 
     def writer(self, slots, n_keys):
         """A function store(layer, k, v): put k and v (B, S, H, D) at `slots` (B, S) and return the first n_keys of every row."""
-        rows = torch.arange(len(slots), device=slots.device) if self.rows is None else self.rows
+        rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
 
         def store(layer, *new):
             memory = [kept[layer].transpose(1, 2) for kept in (self.k, self.v)]                # (rows, N, H, D)
             for kept, x in zip(memory, new):
-                kept[rows.unsqueeze(1), slots] = x.to(kept.dtype)
-            return [kept[:, :n_keys] if self.rows is None else kept[rows, :n_keys] for kept in memory]
+                kept[rows, slots] = x.to(kept.dtype)
+            return [kept[:, :n_keys] for kept in memory]
         return store
 
 

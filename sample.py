@@ -228,13 +228,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     network = model.frozen(dtype) if use_cache else model
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
-    bucket = known // 32
     if cache is not None and known.max() - known.min() >= 32:
-        for b in bucket.unique():                                                            # prompts of about one length together,
-            rows = (bucket == b).nonzero()[:, 0]                                             # so that each costs its own tokens
-            part = cache.part(rows)
-            network.predict(idx[rows], order[rows], known[rows], 1, part)
-            cache.length[rows] = part.length
+        read_by_length(network, cache, idx, order, known)
     step, start = 0, known
     while (known < stop).any():
         n_new = (stop if ends is None else start + ends[:, step]) - known                    # (B,) revealed in this step
@@ -253,8 +248,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
                 score[row, column] += noise.to(device)[row, order[row, visit]]
             if threshold is not None:
                 n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
-            idle = (n_new == 0).to(device).unsqueeze(1)
-            rank = score.masked_fill(idle, 0).argsort(dim=1, descending=True, stable=True)   # (B, n) column of each place
+            rank = score.argsort(dim=1, descending=True, stable=True)                        # (B, n) column of each place
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
                 cache.length = known     # slot n_known was run for another target
@@ -271,6 +265,15 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if on_step:
             on_step(step - 1, known, idx, trace)
     return (idx, trace) if return_trace else idx
+
+
+def read_by_length(network, cache, idx, order, known):
+    """Run the prompts of all rows into the cache, those of about one length together, so that each costs its own tokens."""
+    for length in (known // 32).unique():
+        rows = (known // 32 == length).nonzero()[:, 0]
+        part = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype)
+        network.predict(idx[rows], order[rows], known[rows], 1, part)
+        cache.k[:, rows], cache.v[:, rows], cache.length[rows] = part.k, part.v, part.length
 
 
 def pairs(known, n, device):
