@@ -17,7 +17,6 @@ permutation drawn for each row, all logits at once, the EMA tensor by tensor.
 grid: seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an update of every network.
 """
 import copy
-import json
 import resource
 import sys
 import time
@@ -28,7 +27,7 @@ import torch
 import torch.nn.functional as F
 
 from configurator import Config, check_out, configure, matmul_flops, one_line_errors, peak_flops, resolve_device
-from data.prepare import replace_file
+from data.prepare import write_json
 from eval_ppl import check_counts, ensemble_block_nll, n_sampled_groups, sample_groups, shuffled_contexts
 from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
@@ -360,7 +359,7 @@ def bench_grid(config):
     for name, measure in (('generation', generation_times), ('training', training_rates)):
         result[name] = measure(config, device, dtype)
         if config.out:   # at once: the first takes minutes
-            replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
+            write_json(config.out, result)
     if config.out:
         print(f'\nwritten: {config.out}')
 

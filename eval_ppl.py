@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from configurator import check_out, configure, end_processes, first_process_first, one_line_errors, processes, start_processes
 from data.blocks import all_blocks, check_length, open_split, token_counts
 from data.hub import open_checkpoint
-from data.prepare import DATA_SETS, TextFile, progress, replace_file
+from data.prepare import DATA_SETS, TextFile, progress, replace_file, write_json
 from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
 
 # which model
@@ -355,7 +355,7 @@ class Journal:
             raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(other)} differ): remove it or choose another --out')
         self.done = {tuple(key): nats for *key, nats in lines[1:]}
         if processes()[0] == 0:
-            replace_file(path, lambda f: f.write(''.join(json.dumps(line) + '\n' for line in lines or [evaluation]).encode()))
+            replace_file(path, ''.join(json.dumps(line) + '\n' for line in lines or [evaluation]).encode())
 
     def add(self, entries):
         self.done.update(entries)
@@ -560,7 +560,7 @@ def main(config):
         results += [{'dataset': name, 'set': label, 'block_size': N, **origin, **row} for row in rows]
     if config.out and rank == 0:
         result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'dtype': dtype, 'results': results}
-        replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
+        write_json(config.out, result)
         print(f'\nwritten: {config.out}')
     end_processes()
 

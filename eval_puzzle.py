@@ -10,16 +10,16 @@ solved: the share of puzzles without a mistake. right: the share of blanks; of n
 that the model itself wrote. Errors are standard errors over puzzles. What is given is read first, in the order that the policy starts from.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
-import json
 import math
 import os
 
 import torch
 
 from configurator import check_out, configure, one_line_errors, resolve_device
-from data.blocks import all_blocks, open_split, unpack
+from data.blocks import all_blocks, open_split
 from data.hub import open_checkpoint
-from data.prepare import progress, replace_file
+from data.prepare import progress, write_json
+from data.puzzles import unpack
 from data.rules import TASKS, make_task
 from eval_ppl import draw_orders, ratio_error, share_error
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
@@ -180,7 +180,7 @@ def main(config):
         print(f'written: {config.html}')
     if config.out:
         result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'set': label, 'results': rows}
-        replace_file(config.out, lambda f: f.write((json.dumps(result, indent=2) + '\n').encode()))
+        write_json(config.out, result)
         print(f'written: {config.out}')
 
 

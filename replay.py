@@ -64,7 +64,7 @@ def write_page(path, samples, tokenizer, title, columns=0):
                      'nats': -sum(s['logprob']), 'drawn': len(drawn), 'wrong': s.get('wrong', [])})
     page = {'title': title, 'columns': columns, 'samples': rows}
     data = json.dumps(page).replace('<', '\\u003c')   # nothing in it can end the script element
-    replace_file(path, lambda f: f.write(PAGE.replace('DATA', data).encode()))
+    replace_file(path, PAGE.replace('DATA', data).encode())
 
 
 PAGE = r'''<!doctype html>

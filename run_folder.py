@@ -70,7 +70,7 @@ class RunFolder:
             os.makedirs(self.out_dir, exist_ok=True)
             if self.mine and os.path.exists(self.log_path):
                 lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
-                replace_file(self.log_path, lambda f: f.write(''.join(lines).encode()))
+                replace_file(self.log_path, ''.join(lines).encode())
 
     def log(self, entry):
         with self.writing(self.log_path):

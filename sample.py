@@ -411,7 +411,7 @@ def main(config):
         'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}, config.seed)
     if config.out:
         result = {'config': config, 'seconds': seconds, 'metrics': metrics, 'samples': samples}
-        replace_file(config.out, lambda f: f.write(json.dumps(result).encode()))
+        replace_file(config.out, json.dumps(result).encode())
         print(f'{"written":<16}{config.out}')
     if config.html:
         write_page(config.html, samples, tokenizer, f"{about['order']}, temperature {config.temperature:g}")

@@ -31,9 +31,10 @@ from configurator import (
     processes,
     start_processes,
 )
-from data.blocks import all_blocks, check_length, open_split, random_blocks, unpack
+from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer, progress
+from data.puzzles import unpack
 from eval_ppl import block_nll, draw_known, draw_orders, estimate_of, format_table, summarize, unigram_row
 from model import (
     AOGPT,

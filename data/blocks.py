@@ -1,7 +1,7 @@
 """
 Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, count its tokens.
 
-Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), packed with what is given, see `unpack`.
+Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), see puzzles.unpack.
 """
 import os
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data.prepare import DATA_SETS, prepare, read_meta
-from data.puzzles import GIVEN, SHARES, prepare_puzzles
+from data.puzzles import SHARES, prepare_puzzles
 from data.rules import TASKS
 
 
@@ -38,11 +38,6 @@ def open_split(data_dir, name, split):
         raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: prepare {name} again with --force')
     length = meta.get('row_length')
     return np.memmap(path, dtype='<u2', mode='r', shape=(n // length, length) if length else (n,)), meta
-
-
-def unpack(rows):
-    """(tokens, given) of rows of puzzles, (B, N) int64 and bool."""
-    return rows & (GIVEN - 1), rows >= GIVEN
 
 
 def check_length(tokens, block_size, name):

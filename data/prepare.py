@@ -212,7 +212,7 @@ def openwebtext(source):
 # the sets of zero-shot perplexity: their rows, and the detokenizers of the SEDD family as ordered rules. Each rule is
 # 'a -> b', of plain text, or of a regular expression if it is compiled
 
-def rules(*pairs):
+def replacing(*pairs):
     def detokenize(text):
         for old, new in pairs:
             text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
@@ -220,42 +220,31 @@ def rules(*pairs):
     return detokenize
 
 
-WIKITEXT = rules(
+WIKITEXT = replacing(
     ("s '", "s'"), (re.compile(r"/' [0-9]/"), r"/'[0-9]/"), (' @-@ ', '-'), (' @,@ ', ','), (' @.@ ', '.'),
     (' : ', ': '), (' ; ', '; '), (' . ', '. '), (' ! ', '! '), (' ? ', '? '), (' , ', ', '),
     (re.compile(r'\(\s*([^\)]*?)\s*\)'), r'(\1)'),
     (re.compile(r'\[\s*([^\]]*?)\s*\]'), r'[\1]'), (re.compile(r'{\s*([^}]*?)\s*}'), r'{\1}'),
     (re.compile(r'\"\s*([^\"]*?)\s*\"'), r'"\1"'), (re.compile(r"'\s*([^']*?)\s*'"), r"'\1'"),
     ('= = = =', '===='), ('= = =', '==='), ('= =', '=='), (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
-PTB = rules(
+PTB = replacing(
     (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
     ('$ 1', '$1'), ('# 1', '#1'), ('<unk>', '?'))
-LM1B = rules(
+LM1B = replacing(
     ('http : / / ', 'http://'), ('https : / / ', 'https://'), (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '),
     (re.compile(r' (\w+) \.$'), r' \1.'), (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
     (' , ', ', '), (' : ', ': '), (' ; ', '; '), (' / ', '/'),
     (re.compile(r'\" ([^\"]+) \"'), r'"\1"'), (re.compile(r"\' ([^\']+) \'"), r"'\1'"),
     (re.compile(r'\( ([^\(\)]+) \)'), r'(\1)'), (re.compile(r'\[ ([^\[\]]+) \]'), r'[\1]'), ('$ ', '$'), ('£ ', '£'))
-LAMBADA = rules(('“', '"'), ('”', '"'))
+LAMBADA = replacing(('“', '"'), ('”', '"'))
 
 
-class Rows:
-    """The rows of a zero-shot set: those of a local file in the original form, or of the hub, each through `clean`."""
-
-    def __init__(self, name, repository, config, field, clean, source, split):
-        command = f'{name} --split={split}'
-        self.rows = TextFile(source, by_line=True) if source else from_hub(repository, config, split, field, command)
-        self.clean = clean
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __iter__(self):
-        return map(self.clean, self.rows)
-
-
-def zero_shot(*row):
-    return functools.partial(Rows, *row)
+def zero_shot(name, repository, config, field, clean):
+    """(source, split) -> the rows of a local file in the original form, or of the hub, each through `clean`."""
+    def documents(source, split):
+        rows = TextFile(source, by_line=True) if source else from_hub(repository, config, split, field, f'{name} --split={split}')
+        return list(map(clean, rows))
+    return documents
 
 
 def wikitext(name):   # the hub gives blank lines as empty strings
@@ -310,18 +299,22 @@ def progress(rows=None, **how):
     return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), **how)
 
 
-def replace_file(path, write):
-    """Call write(file) on a temporary file that becomes `path` only when it is whole."""
+def replace_file(path, data):
+    """Write bytes to a temporary file that becomes `path` when it is whole."""
     temporary = f'{path}.tmp'
     try:
         with open(temporary, 'wb') as f:
-            write(f)
+            f.write(data)
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
             os.remove(temporary)
+
+
+def write_json(path, value):
+    replace_file(path, (json.dumps(value, indent=2) + '\n').encode())
 
 
 def write_tokens(path, documents, tokenizer, n_documents):
@@ -341,8 +334,6 @@ def write_tokens(path, documents, tokenizer, n_documents):
                 info['tokens'] += len(tokens) // 2
             info['rows'] += len(batch)
             bar.update(len(batch))
-        f.flush()
-        os.fsync(f.fileno())
     return {**info, 'sha256': sha.hexdigest()}
 
 
@@ -361,20 +352,51 @@ def read_meta(directory):
         raise ValueError(f'{path} is not what data/prepare.py wrote: remove its folder and prepare the data set again') from None
 
 
+def check_names(**names):
+    for option, value in names.items():
+        if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
+            raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
+
+
+def splits_there(directory, meta):
+    """{split: what meta.json says of it} of the splits whose files are whole."""
+    files = {s: os.path.join(directory, f'{s}.bin') for s in meta.get('splits', {})}
+    return {s: meta['splits'][s] for s, path in files.items()
+            if os.path.exists(path) and os.path.getsize(path) == 2 * meta['splits'][s]['tokens']}
+
+
+def write_splits(directory, meta, others, origin, writers):
+    """Make the splits of {split: write(path) -> info} beside the `others` that stay, then meta.json; returns the meta. The new files take
+    their names together, when all of them are whole."""
+    paths = {s: os.path.join(directory, f'{s}.bin') for s in writers}
+    os.makedirs(directory, exist_ok=True)
+    try:
+        new = {s: {**write(f'{paths[s]}.tmp'), 'source': origin} for s, write in writers.items()}
+        for path in paths.values():
+            with open(f'{path}.tmp', 'rb+') as f:
+                os.fsync(f.fileno())
+            os.replace(f'{path}.tmp', path)
+    finally:
+        for path in paths.values():
+            if os.path.exists(f'{path}.tmp'):
+                os.remove(f'{path}.tmp')
+        if not os.listdir(directory):
+            os.rmdir(directory)
+    meta = {**meta, 'splits': {**others, **new}}
+    write_json(os.path.join(directory, 'meta.json'), meta)
+    return meta
+
+
 def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, force=False):
     """Prepare one row of DATA_SETS into out/name; returns its meta. Splits that are there stay unless `force`."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
-    for option, value in (('name', name), ('split', split)):
-        if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
-            raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
+    check_names(name=name, split=split)
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
     if row.splits and source and not split:
         split = 'test'
     meta, wanted = read_meta(directory), {split} if split else set(row.splits or ('train', 'val'))
-    path = {s: os.path.join(directory, f'{s}.bin') for s in (*wanted, *meta.get('splits', {}))}
-    have = {s: info for s, info in meta.get('splits', {}).items()
-            if os.path.exists(path[s]) and os.path.getsize(path[s]) == 2 * info['tokens']}
+    have = splits_there(directory, meta)
     origin = f'{os.path.basename(source)} ({os.path.getsize(source):,} bytes)' if source and os.path.isfile(source) else data_set
     there, others = have.keys() & wanted, {s: info for s, info in have.items() if s not in wanted}
     if there and not force:
@@ -390,25 +412,23 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
     if not all(map(any, given.values())):
         raise ValueError(f'{origin} holds no text')
     parts = split_documents(given[None], row.val_ratio) if None in given else {s: (len(texts), texts) for s, texts in given.items()}
-    os.makedirs(directory, exist_ok=True)
-    try:   # the new files take their names together, when all of them are whole
-        new = {s: {**write_tokens(f'{path[s]}.tmp', texts, tok, n), 'source': origin} for s, (n, texts) in parts.items()}
-        for s in new:
-            os.replace(f'{path[s]}.tmp', path[s])
-    finally:
-        for s in parts:
-            if os.path.exists(f'{path[s]}.tmp'):
-                os.remove(f'{path[s]}.tmp')
-        if not os.listdir(directory):
-            os.rmdir(directory)
-    meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'splits': {**others, **new}}
-    replace_file(os.path.join(directory, 'meta.json'), lambda f: f.write((json.dumps(meta, indent=2) + '\n').encode()))
-    return meta
+    meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
+    writers = {s: functools.partial(write_tokens, documents=texts, tokenizer=tok, n_documents=n) for s, (n, texts) in parts.items()}
+    return write_splits(directory, meta, others, origin, writers)
 
 
 class Parser(argparse.ArgumentParser):
+    """Its errors are a ValueError; that of an unknown option names the nearest one."""
+
     def error(self, message):
         raise ValueError(f'{message} (--help says more)')
+
+    def parse_args(self):
+        args, unknown = self.parse_known_args()
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].partition('=')[0], self._option_string_actions, n=1, cutoff=0)[0]
+            raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
+        return args
 
 
 def main():
@@ -424,10 +444,7 @@ def main():
     parser.add_argument('--tokenizer', choices=('bytes', 'gpt2'), help='default: that of the data set')
     parser.add_argument('--out', default=os.path.dirname(os.path.abspath(__file__)), help='default: the folder of this script')
     parser.add_argument('--force', action='store_true', help='replace what is there')
-    args, unknown = parser.parse_known_args()
-    if unknown:
-        near = difflib.get_close_matches(unknown[0].partition('=')[0], parser._option_string_actions, n=1, cutoff=0)[0]
-        raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
+    args = parser.parse_args()
     before = read_meta(os.path.join(args.out, args.name or args.data_set))
     meta = prepare(args.data_set, args.out, args.name, args.source, args.split, args.tokenizer, args.force)
     print_meta(args.out, meta, before, args.force)

@@ -8,15 +8,14 @@ Puzzles to token files, generated from a seed or read from a file, every one che
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No two splits of a
-folder share a solution, of Sudoku none up to relabelling the digits. Of a 9 x 9 or Zebra puzzle that is generated for training there are up
-to 10 variants, with other names, turned and mirrored; to validate and test there is one. A second run does nothing unless --force.
+folder share a solution, of Sudoku none up to relabelling the digits. Of a Sudoku or Zebra puzzle that is generated to train on there are
+up to 10 variants, with other names, turned and mirrored; to validate and test there is one. A second run does nothing unless --force.
 """
 import argparse
 import contextlib
 import functools
 import hashlib
 import itertools
-import json
 import multiprocessing
 import os
 import signal
@@ -27,7 +26,7 @@ import numpy as np
 
 if __name__ == '__main__':   # the project's folder, as for the other scripts
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from data.prepare import Parser, get_tokenizer, print_meta, progress, read_meta, replace_file
+from data.prepare import Parser, check_names, get_tokenizer, print_meta, progress, read_meta, splits_there, write_splits
 from data.rules import TASKS, make_task
 
 GIVEN = 1 << 15   # in a token of a row
@@ -69,6 +68,19 @@ def generate(task, split, n_rows, seed):
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
 
 
+def unpack(rows):
+    """(tokens, given) of rows of puzzles, (B, N) ints and bool."""
+    return rows & (GIVEN - 1), rows >= GIVEN
+
+
+def write_rows(tokens, given, path):
+    """Write rows of puzzles to `path`; returns what meta.json says of them."""
+    packed = (tokens | GIVEN * given).astype('<u2').tobytes()
+    with open(path, 'wb') as f:
+        f.write(packed)
+    return {'rows': len(tokens), 'tokens': tokens.size, 'text_bytes': tokens.size, 'sha256': hashlib.sha256(packed).hexdigest()}
+
+
 def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25, n_observations=275):
     """Write out/name/<split>.bin and meta.json; returns the meta. Without a source train, val and test are generated."""
     if task not in TASKS:
@@ -76,44 +88,36 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
     if source and (split is None or 'sudoku' not in task):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
     options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
-    directory = os.path.join(out, name or task)
-    meta, origin = read_meta(directory), f'{task}, seed {seed}'
+    check_names(name=name)
+    directory, origin = os.path.join(out, name or task), f'{task}, seed {seed}'
     if source:
         with open(source, 'rb') as f:
             origin = f'{os.path.basename(source)}, sha256 {hashlib.sha256(f.read()).hexdigest()[:12]}'
     n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
-    wanted = [split] if split else list(SHARES)
-    there = [s for s in wanted if s in meta.get('splits', {})]
+    meta, wanted = read_meta(directory), [split] if split else list(SHARES)
+    have = splits_there(directory, meta)
+    there, others = [s for s in wanted if s in have], {s: info for s, info in have.items() if s not in wanted}
     if there and not force:
-        have = meta['splits']
         same = all(have[s]['source'] == origin and (source or have[s]['rows'] == n_rows[s]) for s in there)
         if same and there == wanted and meta.get('puzzle') == options:
             return meta
-        raise ValueError(f'{directory} holds {", ".join(there)} already: --force replaces it, --name=OTHER writes elsewhere')
-    others = {s: info for s, info in meta.get('splits', {}).items() if s not in wanted}
+        raise ValueError(f'{directory} holds {", ".join(there)} already: --force replaces it, --name=OTHER writes elsewhere, '
+                         '--split=NAME adds a split')
     if others and meta.get('puzzle') != options:
         raise ValueError(f'{directory} holds {", ".join(others)} of other puzzles: use another --name')
-    rules, infos = make_task(options), {}
+    rules, tokenizer = make_task(options), get_tokenizer(task)
     rows = {s: rules.read(source) if source else generate(rules, s, n_rows[s], seed) for s in wanted}
     known = {s: tokens for s, (tokens, _) in rows.items()}
-    known |= {s: np.fromfile(os.path.join(directory, f'{s}.bin'), '<u2').astype(int).reshape(-1, meta['row_length']) & (GIVEN - 1)
+    known |= {s: unpack(np.fromfile(os.path.join(directory, f'{s}.bin'), '<u2').astype(int).reshape(-1, meta['row_length']))[0]
               for s in others}
     keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
     for s, t in itertools.combinations(keys, 2):
         if keys[s] & keys[t]:
             raise ValueError(f'{len(keys[s] & keys[t])} solutions of {s} are in {t}: no two splits of a folder may share one, so write to '
                              'another with --name=OTHER')
-    os.makedirs(directory, exist_ok=True)
-    for s, (tokens, given) in rows.items():
-        packed = (tokens | GIVEN * given).astype('<u2').tobytes()
-        replace_file(os.path.join(directory, f'{s}.bin'), lambda f, packed=packed: f.write(packed))
-        infos[s] = {'rows': len(tokens), 'tokens': tokens.size, 'text_bytes': tokens.size, 'sha256': hashlib.sha256(packed).hexdigest(),
-                    'source': origin}
-    tokenizer = get_tokenizer(task)
-    meta = {'name': name or task, 'tokenizer': tokenizer.name, 'n_tokens': tokenizer.n_tokens, 'eos': None, 'row_length': tokens.shape[1],
-            'puzzle': options, 'splits': {**others, **infos}}
-    replace_file(os.path.join(directory, 'meta.json'), lambda f: f.write((json.dumps(meta, indent=2) + '\n').encode()))
-    return meta
+    meta = {'name': name or task, 'tokenizer': tokenizer.name, 'n_tokens': tokenizer.n_tokens, 'eos': None,
+            'row_length': rows[wanted[0]][0].shape[1], 'puzzle': options}
+    return write_splits(directory, meta, others, origin, {s: functools.partial(write_rows, *row) for s, row in rows.items()})
 
 
 def main():

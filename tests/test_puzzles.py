@@ -11,9 +11,9 @@ import eval_puzzle
 import train
 from configurator import configure
 from data import puzzles
-from data.blocks import open_split, random_blocks, unpack
+from data.blocks import open_split, random_blocks
 from data.prepare import get_tokenizer
-from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzles
+from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzles, unpack
 from data.rules import NaeSat, Sudoku, make_task
 from eval_ppl import draw_known, ratio_error, share_error, summarize
 from eval_puzzle import masked_loss, score, solve
@@ -56,6 +56,19 @@ def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
     one = generate(rules, 'train', 3000, 0)
     monkeypatch.setattr(puzzles, 'MANY', 0)
     assert all((a == b).all() and len(a) == 3000 for a, b in zip(one, generate(rules, 'train', 3000, 0), strict=True))
+
+
+def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
+    sizes = {'train': 20, 'val': 5, 'test': 5}
+    meta = prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)
+    path = tmp_path / 'sudoku4' / 'val.bin'
+    for spoil in (path.unlink, lambda: path.write_bytes(b'1')):
+        rows = path.read_bytes()
+        spoil()
+        assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, split='val') | {'splits': 0} == meta | {'splits': 0}
+        assert path.read_bytes() == rows and len(open_split(tmp_path, 'sudoku4', 'test')[0]) == 5
+    with pytest.raises(ValueError, match='plain name'):
+        prepare_puzzles('sudoku4', tmp_path, name='../other')
 
 
 def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
