@@ -26,12 +26,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import Config, check_out, configure, matmul_flops, one_line_errors, peak_flops, resolve_device
+from configurator import Config, check_out, configure, one_line_errors
 from data.prepare import write_json
+from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device
 from eval_ppl import check_counts, ensemble_block_nll, n_sampled_groups, sample_groups, shuffled_contexts
 from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
-from train import make_optimizers, resolve_compile, update
+from train import make_optimizers, update
 
 # model (random weights)
 block_size = 1024
@@ -72,7 +73,7 @@ def seconds(function, device, repeats=1):
 
 
 def synchronize(device):
-    if torch.device(device).type == 'cuda':
+    if device.type == 'cuda':
         torch.cuda.synchronize()
 
 
@@ -180,7 +181,7 @@ def bench_sample(config):
           f'{torch.__version__}; limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
     print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'peak MiB':>10}{'plain s':>10}"
           f"{'plain / ours':>14}")
-    with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+    with autocast(device, dtype):
         blank = torch.zeros_like(order)
         generate(model, blank, order, max(0, config.block_size - 8), 8, seeds=range(config.batch_size))   # warm up
         for n_steps in map(int, config.steps.split(',')):
@@ -212,7 +213,7 @@ def bench_ensemble(config):
                       for rows in shuffled_contexts(order, range(N - 1, N - 1 - n_plain, -1), 1, 2, config.seed)]).to(device)
     print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, {device}, {dtype}, '
           f'torch {torch.__version__}')
-    with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+    with autocast(device, dtype):
         def plain():
             for part in rows.split(16):
                 model(idx.to(device).expand(len(part), N), part)
@@ -248,7 +249,7 @@ def plain_update(model, optimizer, ema, tokens, config, device):
 
 def peak_memory(device, reset=False):
     """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux)."""
-    if torch.device(device).type == 'cuda':
+    if device.type == 'cuda':
         return torch.cuda.reset_peak_memory_stats() if reset else torch.cuda.max_memory_allocated()
     try:
         if reset:
@@ -283,7 +284,6 @@ def seconds_of_update(step, config, device):
 def bench_train(config):
     check_counts(config, batch_size=1, n_updates=1, repeats=1)
     device, dtype = resolve_device(config.device, config.dtype)
-    device = torch.device(device)
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
     flops = model.training_flops(config.batch_size)
@@ -322,7 +322,7 @@ def generation_times(config, device, dtype):
     print(f"{models['decoder'].n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary "
           f"{config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
           f"generation, seconds\n{'steps':>6}{'decoder':>10}{'encoder':>10}{'encoder / decoder':>19}")
-    with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+    with autocast(device, dtype):
         for n_steps in map(int, config.steps.split(',')):
             row = {'steps': n_steps}
             for name, model in models.items():
@@ -354,7 +354,6 @@ def bench_grid(config):
     check_counts(config, batch_size=1, n_updates=1, repeats=1)
     check_out('out', config.out)
     device, dtype = resolve_device(config.device, config.dtype)
-    device = torch.device(device)
     result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__}
     for name, measure in (('generation', generation_times), ('training', training_rates)):
         result[name] = measure(config, device, dtype)

@@ -14,11 +14,7 @@ import io
 import operator
 import os
 import sys
-import time
 import tokenize
-
-import torch
-import torch.distributed as dist
 
 
 class Config(dict):
@@ -139,99 +135,6 @@ def help_text(namespace, defaults):
             lines += ['', f'  {headings[line - 1]}']
         lines.append(f'    --{key}={default}'.ljust(40) + comments.get(line, ''))
     return '\n'.join(lines)
-
-
-def resolve_device(device, dtype):
-    """('cuda' | 'cpu' | ..., torch dtype name) of two options that may be 'auto': the GPU when there is one, and bfloat16 where
-    the processor or GPU computes in it. Raises ValueError for a device that is not there."""
-    if device == 'auto':
-        device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda'):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
-    try:
-        torch.empty(1, device=device)
-    except Exception as e:   # not compiled in, no driver, no such index: each has its own class
-        raise ValueError(f"device {device!r} is not there ({str(e).splitlines()[0][:80]}); use --device=cpu or leave 'auto'") from None
-    if dtype == 'auto':
-        has_bf16 = torch.cuda.is_bf16_supported(False) if torch.device(device).type == 'cuda' else cpu_has_bfloat16()
-        dtype = 'bfloat16' if has_bf16 else 'float32'
-    if dtype not in ('float32', 'bfloat16'):
-        raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
-    return device, dtype
-
-
-def processes():
-    """(rank, number of processes) of this process, alone or one of torchrun's."""
-    return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
-
-
-def start_processes(device, dtype, patience=None):
-    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU.
-    `patience`, a timedelta, is how long they wait for each other before they give up (None: PyTorch's default)."""
-    _, world_size = processes()
-    own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
-    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
-    if own:
-        torch.cuda.set_device(device)
-    if world_size > 1:
-        dist.init_process_group('nccl' if own else 'gloo', timeout=patience)
-    return torch.device(device), dtype
-
-
-@contextlib.contextmanager
-def first_process_first():
-    """The body runs in the first process, then in the others, which find what it has made."""
-    rank, world_size = processes()
-    if world_size > 1 and rank > 0:
-        dist.barrier()
-    yield
-    if world_size > 1 and rank == 0:
-        dist.barrier()
-
-
-def end_processes(code=0):
-    """The last line of a script that torchrun may have started."""
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
-        sys.stdout.flush()
-        os._exit(code)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
-    if code:
-        sys.exit(code)
-
-
-GPU_PEAK = {'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
-
-
-def peak_flops(device, dtype):
-    """FLOP/s that the device could do in `dtype`: the data sheet's where it is known, else those of a large matrix product, measured."""
-    if torch.device(device).type == 'cuda' and dtype == 'bfloat16':
-        gpu = torch.cuda.get_device_name(device)
-        known = [peak for name, peak in GPU_PEAK.items() if name in gpu]
-        if known and 'MIG' not in gpu:   # a slice of a GPU is measured
-            return known[0]
-    return matmul_flops(device, getattr(torch, dtype))
-
-
-def matmul_flops(device, dtype):
-    """FLOP/s of a large matrix product, the best of six."""
-    cuda = torch.device(device).type == 'cuda'
-    n, best = 8192 if cuda else 2048, float('inf')
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    for _ in range(6):
-        start = time.perf_counter()
-        (a @ b)[0, 0].item()   # waits for the device
-        best = min(best, time.perf_counter() - start)
-    return 2 * n ** 3 / best
-
-
-def cpu_has_bfloat16():
-    """Whether the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX or Arm's BF16), as Linux lists it."""
-    try:
-        with open('/proc/cpuinfo') as f:
-            return bool({'avx512_bf16', 'amx_bf16', 'bf16'} & set(f.read().split()))
-    except OSError:
-        return False
 
 
 def check_out(option, path):

@@ -18,21 +18,22 @@ and of its number among the blocks evaluated, so that neither batch size nor the
 errors over blocks. Protocols: `paper` reads the test splits but WikiText2's train split, as the family of SEDD does; `clean` test splits.
 """
 import hashlib
-import json
 import math
 import os
 from datetime import timedelta
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
-from configurator import check_out, configure, end_processes, first_process_first, one_line_errors, processes, start_processes
-from data.blocks import all_blocks, check_length, open_split, token_counts
+from configurator import check_out, configure, one_line_errors
+from data.blocks import all_blocks, check_length, open_split
 from data.hub import open_checkpoint
-from data.prepare import DATA_SETS, TextFile, progress, replace_file, write_json
+from data.prepare import DATA_SETS, TextFile, progress, write_json
+from devices import autocast, end_processes, first_process_first, gather, processes, start_processes
 from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
+from run_folder import Journal
+from tables import format_table, share_error, summarize, unigram_row
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -73,7 +74,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
         given = {} if n_given is None else {'n_given': n_given[rows].to(device)}
-        with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+        with autocast(device, dtype):
             if model.config.causal:
                 nll = model(idx, order, **given)
             elif n_known is not None:
@@ -262,51 +263,7 @@ def last_words(tokens, tokenizer):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# nats to tables
-def summarize(name, nats, counts, n_bytes):
-    """One row of the table from nats (n,), the float64 total of every block, and its number of tokens (n,) or int: nats are summed, tokens
-    counted, divided once."""
-    counts = torch.as_tensor(counts, dtype=torch.float64).expand(len(nats))
-    return table_row(name, float(nats.sum() / counts.sum()), ratio_error(nats, counts), len(nats), int(counts.sum()), n_bytes)
-
-
-def ratio_error(sums, counts):
-    """Standard error of sum(sums) / sum(counts) over n blocks, (n,) each; None for one, which has no error to tell."""
-    n, sums, counts = len(sums), sums.double(), counts.double()
-    rest = sums - sums.sum() / counts.sum() * counts
-    return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean()) if n > 1 else None
-
-
-def unigram_row(tokens, tokenizer, block_size):
-    """The line that any use of context beats: the entropy of the token frequencies of the whole set, as a row of the table."""
-    counts = token_counts(tokens, tokenizer.n_tokens)
-    p = counts[counts > 0] / counts.sum()
-    nats = float(-(p * np.log(p)).sum())
-    return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
-
-
-def perplexity(nats):
-    """exp of nats per token; infinite for a model that diverged, where exp would overflow."""
-    return math.exp(nats) if nats < 700 else math.inf
-
-
-def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
-    return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
-            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': nats * n_tokens / n_bytes / math.log(2),
-            'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
-
-
-def format_table(rows):
-    """The rows of `summarize` as lines of at most 80 columns."""
-    def figure(value, error, digits):
-        digits = digits if value < 10_000 else 0
-        return f'{value:.{digits}f}' + (f' ± {error:.{digits}f}' if error else '')
-    lines = [f"{'':<19} {'nats/token':>16} {'perplexity':>17} {'bits/byte':>9} {'blocks':>6} {'tokens':>8}"]
-    for r in rows:
-        nats, ppl = figure(r['nats_per_token'], r['stderr'], 4), figure(r['perplexity'], r['perplexity_stderr'], 2)
-        lines.append(f"{r['estimate']:<19} {nats:>16} {ppl:>17} {r['bits_per_byte']:>9.4f} {r['blocks']:>6} {r['tokens']:>8}")
-    return '\n'.join(lines)
-
+# the sets that are measured
 
 def read_tokens(name, split, data_dir, tokenizer):
     """(tokens, where they are from) of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
@@ -329,40 +286,23 @@ def is_file(name):
     return os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz'))
 
 
+def open_sets(names, block_size, tokenizer, data_dir, c):
+    """{name: (label with split and protocol, {source, sha256}, tokens, blocks (n, N))} of prepared sets and text files."""
+    sets = {}
+    for name in names:
+        split, label = '', os.path.basename(name)
+        if not is_file(name):
+            zero_shot = name in DATA_SETS and DATA_SETS[name].splits
+            split = (PAPER_SPLITS.get(name, 'test') if c.protocol == 'paper' else 'test') if zero_shot else c.split
+            label = f'{name} ({split}, protocol {c.protocol})' if zero_shot else f'{name} ({split})'
+        tokens, origin = read_tokens(name, split, data_dir, tokenizer)
+        check_length(tokens, block_size, name)
+        sets[name] = label, origin, tokens, all_blocks(tokens, block_size, c.n_blocks)
+    return sets
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# runs that may be killed
-
-class Journal:
-    """Finished blocks in a file: a line that says which evaluation it is, then one a block, [set, pass, block, nats]. Without a path it
-    remembers nothing. A line that was cut off is dropped. All processes read, the first one writes."""
-
-    def __init__(self, path, evaluation):
-        self.path, self.done = path, {}
-        if not path:
-            return
-        lines = []
-        if os.path.exists(path):
-            with open(path, encoding='utf-8') as f:
-                text = f.read()
-            try:
-                lines = [json.loads(line) for line in text[:text.rfind('\n') + 1].splitlines()]
-                if text and not (lines and isinstance(lines[0], dict) and all(isinstance(line, list) for line in lines[1:])):
-                    raise ValueError
-            except ValueError:
-                raise ValueError(f'{path} is no list of finished blocks: remove it or choose another --out') from None
-        if lines and lines[0] != evaluation:
-            other = sorted(k for k in evaluation.keys() | lines[0].keys() if lines[0].get(k) != evaluation.get(k))
-            raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(other)} differ): remove it or choose another --out')
-        self.done = {tuple(key): nats for *key, nats in lines[1:]}
-        if processes()[0] == 0:
-            replace_file(path, ''.join(json.dumps(line) + '\n' for line in lines or [evaluation]).encode())
-
-    def add(self, entries):
-        self.done.update(entries)
-        if self.path and processes()[0] == 0:
-            with open(self.path, 'a', encoding='utf-8') as f:
-                f.writelines(json.dumps([*key, nats]) + '\n' for key, nats in entries.items())
-
+# nats of sets, in runs that may be killed
 
 def run_pass(name, n_blocks, chunk, work, journal):
     """Nats (n_blocks, m) float64, of which work(numbers) gives (len(numbers), m): runs what is not in the journal, in chunks that the
@@ -373,11 +313,7 @@ def run_pass(name, n_blocks, chunk, work, journal):
     for i in range(0, len(chunks), world_size):
         mine = chunks[i + rank] if i + rank < len(chunks) else []
         found = dict(zip([(*name, n) for n in mine], work(mine).tolist() if mine else []))
-        if world_size > 1:
-            every = [None] * world_size
-            dist.all_gather_object(every, found)
-            found = {key: nats for part in every for key, nats in part.items()}
-        journal.add(found)
+        journal.add({key: nats for part in gather(found) for key, nats in part.items()})
     return torch.tensor([journal.done[(*name, n)] for n in range(n_blocks)], dtype=torch.float64)
 
 
@@ -452,17 +388,8 @@ def accuracy(model, tokens, tokenizer, c):
         raise ValueError('accuracy needs rows of two words or more: the set has none')
     with progress(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
         hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, bar))
-    if world_size > 1:
-        every = [None] * world_size
-        dist.all_gather_object(every, hits)
-        hits = sum(every)
+    hits = sum(gather(hits))
     return {'estimate': 'last word', 'accuracy': hits / len(rows), 'stderr': share_error(hits, len(rows)), 'rows': len(rows)}
-
-
-def share_error(hits, n):
-    """Standard error of a share, from two more hits and two more misses (Agresti and Coull 1998): not 0 when all or none hit."""
-    share = (hits + 2) / (n + 4)
-    return math.sqrt(share * (1 - share) / (n + 4))
 
 
 def check_counts(c, **least):
@@ -483,21 +410,6 @@ def check_options(c):
     check_counts(c, batch_size=1, n_orders=1, n_contexts=1, ensemble_block=1, n_blocks=0, n_positions=0)
     check_out('out', c.out)
     return kinds
-
-
-def open_sets(names, block_size, tokenizer, data_dir, c):
-    """{name: (label with split and protocol, {source, sha256}, tokens, blocks (n, N))} of prepared sets and text files."""
-    sets = {}
-    for name in names:
-        split, label = '', os.path.basename(name)
-        if not is_file(name):
-            zero_shot = name in DATA_SETS and DATA_SETS[name].splits
-            split = (PAPER_SPLITS.get(name, 'test') if c.protocol == 'paper' else 'test') if zero_shot else c.split
-            label = f'{name} ({split}, protocol {c.protocol})' if zero_shot else f'{name} ({split})'
-        tokens, origin = read_tokens(name, split, data_dir, tokenizer)
-        check_length(tokens, block_size, name)
-        sets[name] = label, origin, tokens, all_blocks(tokens, block_size, c.n_blocks)
-    return sets
 
 
 def digest(model):
@@ -536,8 +448,6 @@ def main(config):
         asked |= {'order': run_order} if estimate_of(run_order) == 'own' else {}
         path, evaluation = f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked}
     journal = Journal(path, evaluation)
-    if world_size > 1:
-        dist.barrier()   # all have read it before the first writes on
     say = print if rank == 0 else lambda *a, **k: None
     say(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
         f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes'

@@ -15,16 +15,18 @@ import os
 
 import torch
 
-from configurator import check_out, configure, one_line_errors, resolve_device
+from configurator import check_out, configure, one_line_errors
 from data.blocks import all_blocks, open_split
 from data.hub import open_checkpoint
 from data.prepare import progress, write_json
 from data.puzzles import unpack
 from data.rules import TASKS, make_task
-from eval_ppl import draw_orders, ratio_error, share_error
+from devices import autocast, resolve_device
+from eval_ppl import draw_orders
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
 from replay import write_page
 from sample import ADAPTIVE, check_drawing, check_policy, generate
+from tables import ratio_error, share_error
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'        # 'ema' or 'raw'
@@ -167,7 +169,7 @@ def main(config):
     print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
           f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature '
           f'{temperature:g}, {device}, {dtype}, seed {config.seed}')
-    with torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+    with autocast(device, dtype):
         if config.error_map:
             rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
             draw_map(rows, config.error_map)

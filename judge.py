@@ -9,8 +9,9 @@ from torch import nn
 
 from data.hub import open_checkpoint, quiet
 from data.prepare import get_tokenizer
-from eval_ppl import block_nll, perplexity, ratio_error
+from eval_ppl import block_nll
 from model import model_from_checkpoint, sample_order
+from tables import perplexity, ratio_error
 
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 

@@ -15,10 +15,11 @@ import time
 
 import torch
 
-from configurator import check_out, configure, one_line_errors, resolve_device
+from configurator import check_out, configure, one_line_errors
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
 from data.prompts import parse_prompt, read_prompts
+from devices import autocast, resolve_device
 from judge import measure, open_judge
 from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
 from replay import Watch, write_page
@@ -392,7 +393,7 @@ def main(config):
     start = time.perf_counter()
     show = Watch(tokenizer, len(parsed[0][0])) if config.watch else None
     with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, \
-            torch.autocast(torch.device(device).type, getattr(torch, dtype), enabled=dtype == 'bfloat16'):
+            autocast(device, dtype):
         def on_step(step, known, idx, trace):
             bar.update(int(known.sum()) - n_first - bar.n)
             if show:

@@ -11,31 +11,21 @@ run_folder.py. Ctrl-C and SIGTERM finish the iteration, save, and say how to go 
 """
 import math
 import os
-import shutil
-import signal
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import (
-    Config,
-    configure,
-    end_processes,
-    first_process_first,
-    one_line_errors,
-    peak_flops,
-    processes,
-    start_processes,
-)
+from configurator import Config, configure, one_line_errors
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import get_tokenizer, progress
 from data.puzzles import unpack
-from eval_ppl import block_nll, draw_known, draw_orders, estimate_of, format_table, summarize, unigram_row
+from devices import autocast, end_processes, first_process_first, peak_flops, processes, resolve_compile, start_processes, stop_requests
+from eval_ppl import block_nll, draw_known, draw_orders, estimate_of
 from model import (
     AOGPT,
     EMA,
@@ -51,6 +41,7 @@ from model import (
 )
 from run_folder import RunFolder, load_newest
 from sample import write_samples
+from tables import format_table, summarize, unigram_row
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
@@ -136,21 +127,6 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
         for group in o.param_groups:
             group['lr_ratio'] = group['lr'] / learning_rate
     return optimizers
-
-
-def resolve_compile(compile, device, flops, max_iters):
-    """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
-    cuda = device.type == 'cuda'
-    name = os.environ.get('CC', 'gcc') if cuda else os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
-    compiler = shutil.which(name)
-    if compile is True and not compiler:
-        raise ValueError(f'compile=True needs the compiler {name}, which was not found: install it or use --compile=False')
-    if compile != 'auto':
-        return compile, 'as asked'
-    if not compiler:
-        return False, f'no compiler {name}'
-    long = max_iters >= 2000 if cuda else flops > 1e14
-    return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
 def check_options(c, world_size):
@@ -253,31 +229,6 @@ def start_wandb(config):
     return wandb
 
 
-@contextmanager
-def stop_requests(world_size):
-    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM): all processes
-    get the same answer. They wait for each other, but for no device. Asked twice, a lone process ends at once."""
-    asked = []
-    group = dist.new_group(backend='gloo') if world_size > 1 else None
-
-    def ask(number, frame):
-        if asked and group is None:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    def stopping():
-        flag = torch.tensor(len(asked))
-        if group is not None:
-            dist.all_reduce(flag, group=group)
-        return bool(flag)
-    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, config):
     """Update `it` of weights and EMA at AdamW's learning rate `lr`, in which this process runs the micro-batches `micros`. Returns on the
     device, without waiting for it, (3,): the mean loss in nats per token (of puzzles: per blank), the norm of the whole gradient before it
@@ -296,7 +247,7 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
         n_known = None if model.config.causal else n_given + (torch.rand(len(idx), device=device, dtype=torch.float64) * n_blank).long()
         waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
         with run_model.no_sync() if waits else nullcontext():
-            with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype == 'bfloat16'):
+            with autocast(device, config.dtype):
                 micro_loss = run_model(idx, order, n_known, n_given=n_given).sum() / n_blank.sum() / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()

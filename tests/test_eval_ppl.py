@@ -12,7 +12,6 @@ from conftest import ROOT, make_model
 
 from data.prepare import Bytes, prepare
 from eval_ppl import (
-    Journal,
     block_nll,
     conditional_logprob,
     context_logprobs,
@@ -28,9 +27,10 @@ from eval_ppl import (
     run_pass,
     sample_groups,
     shuffled_contexts,
-    summarize,
 )
 from model import sample_order, save_checkpoint
+from run_folder import Journal
+from tables import summarize
 
 
 def test_one_context_is_the_plain_nll(batch):

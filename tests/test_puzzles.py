@@ -15,10 +15,11 @@ from data.blocks import open_split, random_blocks
 from data.prepare import get_tokenizer
 from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzles, unpack
 from data.rules import NaeSat, Sudoku, make_task
-from eval_ppl import draw_known, ratio_error, share_error, summarize
+from eval_ppl import draw_known
 from eval_puzzle import masked_loss, score, solve
 from model import AOGPT, EMA, given_first, sample_order
 from replay import write_page
+from tables import ratio_error, share_error, summarize
 from train import make_optimizers
 
 

@@ -19,10 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from configurator import configure, one_line_errors
 from data.blocks import all_blocks
+from devices import resolve_compile
 from eval_ppl import block_nll, draw_known, draw_orders
 from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint, sample_order
 from run_folder import numbered
-from train import get_lr, load_data, make_optimizers, resolve_compile
+from train import get_lr, load_data, make_optimizers
 
 TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=8',
        '--warmup_iters=2', '--ema_decay=0.99', '--learning_rate=1e-2', '--min_lr=1e-3', '--out_dir=out', '--eval_interval=4',
@@ -109,7 +110,7 @@ def test_compile_is_for_long_runs(monkeypatch):
     cpu, cuda = torch.device('cpu'), torch.device('cuda')
     assert resolve_compile(False, cpu, 1e20, 9)[0] is False and resolve_compile('auto', cpu, 1e10, 9)[0] is False
     assert resolve_compile('auto', cuda, 1, 10 ** 5)[0] is True
-    monkeypatch.setattr(train.shutil, 'which', lambda tool: None)
+    monkeypatch.setattr('shutil.which', lambda tool: None)
     assert resolve_compile('auto', cpu, 1e20, 10 ** 5) [0] is False
     with pytest.raises(ValueError, match='compiler'):
         resolve_compile(True, cpu, 1e20, 9)

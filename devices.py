@@ -1,0 +1,163 @@
+"""
+On which device, in which precision and in how many processes does a script run? What could the device do?
+"""
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def resolve_device(device, dtype):
+    """(torch.device, dtype name) of two options that may be 'auto': the GPU when there is one, and bfloat16 where the processor or GPU
+    computes in it. Raises ValueError for a device that is not there."""
+    if device == 'auto':
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda'):
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+    try:
+        torch.empty(1, device=device)
+        device = torch.device(device)
+    except Exception as e:   # not compiled in, no driver, no such index: each has its own class
+        raise ValueError(f"device {device!r} is not there ({str(e).splitlines()[0][:80]}); use --device=cpu or leave 'auto'") from None
+    if dtype == 'auto':
+        has_bf16 = torch.cuda.is_bf16_supported(False) if device.type == 'cuda' else cpu_has_bfloat16()
+        dtype = 'bfloat16' if has_bf16 else 'float32'
+    if dtype not in ('float32', 'bfloat16'):
+        raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
+    return device, dtype
+
+
+def cpu_has_bfloat16():
+    """Whether the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX or Arm's BF16), as Linux lists it."""
+    try:
+        with open('/proc/cpuinfo') as f:
+            return bool({'avx512_bf16', 'amx_bf16', 'bf16'} & set(f.read().split()))
+    except OSError:
+        return False
+
+
+def autocast(device, dtype):
+    """Matrix products in bfloat16, of float32 weights, where that is the dtype."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16')
+
+
+def resolve_compile(compile, device, flops, max_iters):
+    """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
+    cuda = device.type == 'cuda'
+    name = os.environ.get('CC', 'gcc') if cuda else os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    compiler = shutil.which(name)
+    if compile is True and not compiler:
+        raise ValueError(f'compile=True needs the compiler {name}, which was not found: install it or use --compile=False')
+    if compile != 'auto':
+        return compile, 'as asked'
+    if not compiler:
+        return False, f'no compiler {name}'
+    long = max_iters >= 2000 if cuda else flops > 1e14
+    return long, 'a long run' if long else 'the run is too short to pay for it'
+
+
+GPU_PEAK = {'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
+
+
+def peak_flops(device, dtype):
+    """FLOP/s that the device could do in `dtype`: the data sheet's where it is known, else those of a large matrix product, measured."""
+    if device.type == 'cuda' and dtype == 'bfloat16':
+        gpu = torch.cuda.get_device_name(device)
+        known = [peak for name, peak in GPU_PEAK.items() if name in gpu]
+        if known and 'MIG' not in gpu:   # a slice of a GPU is measured
+            return known[0]
+    return matmul_flops(device, getattr(torch, dtype))
+
+
+def matmul_flops(device, dtype):
+    """FLOP/s of a large matrix product, the best of six."""
+    cuda = device.type == 'cuda'
+    n, best = 8192 if cuda else 2048, float('inf')
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    for _ in range(6):
+        start = time.perf_counter()
+        (a @ b)[0, 0].item()   # waits for the device
+        best = min(best, time.perf_counter() - start)
+    return 2 * n ** 3 / best
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# one process or those of torchrun
+
+def processes():
+    """(rank, number of processes) of this process, alone or one of torchrun's."""
+    return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
+
+
+def start_processes(device, dtype, patience=None):
+    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU.
+    `patience`, a timedelta, is how long they wait for each other before they give up (None: PyTorch's default)."""
+    _, world_size = processes()
+    own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
+    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
+    if own:
+        torch.cuda.set_device(device)
+    if world_size > 1:
+        dist.init_process_group('nccl' if own else 'gloo', timeout=patience)
+    return device, dtype
+
+
+@contextlib.contextmanager
+def first_process_first():
+    """The body runs in the first process, then in the others, which find what it has made."""
+    rank, world_size = processes()
+    if world_size > 1 and rank > 0:
+        dist.barrier()
+    yield
+    if world_size > 1 and rank == 0:
+        dist.barrier()
+
+
+def gather(x):
+    """[x of every process], in all of them."""
+    _, world_size = processes()
+    every = [x] * world_size
+    if world_size > 1:
+        dist.all_gather_object(every, x)
+    return every
+
+
+@contextlib.contextmanager
+def stop_requests(world_size):
+    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM): all processes
+    get the same answer. They wait for each other, but for no device. Asked twice, a lone process ends at once."""
+    asked = []
+    group = dist.new_group(backend='gloo') if world_size > 1 else None
+
+    def ask(number, frame):
+        if asked and group is None:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    def stopping():
+        flag = torch.tensor(len(asked))
+        if group is not None:
+            dist.all_reduce(flag, group=group)
+        return bool(flag)
+    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def end_processes(code=0):
+    """The last line of a script that torchrun may have started."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(code)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
+    if code:
+        sys.exit(code)
