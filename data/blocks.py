@@ -29,9 +29,15 @@ def open_split(data_dir, name, split):
         elif row is not None and row.offline and split in ('train', 'val'):
             meta = prepare(name, data_dir)
         else:
-            known = f'{name} [--source=FILE]' if row else f'text --name={name} --source=FILE'
-            if meta.get('splits') or split not in ('train', 'val'):
-                known += f' --split={split}'
+            if row is not None and row.offline:
+                raise ValueError(f'no {path}: {name} has the splits train and val')
+            there, known = meta.get('splits', {}), name if row else f'text --name={name}'
+            if row is not None and row.splits:
+                known += f' [--source=FILE] --split={split}'
+            elif split in there and len({info['source'] for info in there.values()}) == 1:
+                known += ' --source=FILE --force'                     # it was divided, and its file is lost
+            else:
+                known += ' --source=FILE' + f' --split={split}' * bool(there or split not in ('train', 'val'))
             raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}')
     n = meta['splits'][split]['tokens']
     if os.path.getsize(path) != 2 * n:

@@ -24,9 +24,11 @@ import lzma
 import os
 import random
 import re
+import signal
 import sys
 import sysconfig
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import cleandoc
@@ -157,9 +159,9 @@ class TextFile:
 
     def _lines(self):
         try:
-            with self.open(self.path, 'rt', encoding='utf-8', newline='\n') as f:
+            with self.open(self.path, 'rt', encoding='utf-8-sig', newline='\n') as f:
                 yield from [f.read()] if self.whole else (line for line in f if self.kind != 'jsonl' or line.strip())
-        except (EOFError, UnicodeDecodeError, lzma.LZMAError, gzip.BadGzipFile) as e:
+        except (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as e:
             raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
 
     def __len__(self):
@@ -320,7 +322,7 @@ def write_json(path, value):
 def write_tokens(path, documents, tokenizer, n_documents):
     """Encode every document, followed by end-of-text, into `path`; returns what meta.json says of it."""
     info, sha, iterator = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256(), iter(documents)
-    with open(path, 'wb') as f, progress(total=n_documents, desc=os.path.basename(path), unit='doc') as bar:
+    with open(path, 'wb') as f, progress(total=n_documents, desc=os.path.basename(path).removesuffix('.tmp'), unit='doc') as bar:
         while batch := list(itertools.islice(iterator, 256)):
             try:
                 encoded = tokenizer.encode_batch(batch)
@@ -358,6 +360,24 @@ def check_names(**names):
             raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
 
 
+def check_folder(option, path):
+    """The folder that `option` names, there or still to be made, must be one that can be written to."""
+    there = os.path.abspath(path)
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not path or not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
+
+
+def name_source(path):
+    """What meta.json says of a local source: its name and the beginning of its hash."""
+    sha = hashlib.sha256()
+    with open(path, 'rb') as f:
+        while chunk := f.read(2 ** 20):
+            sha.update(chunk)
+    return f'{os.path.basename(path)}, sha256 {sha.hexdigest()[:12]}'
+
+
 def splits_there(directory, meta):
     """{split: what meta.json says of it} of the splits whose files are whole."""
     files = {s: os.path.join(directory, f'{s}.bin') for s in meta.get('splits', {})}
@@ -393,17 +413,24 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     check_names(name=name, split=split)
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
+    check_folder('--out', directory)
+    if split and not source and not row.splits:
+        raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of that split by --source')
     if row.splits and source and not split:
         split = 'test'
     meta, wanted = read_meta(directory), {split} if split else set(row.splits or ('train', 'val'))
     have = splits_there(directory, meta)
-    origin = f'{os.path.basename(source)} ({os.path.getsize(source):,} bytes)' if source and os.path.isfile(source) else data_set
+    origin = name_source(source) if source and os.path.isfile(source) else data_set
     there, others = have.keys() & wanted, {s: info for s, info in have.items() if s not in wanted}
     if there and not force:
         if there == wanted and all(have[s]['source'] == origin for s in there) and tokenizer in (None, meta['tokenizer']):
             return meta
         raise ValueError(f"{directory} holds {', '.join(sorted(there))} already, from {have[min(there)]['source']} with the tokenizer "
                          f"{meta['tokenizer']}: --force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split")
+    twice = [s for s, info in others.items() if source and info['source'] == origin]
+    if twice:
+        raise ValueError(f'{origin} is the source of {twice[0]} already, and no two splits may share text: name another file, or divide '
+                         'this one by --force without --split')
     given = {s: row.documents(source, s) for s in sorted(wanted)} if row.splits else {split: row.documents(source)}   # None: to divide
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if others else row.tokenizer))
     if others and tok.name != meta['tokenizer']:
@@ -423,12 +450,23 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         raise ValueError(f'{message} (--help says more)')
 
-    def parse_args(self):
-        args, unknown = self.parse_known_args()
+    def parse_args(self, args=None):
+        args, unknown = self.parse_known_args(args)
         if unknown:
             near = difflib.get_close_matches(unknown[0].partition('=')[0], self._option_string_actions, n=1, cutoff=0)[0]
             raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
         return args
+
+
+def run(main):
+    """A script whose errors are one line, and which cleans up when it is asked to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))
+    try:
+        main()
+    except (ValueError, OSError) as e:
+        sys.exit(f'error: {e}')
+    except KeyboardInterrupt:
+        sys.exit('interrupted')
 
 
 def main():
@@ -460,7 +498,4 @@ def print_meta(out, meta, before, force):
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except (ValueError, OSError) as e:
-        sys.exit(f'error: {e}')
+    run(main)

@@ -26,7 +26,19 @@ import numpy as np
 
 if __name__ == '__main__':   # the project's folder, as for the other scripts
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from data.prepare import Parser, check_names, get_tokenizer, print_meta, progress, read_meta, splits_there, write_splits
+from data.prepare import (
+    Parser,
+    check_folder,
+    check_names,
+    get_tokenizer,
+    name_source,
+    print_meta,
+    progress,
+    read_meta,
+    run,
+    splits_there,
+    write_splits,
+)
 from data.rules import TASKS, make_task
 
 GIVEN = 1 << 15   # in a token of a row
@@ -55,12 +67,12 @@ def generate(task, split, n_rows, seed):
     """n_rows (tokens, given) of a split; a function of (seed, split). Many are made by one process a core."""
     parts, n, n_parts, make = [], 0, 1, functools.partial(make_part, task, split, seed)
     with contextlib.ExitStack() as stack:
-        bar, run = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map
+        bar, in_turn = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map
         if n_rows > MANY:   # Ctrl-C is for the first process alone
-            run = stack.enter_context(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'), initializer=signal.signal,
+            in_turn = stack.enter_context(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'), initializer=signal.signal,
                                                           initargs=(signal.SIGINT, signal.SIG_IGN))).map
         while n < n_rows:
-            for part in run(make, range(len(parts), len(parts) + n_parts)):
+            for part in in_turn(make, range(len(parts), len(parts) + n_parts)):
                 parts.append(part)
                 bar.update(min(n_rows, n + len(part[0])) - min(n_rows, n))
                 n += len(part[0])
@@ -89,10 +101,8 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
     options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
     check_names(name=name)
-    directory, origin = os.path.join(out, name or task), f'{task}, seed {seed}'
-    if source:
-        with open(source, 'rb') as f:
-            origin = f'{os.path.basename(source)}, sha256 {hashlib.sha256(f.read()).hexdigest()[:12]}'
+    directory, origin = os.path.join(out, name or task), name_source(source) if source else f'{task}, seed {seed}'
+    check_folder('--out', directory)
     n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)
     have = splits_there(directory, meta)
@@ -128,9 +138,9 @@ def main():
     for split, n in N_ROWS.items():
         fifth = ', of sudoku4 a fifth' if split == 'train' else ''
         parser.add_argument(f'--n_{split}', type=int, help=f'rows to generate (default {n}{fifth})')
-    parser.add_argument('--seed', type=int, default=0, help='of what is generated, and of the triples of nae_sat (default 0)')
-    parser.add_argument('--n_latents', type=int, default=25, help='of nae_sat (default 25)')
-    parser.add_argument('--n_observations', type=int, default=275, help='of nae_sat (default 275)')
+    parser.add_argument('--seed', type=int, help='of what is generated, and of the triples of nae_sat (default 0)')
+    parser.add_argument('--n_latents', type=int, help='of nae_sat (default 25)')
+    parser.add_argument('--n_observations', type=int, help='of nae_sat (default 275)')
     parser.add_argument('--source', help='CSV of Sudokus with the columns puzzle and solution, also .gz and .xz')
     parser.add_argument('--split', choices=SHARES, help='make only this one')
     parser.add_argument('--name', help='folder to write under --out; default: NAME')
@@ -138,16 +148,17 @@ def main():
     parser.add_argument('--force', action='store_true', help='replace what is there')
     args = parser.parse_args()
     n_rows = {s: n for s in SHARES if (n := getattr(args, f'n_{s}')) is not None}
-    if min(n_rows.values(), default=1) < 1 or args.seed < 0:
+    options = {name: n for name in ('seed', 'n_latents', 'n_observations') if (n := getattr(args, name)) is not None}
+    if min(n_rows.values(), default=1) < 1 or options.get('seed', 0) < 0:
         raise ValueError(f'n_train, n_val and n_test must be at least 1 and seed at least 0, got {n_rows} and {args.seed}')
+    idle = [f'n_{s}' for s in n_rows if args.source or args.split not in (None, s)] + [
+        name for name in options if args.source or name != 'seed' and args.task != 'nae_sat']
+    if idle:
+        raise ValueError(f'{", ".join(idle)} would change nothing here: leave it out')
     before = read_meta(os.path.join(args.out, args.name or args.task))
-    meta = prepare_puzzles(args.task, args.out, args.name, args.source, args.split, n_rows, args.force, args.seed, args.n_latents,
-                           args.n_observations)
+    meta = prepare_puzzles(args.task, args.out, args.name, args.source, args.split, n_rows, args.force, **options)
     print_meta(args.out, meta, before, args.force)
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except (ValueError, OSError) as e:
-        sys.exit(f'error: {e}')
+    run(main)

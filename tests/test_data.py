@@ -35,7 +35,7 @@ def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
     for split, texts in (('train', train), ('val', val)):
         s, raw = meta['splits'][split], (tmp_path / 'mine' / f'{split}.bin').read_bytes()
         assert s == {'rows': len(texts), 'tokens': len(raw) // 2, 'text_bytes': len(raw) // 2 - len(texts),
-                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': f'texts.jsonl ({os.path.getsize(jsonl):,} bytes)'}
+                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': p.name_source(jsonl)}
     assert json.loads((tmp_path / 'mine' / 'meta.json').read_text()) == meta
     again = p.prepare('text', tmp_path / 'elsewhere', name='mine', source=str(jsonl), tokenizer='bytes')
     assert again == meta
@@ -85,8 +85,19 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
         open_split(tmp_path, 'text', 'val')
     with pytest.raises(ValueError, match='holds train already'):
         p.prepare('text', tmp_path, source=str(jsonl))
-    p.prepare('text', tmp_path, source=str(jsonl), split='val')
-    assert read_documents(tmp_path / 'text', 'train') == read_documents(tmp_path / 'text', 'val') == TEXTS
+    with pytest.raises(ValueError, match='is the source of train already'):
+        p.prepare('text', tmp_path, source=str(jsonl), split='val')
+    (tmp_path / 'more.jsonl').write_text('{"text": "other text"}')
+    p.prepare('text', tmp_path, source=str(tmp_path / 'more.jsonl'), split='val')
+    assert read_documents(tmp_path / 'text', 'train') == TEXTS and read_documents(tmp_path / 'text', 'val') == ['other text']
+
+
+def test_a_source_that_has_changed_is_another_one(jsonl, tmp_path):
+    meta = p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
+    assert p.prepare('text', tmp_path, source=str(jsonl)) == meta
+    jsonl.write_bytes(jsonl.read_bytes()[::-1])
+    with pytest.raises(ValueError, match='holds train, val already'):
+        p.prepare('text', tmp_path, source=str(jsonl))
 
 
 @pytest.mark.parametrize('content, said', [
@@ -110,8 +121,12 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
         p.prepare('text', tmp_path, source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)
     assert files() == before
     (tmp_path / 'text' / 'val.bin').write_bytes(b'')                              # a damaged file is made again
-    p.prepare('text', tmp_path, source=str(jsonl), split='val', tokenizer='bytes')
-    assert (tmp_path / 'text' / 'val.bin').stat().st_size > 0
+    with pytest.raises(ValueError, match='is the source of train already'):
+        p.prepare('text', tmp_path, source=str(jsonl), split='val', tokenizer='bytes')
+    with pytest.raises(ValueError, match='holds train already'):
+        p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
+    p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes', force=True)
+    assert files() == before
     for wrong in (dict(split='../x'), dict(name='a/b'), dict(split='')):
         with pytest.raises(ValueError, match='plain name'):
             p.prepare('text', tmp_path, source=str(jsonl), **wrong)
@@ -238,8 +253,10 @@ def test_missing_sets_name_the_command(tmp_path):
                        ('openwebtext', 'python data/prepare.py openwebtext')):
         with pytest.raises(ValueError, match=said):
             open_split(tmp_path, name, 'train')
-    with pytest.raises(ValueError, match='--split=test'):
+    with pytest.raises(ValueError, match='has the splits train and val'):
         open_split(tmp_path, 'pydocs', 'test')
+    with pytest.raises(ValueError, match='leave --split=test out'):
+        p.prepare('pydocs', tmp_path, split='test')
 
 
 def test_a_file_that_is_not_what_meta_says(jsonl, tmp_path):
