@@ -129,8 +129,8 @@ def gather(x):
 
 @contextlib.contextmanager
 def stop_requests(world_size):
-    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM): all processes
-    get the same answer. They wait for each other, but for no device. Asked twice, a lone process ends at once."""
+    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM, its terminal is
+    gone): all processes get the same answer. They wait for each other, but for no device. Asked twice, a lone process ends at once."""
     asked = []
     group = dist.new_group(backend='gloo') if world_size > 1 else None
 
@@ -144,7 +144,10 @@ def stop_requests(world_size):
         if group is not None:
             dist.all_reduce(flag, group=group)
         return bool(flag)
-    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:   # not under nohup, nor on Windows
+        numbers.append(signal.SIGHUP)
+    old = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield stopping
     finally:

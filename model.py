@@ -646,6 +646,8 @@ def load_checkpoint(path):
         raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    except (OSError, MemoryError):
+        raise                # the file may be fine
     except Exception as e:   # bytes that are no pickle fail in a dozen ways
         raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in ('model', 'model_args')):

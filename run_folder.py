@@ -4,6 +4,7 @@ What a run leaves on disk so that it can be left alone, of training in out_dir, 
     ckpt.pt              the newest checkpoint, always whole
     ckpt_0001000.pt      the `keep_checkpoints` ones before it, by iteration
     log.jsonl            one entry a line
+    .lock                locked while a process trains there
     FILE.blocks.jsonl    the blocks that are finished
 """
 import glob
@@ -13,6 +14,11 @@ import os
 import shlex
 import shutil
 from contextlib import contextmanager
+
+try:
+    import fcntl
+except ImportError:   # Windows
+    fcntl = None
 
 from tqdm import tqdm
 
@@ -69,6 +75,13 @@ class RunFolder:
         """Make the folder; drop what an interrupted run logged after the checkpoint that this one resumes from."""
         with self.writing(self.out_dir):
             os.makedirs(self.out_dir, exist_ok=True)
+            self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
+            try:
+                fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)   # until the process ends
+            except BlockingIOError:
+                raise ValueError(f'another process trains in {self.out_dir}: wait for its end, or use another --out_dir') from None
+            except (AttributeError, OSError):   # Windows, file systems without locks
+                pass
             if self.mine and os.path.exists(self.log_path):
                 lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
                 replace_file(self.log_path, ''.join(lines).encode())

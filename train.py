@@ -10,7 +10,7 @@ Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, eval
 run_folder.py. Ctrl-C and SIGTERM finish the iteration, save, and say how to go on.
 """
 import math
-import os
+import shlex
 import sys
 import time
 from contextlib import nullcontext
@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import Config, configure, one_line_errors
+from configurator import Config, at_least, configure, one_line_errors
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
-from data.prepare import get_tokenizer, progress
+from data.prepare import check_folder, get_tokenizer, progress
 from data.puzzles import unpack
 from devices import autocast, end_processes, first_process_first, peak_flops, processes, resolve_compile, start_processes, stop_requests
 from eval_ppl import block_nll, draw_known, draw_orders, estimate_of
@@ -131,14 +131,10 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 def check_options(c, world_size):
     """Everything about the options that can be known before data, model and device are touched."""
-    for name in ('block_size', 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters', 'log_interval',
-                 'save_interval'):
-        if c[name] < 1:
-            raise ValueError(f'{name} must be at least 1, got {c[name]}')
-    for name in ('keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip',
-                 'seed'):
-        if c[name] < 0:
-            raise ValueError(f'{name} must be at least 0, got {c[name]}')
+    at_least(c, 1, 'block_size', 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters', 'log_interval',
+             'save_interval')
+    at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip',
+             'seed')
     for name in ('learning_rate', 'muon_learning_rate'):
         if not c[name] > 0:
             raise ValueError(f'{name} must be above 0, got {c[name]}')
@@ -150,11 +146,7 @@ def check_options(c, world_size):
         raise ValueError(f'an encoder (causal=False) is trained on the masked loss alone: l2r_ratio must be 0, got {c.l2r_ratio}')
     if not c.causal and c.order != 'random':
         raise ValueError(f"an encoder's masked loss is a bound for random orders alone: order must be 'random', got {c.order!r}")
-    there = os.path.abspath(c.out_dir)
-    while not os.path.exists(there):
-        there = os.path.dirname(there)
-    if not c.out_dir or not os.path.isdir(there) or not os.access(there, os.W_OK):
-        raise ValueError(f'out_dir must name a folder that can be written to, got {c.out_dir!r}')
+    check_folder('out_dir', c.out_dir)
     if c.compile not in ('auto', True, False):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
@@ -163,21 +155,24 @@ def check_options(c, world_size):
 
 
 def start_checkpoint(config):
-    """(checkpoint to start from or None, the run's options). A resumed run has the options of its checkpoint, resolved values
-    included, overridden by those given now; the model's shape is the checkpoint's."""
+    """(checkpoint to start from or None, the run's options, what a resume changes). A resumed run has the options of its checkpoint,
+    resolved values included, overridden by those given now; the model's shape is the checkpoint's."""
     if config.init_from == 'scratch':
-        return None, config
+        return None, config, []
     resume = config.init_from == 'resume'
     checkpoint = load_newest(config.out_dir) if resume else load_checkpoint(local_path(config.init_from))
-    if resume and not ({'config', 'iter_num', 'ema_model'} <= checkpoint.keys() and isinstance(checkpoint.get('optimizer'), list)):
-        raise ValueError(f'{config.out_dir}/ckpt.pt holds weights only: start from them with --init_from={config.out_dir}/ckpt.pt')
+    if resume and not ({'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'} <= checkpoint.keys()
+                       and isinstance(checkpoint.get('optimizer'), list)):
+        raise ValueError(f'{config.out_dir}/ckpt.pt holds weights, but no run that can be resumed: start from them with '
+                         f'--init_from={config.out_dir}/ckpt.pt')
     args = config_from_checkpoint(checkpoint)
     for name in SHAPE:
         if name in config.given and config[name] != getattr(args, name):
             raise ValueError(f'{name}={config[name]} contradicts the checkpoint, which has {getattr(args, name)}: leave it out')
     saved = {k: v for k, v in checkpoint['config'].items() if k in config} if resume else {}
-    shape = {name: getattr(args, name) for name in SHAPE}
-    return checkpoint, Config(config | saved | {k: config[k] for k in config.given} | shape | {'out_dir': config.out_dir})
+    shape, given = {name: getattr(args, name) for name in SHAPE}, {k: config[k] for k in sorted(config.given)}
+    changed = [f'{k} {saved[k]} -> {v}' for k, v in given.items() if k in saved and v != saved[k] and k not in ('init_from', 'out_dir')]
+    return checkpoint, Config(config | saved | given | shape | {'out_dir': config.out_dir}), changed
 
 
 def load_data(config):
@@ -283,7 +278,7 @@ def validate(model, blocks, given, batch_size, dtype, run_order, rank, world_siz
 
 
 def main(config):
-    checkpoint, config = start_checkpoint(config)
+    checkpoint, config, changed = start_checkpoint(config)
     rank, world_size = processes()
     check_options(config, world_size)
     if config.n_threads:
@@ -292,7 +287,7 @@ def main(config):
     master = rank == 0
     train_tokens, val_tokens, tokenizer, meta = load_data(config)
     val_blocks = all_blocks(val_tokens, config.block_size, config.eval_iters * config.batch_size)
-    puzzles = val_tokens.ndim == 2
+    puzzles, sha = val_tokens.ndim == 2, meta['splits']['train']['sha256']
     val_blocks, given = unpack(val_blocks) if puzzles else (val_blocks, torch.zeros_like(val_blocks, dtype=torch.bool))
     n_val = int((~given).sum())
     model = start_model(config, checkpoint, tokenizer.n_tokens, device).train()
@@ -304,9 +299,11 @@ def main(config):
     tokens_per_iter = config.batch_size * config.gradient_accumulation_steps * config.block_size
     if config.init_from == 'resume':
         iter_num = resume(checkpoint, optimizers, ema, config)
-        then = checkpoint['config']   # n_seen is not in older checkpoints
-        n_seen = checkpoint.get('n_seen', iter_num * then['batch_size'] * then['gradient_accumulation_steps'] * config.block_size)
-        logged, totals = checkpoint.get('logged', iter_num), checkpoint.get('totals', totals).to(device)
+        n_seen, logged, totals = checkpoint['n_seen'], checkpoint['logged'], checkpoint['totals'].to(device)
+        if checkpoint.get('puzzle') != meta.get('puzzle'):
+            raise ValueError(f'the checkpoint was trained on other puzzles than {config.dataset} holds: start a run from its weights with '
+                             f'--init_from={config.out_dir}/ckpt.pt')
+        changed += ['the training data'] * (checkpoint.get('data', sha) != sha)
     del checkpoint
     flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
     compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
@@ -323,6 +320,8 @@ def main(config):
               f'{tokenizer.name} tokens; validation on {len(val_blocks):,} blocks of {config.block_size}')
         print(f'{world_size} x {device.type}, {torch.get_num_threads()} CPU threads each, {dtype} at {peak / 1e12:,.3g} TFLOP/s, '
               f'compile={compiled} ({why})')
+        if changed:
+            print(f'changed since iteration {iter_num}: {", ".join(changed)}')
         if iter_num >= config.max_iters > 0:
             print(f'nothing to train: the checkpoint is at iteration {iter_num} of {config.max_iters}; raise --max_iters')
     wandb = start_wandb(config) if master and config.wandb_log else None
@@ -330,7 +329,7 @@ def main(config):
     def save():
         if master:
             folder.save(iter_num, model, ema, optimizer=[o.state_dict() for o in optimizers], config=dict(config),
-                        tokenizer=tokenizer.name, n_seen=n_seen, logged=logged, totals=totals.cpu(),
+                        tokenizer=tokenizer.name, data=sha, n_seen=n_seen, logged=logged, totals=totals.cpu(),
                         **({'puzzle': meta['puzzle']} if puzzles else {}))
         folder.saved = iter_num
 
@@ -395,7 +394,7 @@ def main(config):
         rows += [] if puzzles else [unigram_row(val_tokens, tokenizer, config.block_size)]
         print(f'\nvalidation of the EMA weights on {config.dataset}\n{format_table(rows)}')
         if puzzles:
-            print(f'\ngo on with\n  python eval_puzzle.py --ckpt={folder.ckpt_path}')
+            print(f'\ngo on with\n  python eval_puzzle.py --ckpt={shlex.quote(folder.ckpt_path)}')
         else:
             write_both_ways(ema.model, tokenizer, config, folder.ckpt_path)
         if wandb:
@@ -410,7 +409,7 @@ def write_both_ways(model, tokenizer, config, ckpt_path):
         blank = ([0] * config.block_size, [False] * config.block_size)
         idx, _, _ = write_samples(model, [blank], order_of(config) | {'kind': kind}, seed, config.block_size)
         print(f'\nwritten {titles.get(kind, "in its own order")}\n{tokenizer.decode(idx[0].tolist())}')
-    print(f'\ngo on with\n  python sample.py --ckpt={ckpt_path}\n  python eval_ppl.py --ckpt={ckpt_path}')
+    print('\ngo on with\n  python sample.py --ckpt={0}\n  python eval_ppl.py --ckpt={0}'.format(shlex.quote(ckpt_path)))
 
 
 if __name__ == '__main__':

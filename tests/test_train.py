@@ -159,8 +159,32 @@ def test_resume_takes_the_options_given_now(data):
     os.makedirs('published')
     with open(f'{ROOT}/tests/reference/adaln_small.ckpt.pt', 'rb') as f, open('published/ckpt.pt', 'wb') as g:
         g.write(f.read())
-    with pytest.raises(ValueError, match='weights only'):
+    with pytest.raises(ValueError, match='no run that can be resumed'):
         train.main(configure(vars(train), ['--init_from=resume', '--out_dir=published']))
+
+
+def test_a_resume_says_what_it_changes(data, capsys):
+    from data import prepare as p
+    run('--max_iters=2')
+    p.prepare('pydocs', 'data', force=True)
+    run('--init_from=resume', '--max_iters=2')
+    assert 'changed' not in capsys.readouterr().out                                       # the same options, the same data
+    p.DATA_SETS['pydocs'] = p.DataSet(lambda source: ['Other text, other text. ' * 30] * 20, 'bytes', 0.1, True, '')
+    p.prepare('pydocs', 'data', force=True)
+    run('--init_from=resume', '--max_iters=3', '--batch_size=4')
+    assert 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data\n' in capsys.readouterr().out
+
+
+def test_two_runs_do_not_write_to_one_folder(data):
+    os.makedirs('out')
+    hold = "import fcntl, time; f = open('out/.lock', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, '-c', hold], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match='another process trains in out'):
+            run('--max_iters=2')
+        other.kill()
+    assert os.listdir('out') == ['.lock']
+    run('--max_iters=2')
 
 
 @pytest.mark.parametrize('optimizer, iteration', [('adamw', 1), ('muon', 2), ('adamw', 3), ('muon', 5)])
@@ -328,7 +352,7 @@ def test_a_run_that_fails_at_once_leaves_the_earlier_one(data, monkeypatch):
     monkeypatch.setattr(train, 'update', lambda *a: (_ for _ in ()).throw(RuntimeError('no compiler after all')))
     with pytest.raises(RuntimeError):
         run('--max_iters=4')
-    assert sorted(os.listdir('out')) == ['ckpt.pt', 'log.jsonl'] and load_checkpoint('out/ckpt.pt')['iter_num'] == 2
+    assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl'] and load_checkpoint('out/ckpt.pt')['iter_num'] == 2
 
 
 def torchrun(*options, agent=('--standalone', '--nproc_per_node=2'), **kwargs):
