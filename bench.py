@@ -26,10 +26,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import Config, check_out, configure, one_line_errors
+from configurator import Config, at_least, check_out, configure, one_line_errors
 from data.prepare import write_json
 from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device
-from eval_ppl import check_counts, ensemble_block_nll, n_sampled_groups, sample_groups, shuffled_contexts
+from eval_ppl import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
 from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
 from train import make_optimizers, update
@@ -200,13 +200,15 @@ def bench_sample(config):
 @torch.no_grad()
 def bench_ensemble(config):
     N, M, width = config.block_size, config.n_contexts, config.ensemble_block
-    check_counts(config, n_contexts=2, ensemble_block=1, n_positions=0, n_plain=1)
+    at_least(config, 2, 'n_contexts', 'block_size')
+    at_least(config, 1, 'n_plain')
+    check_ensemble(config)
     if config.n_positions > N:
         raise ValueError(f'n_positions must be at most block_size={N}, got {config.n_positions}')
     device, dtype = resolve_device(config.device, config.dtype)
     model = random_model(config, device)
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
-    groups, _ = sample_groups(-(-N // width), n_sampled_groups(N, config), config.seed)
+    groups, _ = choose_groups(N, config, config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
     n_plain = min(config.n_plain, N - 1)
     rows = torch.cat([torch.cat([rows, order[rows.size(1):].expand(len(rows), -1)], 1)      # contexts of the last visits, whole orders
@@ -282,7 +284,6 @@ def seconds_of_update(step, config, device):
 
 
 def bench_train(config):
-    check_counts(config, batch_size=1, n_updates=1, repeats=1)
     device, dtype = resolve_device(config.device, config.dtype)
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
@@ -351,7 +352,6 @@ def training_rates(config, device, dtype):
 
 
 def bench_grid(config):
-    check_counts(config, batch_size=1, n_updates=1, repeats=1)
     check_out('out', config.out)
     device, dtype = resolve_device(config.device, config.dtype)
     result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__}
@@ -365,10 +365,19 @@ def bench_grid(config):
 
 BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'grid': bench_grid}
 
+
+def main(argv):
+    words = [a for a in argv if not a.startswith('-')]
+    config = configure(globals(), [a for a in argv if a.startswith('-')])
+    if len(words) != 1 or words[0] not in BENCHES:
+        raise ValueError(f'say what to time: python bench.py {" or ".join(BENCHES)}, got {" ".join(words)!r}')
+    at_least(config, 1, 'batch_size', 'n_updates', 'repeats')
+    for name in ('steps', 'plain'):
+        if any(not n.isdecimal() or int(n) < 1 for n in config[name].split(',') if n or name == 'steps'):
+            raise ValueError(f'{name} must be numbers of steps from 1 with commas between, got {config[name]!r}')
+    BENCHES[words[0]](config)
+
+
 if __name__ == '__main__':
     with one_line_errors():
-        name, options = next((a for a in sys.argv[1:] if not a.startswith('-')), ''), [a for a in sys.argv[1:] if a.startswith('-')]
-        config = configure(globals(), options)
-        if name not in BENCHES:
-            raise ValueError(f'say what to time: python bench.py {" or ".join(BENCHES)}, got {name!r}')
-        BENCHES[name](config)
+        main(sys.argv[1:])

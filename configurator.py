@@ -11,6 +11,7 @@ import ast
 import contextlib
 import difflib
 import io
+import math
 import operator
 import os
 import sys
@@ -68,6 +69,8 @@ def check(defaults, key, value, where):
     default = defaults[key]
     if isinstance(default, float) and type(value) is int:
         return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f'{where}: {key} must be finite, got {value}')
     if type(value) is not type(default) and default is not None and default != 'auto':
         raise ValueError(f'{where}: {key} wants {type(default).__name__} (default {default!r}), got {value!r}')
     return value
@@ -133,15 +136,24 @@ def help_text(namespace, defaults):
         line = places.get(key, 0)
         if line - 1 in headings:
             lines += ['', f'  {headings[line - 1]}']
-        lines.append(f'    --{key}={default}'.ljust(40) + comments.get(line, ''))
+        lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments.get(line, ''))
     return '\n'.join(lines)
 
 
-def check_out(option, path):
-    """The file that `option` names, or '', must have a folder to go to before the work begins."""
+def at_least(config, bound, *names):
+    for name in names:
+        if config[name] < bound:
+            raise ValueError(f'{name} must be at least {bound}, got {config[name]}')
+
+
+def check_out(option, path, *others):
+    """The file that `option` names, or '', must have a folder to go to before the work begins, and be none of the `others` of the run."""
     folder = os.path.dirname(path) or '.'
-    if path and (os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
+    special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
+    if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
         raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
+    if path and os.path.realpath(path) in map(os.path.realpath, others):
+        raise ValueError(f'--{option}={path} would overwrite a file that this run reads or writes: choose another name')
 
 
 @contextlib.contextmanager
@@ -153,5 +165,9 @@ def one_line_errors():
         yield
     except (ValueError, OSError) as e:
         sys.exit(f'error: {e}')
+    except (MemoryError, RuntimeError) as e:   # PyTorch's are of several classes
+        if isinstance(e, RuntimeError) and 'out of memory' not in str(e) and 'allocate memory' not in str(e):
+            raise
+        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({str(e)[:200]})')
     except KeyboardInterrupt:
         sys.exit('interrupted')

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import check_out, configure, one_line_errors
+from configurator import at_least, check_out, configure, one_line_errors
 from data.blocks import all_blocks, check_length, open_split
 from data.hub import open_checkpoint
 from data.prepare import DATA_SETS, TextFile, progress, write_json
@@ -202,6 +202,12 @@ def sample_groups(n_groups, n_sampled, seed):
     return (edges[:-1] + (u * sizes).long()).tolist(), sizes.double()
 
 
+def choose_groups(block_size, c, seed):
+    """sample_groups for a block whose visits go in groups of ensemble_block: as many as n_positions pays for, 0 is all."""
+    n_sampled = 0 if c.n_positions >= block_size else c.n_positions // c.ensemble_block
+    return sample_groups(-(-block_size // c.ensemble_block), n_sampled, seed)
+
+
 def ensemble_totals(own, members, weights):
     """(n,) nats of a block for M = 1, 2, 4, ...: the total of the order itself plus the weighted sum over the groups that were
     evaluated of what M members change. Unbiased, and exact when all groups are there: only the change is sampled, not the total."""
@@ -317,18 +323,13 @@ def run_pass(name, n_blocks, chunk, work, journal):
     return torch.tensor([journal.done[(*name, n)] for n in range(n_blocks)], dtype=torch.float64)
 
 
-def n_sampled_groups(block_size, c):
-    """Groups of ensemble_block visits that n_positions pays for; 0 is all."""
-    return 0 if c.n_positions >= block_size else c.n_positions // c.ensemble_block
-
-
 def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
     """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c; 'own' is of `run_order`."""
     n, N = blocks.shape
     name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
 
     def groups(b):
-        return sample_groups(-(-N // c.ensemble_block), n_sampled_groups(N, c), derive_seed(c.seed, 'positions', b))
+        return choose_groups(N, c, derive_seed(c.seed, 'positions', b))
 
     def in_order(**how):
         return lambda numbers: block_nll(model, blocks[numbers], sample_order(len(numbers), N, **how), c.batch_size, bar=bar).unsqueeze(1)
@@ -392,11 +393,9 @@ def accuracy(model, tokens, tokenizer, c):
     return {'estimate': 'last word', 'accuracy': hits / len(rows), 'stderr': share_error(hits, len(rows)), 'rows': len(rows)}
 
 
-def check_counts(c, **least):
-    """Each option of `least` must be at least that, and the visits of the ensemble that are evaluated must fill a group."""
-    for name, bound in least.items():
-        if c[name] < bound:
-            raise ValueError(f'{name} must be at least {bound}, got {c[name]}')
+def check_ensemble(c):
+    at_least(c, 1, 'n_contexts', 'ensemble_block')
+    at_least(c, 0, 'n_positions')
     if 0 < c.n_positions < c.ensemble_block:
         raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got {c.n_positions}')
 
@@ -407,8 +406,10 @@ def check_options(c):
         raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
     if c.protocol not in ('paper', 'clean'):
         raise ValueError(f"protocol must be 'paper' or 'clean', got {c.protocol!r}")
-    check_counts(c, batch_size=1, n_orders=1, n_contexts=1, ensemble_block=1, n_blocks=0, n_positions=0)
-    check_out('out', c.out)
+    at_least(c, 1, 'batch_size', 'n_orders')
+    at_least(c, 0, 'n_blocks')
+    check_ensemble(c)
+    check_out('out', c.out, c.ckpt, *c.datasets.split(','))
     return kinds
 
 
@@ -455,7 +456,7 @@ def main(config):
     if N != 1024 and any(name in DATA_SETS and DATA_SETS[name].splits for name in names):
         say(f'published numbers are of context 1024: those of context {N} below are not comparable with them')
     model, results = model.frozen(getattr(torch, dtype)), []
-    visits = min(N, (n_sampled_groups(N, config) or N) * config.ensemble_block)
+    visits = min(N, len(choose_groups(N, config, 0)[0]) * config.ensemble_block)   # of a block
     for name, (label, origin, tokens, blocks) in sets.items():
         rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, journal, run_order)
         say(f"\n{label}, from {origin['source']}" + f'; ensemble on {visits} of {N} visits a block' * ('ensemble' in kinds and visits < N))

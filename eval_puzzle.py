@@ -15,11 +15,11 @@ import os
 
 import torch
 
-from configurator import check_out, configure, one_line_errors
+from configurator import at_least, check_out, configure, one_line_errors
 from data.blocks import all_blocks, open_split
 from data.hub import open_checkpoint
-from data.prepare import progress, write_json
-from data.puzzles import unpack
+from data.prepare import progress, read_meta, write_json
+from data.puzzles import SHARES, unpack
 from data.rules import TASKS, make_task
 from devices import autocast, resolve_device
 from eval_ppl import draw_orders
@@ -117,12 +117,15 @@ def open_puzzles(checkpoint, tokenizer, c):
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
-    if not os.path.isdir(os.path.join(data_dir, name)) and name not in TASKS:
+    if c.split not in SHARES:
+        raise ValueError(f'split must be {", ".join(SHARES)}, got {c.split!r}')
+    meta = read_meta(os.path.join(data_dir, name))
+    if meta and 'puzzle' not in meta:
+        raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
+    if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '
                          f'--split={c.split}')
     packed, meta = open_split(data_dir, name, c.split)
-    if 'puzzle' not in meta:
-        raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
     if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != checkpoint.get('puzzle', meta['puzzle']):
         kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
         raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} has other "
@@ -134,7 +137,7 @@ def open_puzzles(checkpoint, tokenizer, c):
 def numbers(text, name, kind):
     try:
         values = [kind(part) for part in text.split(',')]
-        if min(values) >= 0:
+        if all(0 <= value < math.inf for value in values):
             return values
     except ValueError:
         pass
@@ -146,17 +149,21 @@ def main(config):
     if set(policies) - {'random', 'l2r', *ADAPTIVE}:
         raise ValueError(f'policies must be of random, l2r, {", ".join(ADAPTIVE)}, got {config.policies!r}')
     steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
-    if config.batch_size < 1 or config.n_puzzles < 0:
-        raise ValueError(f'batch_size must be at least 1 and n_puzzles at least 0, got {config.batch_size} and {config.n_puzzles}')
+    at_least(config, 1, 'batch_size')
+    at_least(config, 0, 'n_puzzles')
     if config.error_map and (config.html or not config.error_map.endswith(('.png', '.svg', '.pdf'))):
         raise ValueError(f'error_map must end in .png, .svg or .pdf and goes without html, got {config.error_map}')
     if config.temperature != 'auto':
         if type(config.temperature) not in (int, float):
             raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")
         check_drawing(config.temperature, 0, 1.0)
+    if max(noises) and not set(policies) & set(ADAPTIVE):
+        raise ValueError(f'noises are for the policies {", ".join(ADAPTIVE)}, got {config.noises} for {config.policies}')
+    if config.unmask == 'binomial' and 0 in steps:
+        raise ValueError(f'unmask=binomial wants n_steps from 1, got {config.n_steps}: no number of levels is one a blank')
     check_policy('margin', config.unmask, max(noises), config.noise_kind, None)
-    for name in ('out', 'html', 'error_map'):
-        check_out(name, config[name])
+    for name, others in (('out', ()), ('html', ('out',)), ('error_map', ('out', 'html'))):
+        check_out(name, config[name], config.ckpt, *(config[other] for other in others))
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
     device, dtype = resolve_device(config.device, config.dtype)
@@ -169,6 +176,7 @@ def main(config):
     print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
           f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature '
           f'{temperature:g}, {device}, {dtype}, seed {config.seed}')
+    rows, samples = [], []
     with autocast(device, dtype):
         if config.error_map:
             rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
@@ -176,35 +184,37 @@ def main(config):
             print(''.join(f'{name:>14}' for name in rows[0]))
             print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows) + f'\n\n{config.error_map} written')
         else:
-            rows, samples = solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config)
+            print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
+            for row, shown in solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config):
+                rows, samples = [*rows, row], samples + shown
+                write_results(config, checkpoint, label, rows)   # at once: the next one may take hours
+                print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}" + ''.join(
+                    f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
+    write_results(config, checkpoint, label, rows)
     if config.html:
         write_page(config.html, samples, tokenizer, label, task.columns)
-        print(f'written: {config.html}')
+    for path in (config.html, config.out):
+        print(f'written: {path}\n' * bool(path), end='')
+
+
+def write_results(config, checkpoint, label, rows):
     if config.out:
-        result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'set': label, 'results': rows}
-        write_json(config.out, result)
-        print(f'written: {config.out}')
+        write_json(config.out, {'config': config, 'iter_num': checkpoint.get('iter_num'), 'set': label, 'results': rows})
 
 
 def solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config):
-    """Prints a line for every policy, number of steps and noise; returns them as dicts, and the puzzles of `show` as samples of a page."""
-    rows, samples, n_blanks = [], [], (~given).sum(1).tolist()
-    print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
+    """For every policy, number of steps and noise its row of the table, and the puzzles of `show` as samples of a page."""
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in ADAPTIVE else [0.0]:
                 with progress(total=len(tokens), desc=policy, unit='puzzle', leave=False) as bar:
                     idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, bar, unmask=config.unmask,
                                        temperature=temperature, order_noise=noise, order_noise_kind=config.noise_kind)
-                rows.append({'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)})
-                r = rows[-1]
-                print(f"{policy:<10}{n_steps or 'all':>7}{noise:>7g}" + ''.join(
-                    f"{r[name]:>10.2%} ±{r[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
                 counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
-                samples += [{'name': f'puzzle {p}, {policy}, {min(n_steps or n_blanks[p], n_blanks[p])} steps', 'tokens': idx[p].tolist(),
-                             'wrong': wrong, **{name: trace[name][p].tolist() for name in ('step', 'logprob')}}
-                            for p, wrong in zip(show, (counts & ~right).tolist())]
-    return rows, samples
+                shown = [{'name': f"puzzle {p}, {policy}, {len(trace['step'][p].unique()) - int(given[p].any())} steps",
+                          'tokens': idx[p].tolist(), 'wrong': wrong, **{name: trace[name][p].tolist() for name in ('step', 'logprob')}}
+                         for p, wrong in zip(show, (counts & ~right).tolist())]
+                yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)}, shown
 
 
 if __name__ == '__main__':

@@ -18,6 +18,7 @@ import re
 import statistics
 
 from configurator import check_out, one_line_errors
+from data.prepare import Parser
 from run_folder import read_log
 
 NAMES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates', 'members': 'members of the ensemble',
@@ -54,16 +55,16 @@ def read_results(path):
                     for network in ('decoder', 'encoder')}
         sets = list(dict.fromkeys(r['dataset'] for r in result['results']))
         nats = {(r['dataset'], *r['estimate'].split(' x ')): r['nats_per_token'] for r in result['results'] if 'nats_per_token' in r}
+        found = {}
+        for data in sets:
+            members = [{'members': int(key[2]), 'nats': value} for key, value in nats.items() if key[:2] == (data, 'ensemble')]
+            members = members or [{'members': 1, 'nats': value} for key, value in nats.items() if key[:2] == (data, 'any order')]
+            if members:
+                found[name if len(sets) == 1 else f'{name}: {data}'] = members
     except FileNotFoundError:
         raise ValueError(f'no file {path}') from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py grid --out writes') from None
-    found = {}
-    for data in sets:
-        members = [{'members': int(key[2]), 'nats': value} for key, value in nats.items() if key[:2] == (data, 'ensemble')]
-        members = members or [{'members': 1, 'nats': value} for key, value in nats.items() if key[:2] == (data, 'any order')]
-        if members:
-            found[name if len(sets) == 1 else f'{name}: {data}'] = members
     if not found:
         raise ValueError(f'{path} has neither an ensemble nor an any-order bound: run eval_ppl.py with --estimates=ensemble or any')
     return found
@@ -123,24 +124,26 @@ def draw(runs, x, ys, path):
 
 
 def format_ends(runs, x, ys):
-    """A table of the last value of every panel: the mean over the runs of a label, its standard error, their number."""
+    """A table of the last value of every panel: the mean over the runs of a label, its standard error, their number, and whether
+    they end at different x."""
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
     width = max(map(len, groups))
-    lines = [' ' * width + ''.join(f'{y:>22}' for y in ys)]
+    lines = [' ' * width + ''.join(f'{y:>25}' for y in ys)]
     for label, group in groups.items():
         line = label.ljust(width)
         for y in ys:
-            ends = [curve(entries, x, y)[1][-1] for entries in group if curve(entries, x, y)[1]]
-            error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:.3f} ({len(ends)})' if len(ends) > 1 else ''
-            line += f'{statistics.mean(ends):.3f}{error}'.rjust(22) if ends else ' ' * 22
+            curves = [curve(entries, x, y) for entries in group if curve(entries, x, y)[1]]
+            ends, uneven = [values[-1] for _, values in curves], ', uneven' * (len({xs[-1] for xs, _ in curves}) > 1)
+            error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:.3f} ({len(ends)}{uneven})' if len(ends) > 1 else ''
+            line += f'{statistics.mean(ends):.3f}{error}'.rjust(25) if ends else ' ' * 25
         lines.append(line)
     return '\n'.join(lines)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('runs', nargs='+', help='folders of train.py, log.jsonl files, JSON files of eval_ppl.py or bench.py')
     parser.add_argument('-o', '--out', default='loss.png', help='picture to write: .png, .svg or .pdf (default loss.png)')
     parser.add_argument('--x', choices=('tokens', 'time', 'iter'), help='axis of training curves (default tokens)')
@@ -149,8 +152,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if os.path.splitext(args.out)[1] not in ('.png', '.svg', '.pdf'):
         raise ValueError(f'--out must end in .png, .svg or .pdf, got {args.out}')
-    check_out('out', args.out)
-    runs = [run for path in args.runs
+    check_out('out', args.out, *args.runs)
+    runs = [run for path in {os.path.realpath(path): path for path in args.runs}.values()
             for run in (read_results(path) if path.endswith('.json') else {label_of(path): read_run(path)}).items()]
     names = list(dict.fromkeys(label for label, _ in runs))
     short = [os.path.basename(name) for name in names]

@@ -33,7 +33,7 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'top_prob', 'margin', 'entropy' (its choice), or a JSON list
+order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'top_prob', 'margin', 'entropy' (its choice), or a JSON file
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; as many as there are tokens or more is one token a step (unmask='fixed')
@@ -372,8 +372,8 @@ def main(config):
     order, prompts = read_order(config.order), read_prompts(config.prompt)
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
-    check_out('out', config.out)
-    check_out('html', config.html)
+    check_out('out', config.out, config.ckpt, config.judge)
+    check_out('html', config.html, config.out, config.ckpt, config.judge)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     judged = open_judge(config.judge) if config.judge else None
@@ -404,19 +404,26 @@ def main(config):
                                 use_cache=config.use_cache, forced=config.score, **policy, on_step=on_step)
     samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
     about = describe(samples, config, order_name)
-    metrics, lines = measure(samples, tokenizer, judged, config.judge, device, dtype) if config.metrics else ({}, {})
+    result = {'config': config, 'seconds': seconds, 'metrics': {}, 'samples': samples}
+
+    def write():
+        if config.out:
+            replace_file(config.out, json.dumps(result).encode())
+    write()   # whatever becomes of the judge
+    if config.html:
+        write_page(config.html, samples, tokenizer, f"{about['order']}, temperature {config.temperature:g}")
+    lines = {}
+    if config.metrics:
+        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, dtype)
+        write()
     report(samples, {
         'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
         'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
         **about,
         'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}, config.seed)
-    if config.out:
-        result = {'config': config, 'seconds': seconds, 'metrics': metrics, 'samples': samples}
-        replace_file(config.out, json.dumps(result).encode())
-        print(f'{"written":<16}{config.out}')
-    if config.html:
-        write_page(config.html, samples, tokenizer, f"{about['order']}, temperature {config.temperature:g}")
-        print(f'{"page":<16}{config.html}')
+    for name, path in (('written', config.out), ('page', config.html)):
+        if path:
+            print(f'{name:<16}{path}')
 
 
 def describe(samples, config, order):

@@ -1,7 +1,8 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
 import pytest
+import torch
 
-from configurator import configure, one_line_errors
+from configurator import check_out, configure, one_line_errors
 
 OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1, SHAPE=(1,), print=print)
 
@@ -66,3 +67,18 @@ def test_errors_of_use_are_one_line_and_others_are_not():
         raise ValueError('the rule')
     with pytest.raises(AssertionError), one_line_errors():
         raise AssertionError('a bug')
+    with pytest.raises(SystemExit, match='error: out of memory'), one_line_errors():
+        torch.empty(2 ** 60)
+    with pytest.raises(RuntimeError, match='a bug'), one_line_errors():
+        raise RuntimeError('a bug')
+
+
+def test_a_result_overwrites_nothing_of_the_run(tmp_path):
+    (tmp_path / 'c.pt').write_text('weights')
+    (tmp_path / 'link.json').symlink_to(tmp_path / 'c.pt')
+    check_out('out', str(tmp_path / 'new.json'), str(tmp_path / 'c.pt'))
+    check_out('out', '', '')
+    for path, others in ((tmp_path / 'c.pt', [tmp_path / 'c.pt']), (tmp_path / 'link.json', ['', tmp_path / 'c.pt']),
+                         (tmp_path, []), (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
+        with pytest.raises(ValueError, match='--out='):
+            check_out('out', str(path), *map(str, others))

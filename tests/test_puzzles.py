@@ -249,12 +249,22 @@ def test_the_order_and_the_temperature_are_those_asked_for(tmp_path, monkeypatch
     assert torch.equal(whole, alone)
     tiny_run(tmp_path, monkeypatch)
     seen = []
-    monkeypatch.setattr(eval_puzzle, 'solve_all', lambda *a: seen.append(a[7]) or ([], []))
+    monkeypatch.setattr(eval_puzzle, 'solve_all', lambda *a: seen.append(a[7]) or [])
     eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=out/ckpt.pt']))
     prepare_puzzles('nae_sat', 'data', n_rows={'train': 40, 'val': 40, 'test': 5}, n_latents=8, n_observations=8)
     tiny_run(tmp_path, monkeypatch, '--dataset=nae_sat', '--out_dir=nae')
     eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=nae/ckpt.pt']))
     assert seen == [0.0, 1.0]
+
+
+def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
+    for seed in (0, 1):
+        prepare_puzzles('nae_sat', tmp_path / 'data', f'set{seed}', n_rows={'train': 40, 'val': 40, 'test': 5}, seed=seed, n_latents=8,
+                        n_observations=8)
+    tiny_run(tmp_path, monkeypatch, '--dataset=set0')
+    with pytest.raises(ValueError, match='trained on other puzzles than set1'):
+        tiny_run(tmp_path, monkeypatch, '--dataset=set1', '--init_from=resume', '--max_iters=8')
+    tiny_run(tmp_path, monkeypatch, '--dataset=set1', '--init_from=out/ckpt.pt', '--out_dir=new')
 
 
 def test_the_error_of_a_share_is_that_of_the_ratio():
@@ -297,7 +307,9 @@ def test_a_source_is_read_with_and_without_its_solutions(tmp_path, monkeypatch, 
 @pytest.mark.parametrize('options, said', [
     ({'ckpt': 'out/ckpt.pt', 'dataset': 'words'}, 'words is text'), ({'ckpt': 'out/ckpt.pt', 'dataset': 'nae_sat'}, 'other puzzles'),
     ({'ckpt': 'out/ckpt.pt', 'policies': 'best'}, 'policies must be'), ({'ckpt': 'out/ckpt.pt', 'n_steps': '-1'}, 'n_steps must be'),
-    ({'ckpt': 'out/ckpt.pt', 'show': '30'}, 'show must'), ({'ckpt': 'out/ckpt.pt', 'split': 'valid'}, 'valid.bin'),
+    ({'ckpt': 'out/ckpt.pt', 'show': '30'}, 'show must'), ({'ckpt': 'out/ckpt.pt', 'split': 'valid'}, 'split must be'),
+    ({'ckpt': 'out/ckpt.pt', 'noises': '1', 'policies': 'l2r'}, 'noises are'),
+    ({'ckpt': 'out/ckpt.pt', 'unmask': 'binomial'}, 'n_steps from 1'),
     ({'ckpt': 'out/ckpt.pt', 'temperature': 'hot'}, 'temperature must'), ({'ckpt': 'out/ckpt.pt', 'unmask': 'x'}, 'unmask must'),
     ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.png'}, 'has clues'), ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.xyz'}, 'must end in'),
     ({'ckpt': 'out/ckpt.pt', 'dataset': 'hard'}, 'data/puzzles.py TASK --name=hard')])
