@@ -21,6 +21,7 @@ import hashlib
 import math
 import os
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ n_positions = 0            # ensemble: visits of a block that are evaluated, a s
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
 seed = 1337
 # system
-batch_size = 16            # blocks a forward pass, contexts of about as many tokens; the logits of 16 x 1024 GPT-2 tokens are 3.3 GB
+batch_size = 16            # blocks a forward pass, contexts of about as many tokens
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # write the table to this JSON file, and every finished block to FILE.blocks.jsonl: a killed run goes on there
@@ -332,15 +333,16 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
         return choose_groups(N, c, derive_seed(c.seed, 'positions', b))
 
     def in_order(**how):
-        return lambda numbers: block_nll(model, blocks[numbers], sample_order(len(numbers), N, **how), c.batch_size, bar=bar).unsqueeze(1)
+        return lambda numbers, bar: block_nll(model, blocks[numbers], sample_order(len(numbers), N, **how), c.batch_size,
+                                              bar=bar).unsqueeze(1)
 
-    def orders(numbers):
+    def orders(numbers, bar):
         drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
         known = None if model.config.causal or 'iw' in kinds else draw_known(numbers, N, c.n_orders, c.seed).flatten()
         repeated = blocks[numbers].repeat_interleave(c.n_orders, 0)
         return block_nll(model, repeated, drawn, c.batch_size, bar=bar, n_known=known).view(len(numbers), -1)
 
-    def ensemble(numbers):
+    def ensemble(numbers, bar):
         totals = []
         for b in numbers:
             (chosen, weights), order = groups(b), draw_orders([b], N, 1, c.seed)[0, 0]
@@ -362,7 +364,7 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
         if wanted & set(kinds):
             total = sum(cost(b) for b in range(n) if (*key, b) not in journal.done) // world_size
             with progress(total=total, desc=f'{label} {kind}', unit='tok', unit_scale=True, leave=False, disable=rank > 0) as bar:
-                nats[kind] = run_pass(key, n, chunk, work, journal)
+                nats[kind] = run_pass(key, n, chunk, partial(work, bar=bar), journal)
 
     def row(name, column):
         return summarize(name, column, N, n_bytes)

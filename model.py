@@ -32,6 +32,7 @@ from torch import nn
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's vocabulary
 ORDERS = ('random', 'l2r', 'r2l', 'fixed', 'block')
+TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer')
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -72,8 +73,8 @@ class AOGPTConfig:
             raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout!r}')
         if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
-        if self.target_position not in ('adaln', 'input', 'layer_shared', 'layer'):
-            raise ValueError(f"target_position must be 'adaln', 'input', 'layer_shared' or 'layer', got {self.target_position!r}")
+        if self.target_position not in TARGET_POSITIONS:
+            raise ValueError(f'target_position must be {", ".join(TARGET_POSITIONS)}, got {self.target_position!r}')
         if self.rotary and self.n_embd // self.n_head % 2:
             raise ValueError(f'rotary wants heads of even width, got n_embd={self.n_embd} and n_head={self.n_head}')
         if not self.learned_positions and not self.rotary:
@@ -410,14 +411,13 @@ class AOGPT(nn.Module):
             return self.lm_head(self._read_whole(idx, order, columns, known, mask))
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
-        S, n_keys, causal = int((end - start).max()), int(end.max()), n == 1 and cache is None
-        length = (known + 1).clamp(max=T)
+        S, n_keys, kept = int((end - start).max()), int(end.max()), (known + 1).clamp(max=T)
         known, start, end = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (B, 1)
 
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
         reads = torch.minimum(slots, known) - 1
         mask = store = None
-        if not causal:
+        if n > 1 or cache is not None:   # else the plain causal mask is the same
             keys, query = torch.arange(n_keys, device=idx.device), slots.unsqueeze(-1)
             mask = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)   # (B, 1, S, keys)
         if cache is not None:
@@ -425,7 +425,7 @@ class AOGPT(nn.Module):
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
         logits = self.lm_head(self._trunk(idx, order, slots, reads, columns, mask, store))
         if cache is not None:
-            cache.length = length
+            cache.length = kept
         return logits
 
     def _check(self, idx, order):
@@ -646,7 +646,7 @@ def load_checkpoint(path):
         raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    except (OSError, MemoryError):
+    except (PermissionError, MemoryError):
         raise                # the file may be fine
     except Exception as e:   # bytes that are no pickle fail in a dozen ways
         raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None

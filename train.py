@@ -14,6 +14,7 @@ import shlex
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import fields
 
 import torch
 import torch.distributed as dist
@@ -99,8 +100,7 @@ dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has
 n_threads = 0                     # CPU threads; 0 is torch's choice. 1 for tiny models beside other work: waiting threads spin
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
-SHAPE = ('block_size', 'n_layer', 'n_head', 'n_embd', 'n_cond', 'bias', 'gate_init', 'target_position', 'rotary', 'learned_positions',
-         'gpt2_blocks', 'causal')   # a checkpoint fixes these
+SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))   # a checkpoint fixes these
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):

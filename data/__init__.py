@@ -1,1 +1,2 @@
-"""How text becomes tokens (prepare.py, prompts.py), tokens become batches (blocks.py), and where files of the hub come from (hub.py)."""
+"""How text (prepare.py, prompts.py) and puzzles (puzzles.py, rules.py) become tokens, tokens become batches (blocks.py), and where files of
+the hub come from (hub.py)."""
