@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from configurator import at_least, check_out, configure, one_line_errors
 from data.blocks import all_blocks, check_length, open_split
 from data.hub import open_checkpoint
-from data.prepare import DATA_SETS, TextFile, progress, write_json
+from data.prepare import DATA_SETS, TextFile, encode_documents, progress, write_json
 from devices import autocast, end_processes, first_process_first, gather, processes, start_processes
 from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
 from run_folder import Journal
@@ -277,10 +277,11 @@ def read_tokens(name, split, data_dir, tokenizer):
     if is_file(name):
         if tokenizer.eos is None:
             raise ValueError(f'the checkpoint is of {tokenizer.name} puzzles, {name} is text: measure it with python eval_puzzle.py')
-        tokens = np.array([i for text in TextFile(name) for i in (*tokenizer.encode(text), tokenizer.eos)], dtype=np.uint16)
-        if not tokenizer.n_bytes[tokens].sum():
+        documents = list(encode_documents(TextFile(name), tokenizer))
+        if not sum(n_bytes for _, n_bytes in documents):
             raise ValueError(f'{name} holds no text')
-        return tokens, {'source': name, 'sha256': hashlib.sha256(tokens.astype('<u2').tobytes()).hexdigest()}
+        tokens = np.concatenate([tokens for tokens, _ in documents])
+        return tokens, {'source': name, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
     tokens, meta = open_split(data_dir, name, split)
     if tokens.ndim == 2:
         raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')

@@ -24,6 +24,7 @@ from data.rules import TASKS, make_task
 from devices import autocast, resolve_device
 from eval_ppl import draw_orders
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
+from plot import draw
 from replay import write_page
 from sample import ADAPTIVE, check_drawing, check_policy, generate
 from tables import ratio_error, share_error
@@ -97,20 +98,6 @@ def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
     return rows
 
 
-def draw_map(rows, path):
-    import matplotlib
-    matplotlib.use('agg')
-    import matplotlib.pyplot as plt
-    figure, axis = plt.subplots(figsize=(5.2, 4), layout='constrained')
-    for name in list(rows[0])[1:]:
-        axis.plot([r['masked'] for r in rows], [r[name] for r in rows], marker='o', label=name)
-    axis.set(xlabel='share that is masked', ylabel='nats per token', title='loss of what is masked')
-    axis.grid(alpha=0.3)
-    axis.spines[['top', 'right']].set_visible(False)
-    axis.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-
-
 def open_puzzles(checkpoint, tokenizer, c):
     """(task, tokens (n, N), given (n, N), label) of the set that is asked for."""
     run = checkpoint.get('config', {})
@@ -180,7 +167,8 @@ def main(config):
     with autocast(device, dtype):
         if config.error_map:
             rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
-            draw_map(rows, config.error_map)
+            draw([(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in task.groups],
+                 'masked', ['masked_loss'], config.error_map)
             print(''.join(f'{name:>14}' for name in rows[0]))
             print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows) + f'\n\n{config.error_map} written')
         else:

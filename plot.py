@@ -24,7 +24,7 @@ from run_folder import read_log
 NAMES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates', 'members': 'members of the ensemble',
          'steps': 'steps of generation', 'loss': 'training loss', 'val_any': 'validation, any order (bound)',
          'val_l2r': 'validation, left to right', 'val_own': "validation, the run's own order", 'nats': 'context-order ensemble',
-         'seconds': 'seconds of generation'}
+         'seconds': 'seconds of generation', 'masked': 'share that is masked', 'masked_loss': 'loss of what is masked'}
 
 
 def read_run(path):
@@ -105,14 +105,14 @@ def draw(runs, x, ys, path):
             if x == 'members' and len(xs) == 1:
                 axis.axhline(values[0], linestyle='--', **style)
             else:
-                axis.plot(xs, values, marker='o' if x in ('members', 'steps') else None, **style)
+                axis.plot(xs, values, marker='o' if x in ('members', 'steps', 'masked') else None, **style)
         if x in ('members', 'steps'):
             axis.set_xscale('log', base=2)
             axis.xaxis.set_major_formatter('{x:g}')
         if y == 'seconds':
             axis.set_yscale('log')
             axis.yaxis.set_major_formatter('{x:g}')
-        nats = y in ('loss', 'nats') or y.startswith('val_')
+        nats = y in ('loss', 'nats', 'masked_loss') or y.startswith('val_')
         axis.set(xlabel=NAMES.get(x, x), ylabel='nats per token' if nats else y, title=NAMES.get(y, y))
         axis.grid(alpha=0.3)
         axis.spines[['top', 'right']].set_visible(False)

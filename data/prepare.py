@@ -319,23 +319,28 @@ def write_json(path, value):
     replace_file(path, (json.dumps(value, indent=2) + '\n').encode())
 
 
+def encode_documents(documents, tokenizer):
+    """For every document its tokens and end-of-text (n,) uint16, and its bytes of text. Raises ValueError for one that is no Unicode."""
+    iterator, n = iter(documents), 0
+    while batch := list(itertools.islice(iterator, 256)):
+        try:
+            sizes, encoded = [len(text.encode()) for text in batch], tokenizer.encode_batch(batch)
+        except UnicodeEncodeError as e:
+            raise ValueError(f'document {n + 1} or one of the {len(batch) - 1} after it is no valid Unicode: {e}') from None
+        for ids, size in zip(encoded, sizes):
+            yield np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')), size
+        n += len(batch)
+
+
 def write_tokens(path, documents, tokenizer, n_documents):
-    """Encode every document, followed by end-of-text, into `path`; returns what meta.json says of it."""
-    info, sha, iterator = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256(), iter(documents)
+    """Encode every document into `path`; returns what meta.json says of it."""
+    info, sha = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
     with open(path, 'wb') as f, progress(total=n_documents, desc=os.path.basename(path).removesuffix('.tmp'), unit='doc') as bar:
-        while batch := list(itertools.islice(iterator, 256)):
-            try:
-                encoded = tokenizer.encode_batch(batch)
-                info['text_bytes'] += sum(len(text.encode()) for text in batch)
-            except UnicodeEncodeError as e:
-                raise ValueError(f'document {info["rows"] + 1} or one of the {len(batch) - 1} after it is no valid Unicode: {e}') from None
-            for ids in encoded:
-                tokens = np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')).tobytes()
-                f.write(tokens)
-                sha.update(tokens)
-                info['tokens'] += len(tokens) // 2
-            info['rows'] += len(batch)
-            bar.update(len(batch))
+        for tokens, n_bytes in encode_documents(documents, tokenizer):
+            f.write(tokens.tobytes())
+            sha.update(tokens.tobytes())
+            info = {'rows': info['rows'] + 1, 'tokens': info['tokens'] + len(tokens), 'text_bytes': info['text_bytes'] + n_bytes}
+            bar.update()
     return {**info, 'sha256': sha.hexdigest()}
 
 
