@@ -17,6 +17,8 @@ import os
 import sys
 import tokenize
 
+from model import is_out_of_memory
+
 
 class Config(dict):
     """The resolved options, config.name or config['name']; `given` holds the names that a file or the command line set."""
@@ -165,9 +167,9 @@ def one_line_errors():
         yield
     except (ValueError, OSError) as e:
         sys.exit(f'error: {e}')
-    except (MemoryError, RuntimeError) as e:   # PyTorch's are of several classes
-        if isinstance(e, RuntimeError) and 'out of memory' not in str(e) and 'allocate memory' not in str(e):
+    except (MemoryError, RuntimeError) as e:
+        if not is_out_of_memory(e):
             raise
-        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({str(e)[:200]})')
+        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({" ".join(str(e).split())[:200]})')
     except KeyboardInterrupt:
         sys.exit('interrupted')

@@ -130,12 +130,13 @@ def gather(x):
 @contextlib.contextmanager
 def stop_requests(world_size):
     """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM, its terminal is
-    gone): all processes get the same answer. They wait for each other, but for no device. Asked twice, a lone process ends at once."""
+    gone): all processes get the same answer. They wait for each other, but for no device. Asked again, except by a terminal that is gone,
+    a lone process ends at once."""
     asked = []
     group = dist.new_group(backend='gloo') if world_size > 1 else None
 
     def ask(number, frame):
-        if asked and group is None:
+        if asked and group is None and number != getattr(signal, 'SIGHUP', None):   # which a shell and the kernel may both send
             raise KeyboardInterrupt
         asked.append(number)
 

@@ -167,10 +167,12 @@ def main(config):
     with autocast(device, dtype):
         if config.error_map:
             rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
+            write_results(config, checkpoint, label, rows)
+            print(''.join(f'{name:>14}' for name in rows[0]))
+            print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
             draw([(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in task.groups],
                  'masked', ['masked_loss'], config.error_map)
-            print(''.join(f'{name:>14}' for name in rows[0]))
-            print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows) + f'\n\n{config.error_map} written')
+            print(f'\n{config.error_map} written')
         else:
             print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
             for row, shown in solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config):
@@ -178,7 +180,6 @@ def main(config):
                 write_results(config, checkpoint, label, rows)   # at once: the next one may take hours
                 print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}" + ''.join(
                     f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
-    write_results(config, checkpoint, label, rows)
     if config.html:
         write_page(config.html, samples, tokenizer, label, task.columns)
     for path in (config.html, config.out):

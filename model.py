@@ -526,10 +526,11 @@ class AOGPT(nn.Module):
 
 class KVCache:
     """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
-    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict."""
+    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `n_slots` is how many
+    there is room for, by default N."""
 
-    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32):
-        shape = (config.n_layer, batch_size, config.n_head, config.block_size, config.n_embd // config.n_head)
+    def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
+        shape = (config.n_layer, batch_size, config.n_head, n_slots or config.block_size, config.n_embd // config.n_head)
         self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
@@ -638,6 +639,11 @@ def save_checkpoint(path, model, ema=None, **entries):
             os.remove(temporary)
 
 
+def is_out_of_memory(e):
+    """Whether an exception says so: PyTorch's are of several classes and, for a GPU, Linux and Windows, several wordings."""
+    return isinstance(e, MemoryError) or any(said in str(e) for said in ('out of memory', 'allocate memory', 'not enough memory'))
+
+
 def load_checkpoint(path):
     """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
 
@@ -646,9 +652,9 @@ def load_checkpoint(path):
         raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    except (PermissionError, MemoryError):
-        raise                # the file may be fine
     except Exception as e:   # bytes that are no pickle fail in a dozen ways
+        if isinstance(e, PermissionError) or is_out_of_memory(e):
+            raise            # the file may be fine
         raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in ('model', 'model_args')):
         raise ValueError(f"{path} is not a checkpoint: it must hold a dict with the dicts 'model' and 'model_args'")

@@ -125,19 +125,20 @@ def draw(runs, x, ys, path):
 
 def format_ends(runs, x, ys):
     """A table of the last value of every panel: the mean over the runs of a label, its standard error, their number, and whether
-    they end at different x."""
+    they end at different updates."""
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
     width = max(map(len, groups))
-    lines = [' ' * width + ''.join(f'{y:>25}' for y in ys)]
+    lines = [' ' * width + ''.join(f'{y:>28}' for y in ys)]
     for label, group in groups.items():
         line = label.ljust(width)
         for y in ys:
-            curves = [curve(entries, x, y) for entries in group if curve(entries, x, y)[1]]
-            ends, uneven = [values[-1] for _, values in curves], ', uneven' * (len({xs[-1] for xs, _ in curves}) > 1)
+            last = [[entry for entry in entries if x in entry and y in entry][-1:] for entries in group]
+            last = [entry for found in last for entry in found]
+            ends, uneven = [entry[y] for entry in last], ', uneven' * (len({entry.get('iter', entry[x]) for entry in last}) > 1)
             error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:.3f} ({len(ends)}{uneven})' if len(ends) > 1 else ''
-            line += f'{statistics.mean(ends):.3f}{error}'.rjust(25) if ends else ' ' * 25
+            line += f'{statistics.mean(ends):.3f}{error}'.rjust(28) if ends else ' ' * 28
         lines.append(line)
     return '\n'.join(lines)
 
@@ -153,7 +154,8 @@ def main(argv=None):
     if os.path.splitext(args.out)[1] not in ('.png', '.svg', '.pdf'):
         raise ValueError(f'--out must end in .png, .svg or .pdf, got {args.out}')
     check_out('out', args.out, *args.runs)
-    runs = [run for path in {os.path.realpath(path): path for path in args.runs}.values()
+    files = {os.path.realpath(os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path): path for path in args.runs}
+    runs = [run for path in files.values()
             for run in (read_results(path) if path.endswith('.json') else {label_of(path): read_run(path)}).items()]
     names = list(dict.fromkeys(label for label, _ in runs))
     short = [os.path.basename(name) for name in names]

@@ -20,6 +20,7 @@ try:
 except ImportError:   # Windows
     fcntl = None
 
+import torch
 from tqdm import tqdm
 
 from data.prepare import replace_file
@@ -82,6 +83,8 @@ class RunFolder:
                 raise ValueError(f'another process trains in {self.out_dir}: wait for its end, or use another --out_dir') from None
             except (AttributeError, OSError):   # Windows, file systems without locks
                 pass
+            if self.mine and torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num'] != self.saved:
+                raise ValueError(f'{self.ckpt_path} was written by another process after this one had read it: start again')
             if self.mine and os.path.exists(self.log_path):
                 lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
                 replace_file(self.log_path, ''.join(lines).encode())

@@ -272,9 +272,10 @@ def read_by_length(network, cache, idx, order, known):
     """Run the prompts of all rows into the cache, those of about one length together, so that each costs its own tokens."""
     for length in (known // 32).unique():
         rows = (known // 32 == length).nonzero()[:, 0]
-        part = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype)
+        n = min(int(known[rows].max()) + 1, order.size(1))
+        part = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
         network.predict(idx[rows], order[rows], known[rows], 1, part)
-        cache.k[:, rows], cache.v[:, rows], cache.length[rows] = part.k, part.v, part.length
+        cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = part.k, part.v, part.length
 
 
 def pairs(known, n, device):
@@ -372,8 +373,9 @@ def main(config):
     order, prompts = read_order(config.order), read_prompts(config.prompt)
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
-    check_out('out', config.out, config.ckpt, config.judge)
-    check_out('html', config.html, config.out, config.ckpt, config.judge)
+    reads = config.ckpt, config.judge, config.order, config.prompt.removeprefix('FILE:')
+    check_out('out', config.out, *reads)
+    check_out('html', config.html, config.out, *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     judged = open_judge(config.judge) if config.judge else None

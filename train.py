@@ -7,7 +7,7 @@ Train an any-order GPT.
     python train.py --init_from=resume --out_dir=out
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl, see
-run_folder.py. Ctrl-C and SIGTERM finish the iteration, save, and say how to go on.
+run_folder.py. Ctrl-C, SIGTERM and a terminal that is closed finish the iteration, save, and say how to go on.
 """
 import math
 import shlex

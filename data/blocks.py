@@ -32,12 +32,15 @@ def open_split(data_dir, name, split):
             if row is not None and row.offline:
                 raise ValueError(f'no {path}: {name} has the splits train and val')
             there, known = meta.get('splits', {}), name if row else f'text --name={name}'
+            divided = {'train', 'val'} <= there.keys() and there['train']['source'] == there['val']['source']
             if row is not None and row.splits:
                 known += f' [--source=FILE] --split={split}'
-            elif split in there and len({info['source'] for info in there.values()}) == 1:
-                known += ' --source=FILE --force'                     # it was divided, and its file is lost
-            else:
-                known += ' --source=FILE' + f' --split={split}' * bool(there or split not in ('train', 'val'))
+            elif divided and split in ('train', 'val'):                             # its file is lost
+                known += f" --source=FILE --tokenizer={meta['tokenizer']} --force"
+            elif there or split not in ('train', 'val'):
+                known += f' --source=FILE --split={split}'
+            elif name == 'text' or row is None:                                     # the others are downloaded
+                known += ' --source=FILE'
             raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}')
     n = meta['splits'][split]['tokens']
     if os.path.getsize(path) != 2 * n:

@@ -368,7 +368,7 @@ def check_names(**names):
 def check_folder(option, path):
     """The folder that `option` names, there or still to be made, must be one that can be written to."""
     there = os.path.abspath(path)
-    while not os.path.exists(there):
+    while not os.path.exists(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
     if not path or not os.path.isdir(there) or not os.access(there, os.W_OK):
         raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
@@ -400,6 +400,7 @@ def write_splits(directory, meta, others, origin, writers):
         for path in paths.values():
             with open(f'{path}.tmp', 'rb+') as f:
                 os.fsync(f.fileno())
+        for path in paths.values():
             os.replace(f'{path}.tmp', path)
     finally:
         for path in paths.values():
@@ -432,7 +433,8 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
             return meta
         raise ValueError(f"{directory} holds {', '.join(sorted(there))} already, from {have[min(there)]['source']} with the tokenizer "
                          f"{meta['tokenizer']}: --force replaces it, --name=OTHER writes elsewhere, --split=NAME adds a split")
-    twice = [s for s, info in others.items() if source and info['source'] == origin]
+    sha = origin.rpartition(', sha256 ')[2]
+    twice = [s for s, info in others.items() if source and info['source'].rpartition(', sha256 ')[2] == sha]
     if twice:
         raise ValueError(f'{origin} is the source of {twice[0]} already, and no two splits may share text: name another file, or divide '
                          'this one by --force without --split')
@@ -457,6 +459,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args=None):
         args, unknown = self.parse_known_args(args)
+        if unknown and not unknown[0].startswith('-'):
+            raise ValueError(f'{unknown[0]!r} is a word too many or out of place: first all inputs, then options, --name=value')
         if unknown:
             near = difflib.get_close_matches(unknown[0].partition('=')[0], self._option_string_actions, n=1, cutoff=0)[0]
             raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')

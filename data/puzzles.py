@@ -43,7 +43,7 @@ from data.rules import TASKS, make_task
 
 GIVEN = 1 << 15   # in a token of a row
 N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}   # of sudoku4 a fifth to train on
-MANY = 10000   # rows that are worth the start of other processes
+MANY = 20000   # rows; more are worth the start of other processes
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 
 
@@ -69,8 +69,9 @@ def generate(task, split, n_rows, seed):
     with contextlib.ExitStack() as stack:
         bar, in_turn = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map
         if n_rows > MANY:   # Ctrl-C is for the first process alone
-            in_turn = stack.enter_context(ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'), initializer=signal.signal,
-                                                          initargs=(signal.SIGINT, signal.SIG_IGN))).map
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
+            in_turn = stack.enter_context(ProcessPoolExecutor(cores, multiprocessing.get_context('spawn'), signal.signal,
+                                                              (signal.SIGINT, signal.SIG_IGN))).map
         while n < n_rows:
             for part in in_turn(make, range(len(parts), len(parts) + n_parts)):
                 parts.append(part)
@@ -150,7 +151,7 @@ def main():
     n_rows = {s: n for s in SHARES if (n := getattr(args, f'n_{s}')) is not None}
     options = {name: n for name in ('seed', 'n_latents', 'n_observations') if (n := getattr(args, name)) is not None}
     if min(n_rows.values(), default=1) < 1 or options.get('seed', 0) < 0:
-        raise ValueError(f'n_train, n_val and n_test must be at least 1 and seed at least 0, got {n_rows} and {args.seed}')
+        raise ValueError(f'n_train, n_val and n_test must be at least 1 and seed at least 0, got {n_rows} and {options.get("seed", 0)}')
     idle = [f'n_{s}' for s in n_rows if args.source or args.split not in (None, s)] + [
         name for name in options if args.source or name != 'seed' and args.task != 'nae_sat']
     if idle:

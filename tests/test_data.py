@@ -250,9 +250,16 @@ def test_bytes_decode_what_is_no_text():
 
 def test_missing_sets_name_the_command(tmp_path):
     for name, said in (('books', 'python data/prepare.py text --name=books --source=FILE'),
-                       ('openwebtext', 'python data/prepare.py openwebtext')):
+                       ('openwebtext', 'python data/prepare.py openwebtext --out=')):
         with pytest.raises(ValueError, match=said):
             open_split(tmp_path, name, 'train')
+    (tmp_path / 'a.txt').write_text('a text ' * 100)
+    p.prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), tokenizer='bytes')
+    os.remove(tmp_path / 'mine' / 'val.bin')                                           # it was divided: both again, as they were
+    with pytest.raises(ValueError, match='text --name=mine --source=FILE --tokenizer=bytes --force'):
+        open_split(tmp_path, 'mine', 'val')
+    with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=test'):
+        open_split(tmp_path, 'mine', 'test')
     with pytest.raises(ValueError, match='has the splits train and val'):
         open_split(tmp_path, 'pydocs', 'test')
     with pytest.raises(ValueError, match='leave --split=test out'):

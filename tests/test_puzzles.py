@@ -1,6 +1,7 @@
 """Puzzles: their files, training on blanks alone, and the share that is solved."""
 import itertools
 import json
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -55,8 +56,11 @@ def test_generated_splits_share_no_solution(task):
 def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
     rules = Sudoku(4)
     one = generate(rules, 'train', 3000, 0)
+    started = []
     monkeypatch.setattr(puzzles, 'MANY', 0)
+    monkeypatch.setattr(puzzles, 'ProcessPoolExecutor', lambda *a: started.append(ProcessPoolExecutor(*a)) or started[-1])
     assert all((a == b).all() and len(a) == 3000 for a, b in zip(one, generate(rules, 'train', 3000, 0), strict=True))
+    assert len(started) == 1
 
 
 def test_a_split_whose_file_is_lost_is_made_again(tmp_path):

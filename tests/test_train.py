@@ -22,7 +22,7 @@ from data.blocks import all_blocks
 from devices import resolve_compile
 from eval_ppl import block_nll, draw_known, draw_orders
 from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint, sample_order
-from run_folder import numbered
+from run_folder import RunFolder, numbered
 from train import get_lr, load_data, make_optimizers
 
 TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=8',
@@ -185,17 +185,21 @@ def test_two_runs_do_not_write_to_one_folder(data):
         other.kill()
     assert os.listdir('out') == ['.lock']
     run('--max_iters=2')
+    with pytest.raises(ValueError, match='written by another process'):   # between the reading of it and the lock
+        RunFolder('out', resumed=1).open()
 
 
-@pytest.mark.parametrize('optimizer, iteration', [('adamw', 1), ('muon', 2), ('adamw', 3), ('muon', 5)])
-def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer, iteration):
+@pytest.mark.parametrize('optimizer, iteration, signals', [
+    ('adamw', 1, [signal.SIGINT]), ('muon', 2, 2 * [signal.SIGHUP]), ('adamw', 3, [signal.SIGTERM]), ('muon', 5, [signal.SIGINT])])
+def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer, iteration, signals):
     """The average loss of a log line too, although the run stops in the midst of it."""
     options = ['--max_iters=7', f'--optimizer={optimizer}', '--dropout=0.1', '--log_interval=3', '--save_interval=100']
     update = train.update
 
     def interrupted(*args):
         if args[6] == iteration - 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            for number in signals:
+                os.kill(os.getpid(), number)
         return update(*args)
     run(*options, '--out_dir=whole')
     with monkeypatch.context() as m, pytest.raises(SystemExit) as e:
