@@ -27,6 +27,8 @@ from sample import (
     write_samples,
 )
 
+REFERENCE = f'{ROOT}/tests/reference/adaln_small.ckpt.pt'
+
 # ---- the schedule
 
 @pytest.mark.parametrize('kind', ['linear', 'cosine'])
@@ -511,8 +513,9 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--judge=x.pt'], 'metrics'), (['--metrics', '--judge=gpt2-large'], 'package transformers'),
     (['--prompt=FILE:no.jsonl'], 'no.jsonl'), (['--tempratur=1'], "'temperature'"),
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
-    ([f'--ckpt={ROOT}/tests/reference/adaln_small.ckpt.pt'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
-    (['--html=no/x.html'], '--html=no/x.html')])
+    ([f'--ckpt={REFERENCE}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
+    (['--html=no/x.html'], '--html=no/x.html'),
+    ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'would overwrite')])
 def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     import sample
     from configurator import configure, one_line_errors
