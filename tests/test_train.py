@@ -202,9 +202,11 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer
                 os.kill(os.getpid(), number)
         return update(*args)
     run(*options, '--out_dir=whole')
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup it is ignored
     with monkeypatch.context() as m, pytest.raises(SystemExit) as e:
         m.setattr(train, 'update', interrupted)
         run(*options)
+    signal.signal(signal.SIGHUP, hangup)
     assert e.value.code == 1 and load_checkpoint('out/ckpt.pt')['iter_num'] == iteration
     resume()
     assert_same_runs('whole', 'out')
