@@ -489,6 +489,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, model)
     assert load_checkpoint(path)['iter_num'] == 1 and os.listdir(tmp_path) == ['ckpt.pt']
 
 
+def test_a_checkpoint_that_may_be_fine_is_not_called_broken(tmp_path, model, monkeypatch):
+    save_checkpoint(tmp_path / 'ckpt.pt', model)
+    for error in (PermissionError('not yours'), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        monkeypatch.setattr(torch, 'load', lambda *a, error=error, **k: (_ for _ in ()).throw(error))
+        with pytest.raises(type(error)):
+            load_checkpoint(tmp_path / 'ckpt.pt')
+
+
 class Bomb:
     def __reduce__(self):
         return os.mkdir, ('exploded',)
