@@ -33,6 +33,18 @@ def test_a_picture(runs, name, head, capsys):
     assert content.startswith(head) and len(content) > 5000 and capsys.readouterr().out.endswith(f'{name} written\n')
 
 
+def test_a_run_counts_once_and_means_of_unequal_lengths_are_marked(runs, capsys):
+    for seed, entries in (('seed1', ENTRIES), ('seed2', ENTRIES[:1])):
+        (runs / f'c_{seed}').mkdir()
+        (runs / f'c_{seed}' / 'log.jsonl').write_text(''.join(json.dumps(e) + '\n' for e in entries))
+    main(['c_seed1', 'c_seed1/log.jsonl', './c_seed1/', '--y=loss'])
+    assert '(' not in capsys.readouterr().out
+    main(['c_seed1', 'c_seed2', '--y=loss'])
+    assert '2.500 ± 0.500 (2, uneven)' in capsys.readouterr().out
+    with pytest.raises(ValueError, match='a word too many'):
+        main(['a', '-o', 'x.png', 'b'])
+
+
 def write(path, result):
     path.write_text(json.dumps(result))
     return str(path)
