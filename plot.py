@@ -134,8 +134,7 @@ def format_ends(runs, x, ys):
     for label, group in groups.items():
         line = label.ljust(width)
         for y in ys:
-            last = [[entry for entry in entries if x in entry and y in entry][-1:] for entries in group]
-            last = [entry for found in last for entry in found]
+            last = [entry for entries in group for entry in [e for e in entries if x in e and y in e][-1:]]
             ends, uneven = [entry[y] for entry in last], ', uneven' * (len({entry.get('iter', entry[x]) for entry in last}) > 1)
             error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:.3f} ({len(ends)}{uneven})' if len(ends) > 1 else ''
             line += f'{statistics.mean(ends):.3f}{error}'.rjust(28) if ends else ' ' * 28

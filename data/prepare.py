@@ -140,6 +140,14 @@ def pydocs(source):
     return [text for text in dict.fromkeys(documents) if text]
 
 
+UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)   # of text that is cut, spoilt or no text
+
+
+def open_text(path, newline):
+    """A text file, also .gz and .xz, to read."""
+    return {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)(path, 'rt', encoding='utf-8-sig', newline=newline)
+
+
 class TextFile:
     """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz. With `by_line` a
     .txt, and the .raw of WikiText, has one a line, its newline included."""
@@ -150,7 +158,6 @@ class TextFile:
         if not os.path.isfile(path):
             raise ValueError(f'no file {path}')
         self.path, parts = path, path.split('.')
-        self.open = {'gz': gzip.open, 'xz': lzma.open}.get(parts[-1], open)
         self.kind = parts[-2] if parts[-1] in ('gz', 'xz') and len(parts) > 2 else parts[-1]
         kinds = ('txt', 'jsonl', 'raw') if by_line else ('txt', 'jsonl')
         if self.kind not in kinds:
@@ -159,9 +166,9 @@ class TextFile:
 
     def _lines(self):
         try:
-            with self.open(self.path, 'rt', encoding='utf-8-sig', newline='\n') as f:
+            with open_text(self.path, '\n') as f:
                 yield from [f.read()] if self.whole else (line for line in f if self.kind != 'jsonl' or line.strip())
-        except (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as e:
+        except UNREADABLE as e:
             raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
 
     def __len__(self):
@@ -337,9 +344,11 @@ def write_tokens(path, documents, tokenizer, n_documents):
     info, sha = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
     with open(path, 'wb') as f, progress(total=n_documents, desc=os.path.basename(path).removesuffix('.tmp'), unit='doc') as bar:
         for tokens, n_bytes in encode_documents(documents, tokenizer):
-            f.write(tokens.tobytes())
-            sha.update(tokens.tobytes())
-            info = {'rows': info['rows'] + 1, 'tokens': info['tokens'] + len(tokens), 'text_bytes': info['text_bytes'] + n_bytes}
+            written = tokens.tobytes()
+            f.write(written)
+            sha.update(written)
+            for name, n in (('rows', 1), ('tokens', len(tokens)), ('text_bytes', n_bytes)):
+                info[name] += n
             bar.update()
     return {**info, 'sha256': sha.hexdigest()}
 

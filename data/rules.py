@@ -6,13 +6,10 @@ judge(tokens, given, answer) -> (which tokens count, which are right), both (n, 
 groups, {name: (first, end)} of the tokens whose losses are told apart, and Sudoku read(path), the puzzles of a CSV.
 """
 import csv
-import gzip
-import lzma
-import zlib
 
 import numpy as np
 
-from data.prepare import progress
+from data.prepare import UNREADABLE, open_text, progress
 
 MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
 
@@ -163,9 +160,8 @@ class Sudoku:
         """(tokens, given) of a CSV with the column puzzle and, if it likes, solution. Raises ValueError for the first puzzle that has not
         one solution, and that one."""
         puzzles, solutions = [], []
-        opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
         try:
-            with opener(path, 'rt', encoding='utf-8-sig', newline='') as f:
+            with open_text(path, '') as f:
                 lines = csv.DictReader(f)
                 if 'puzzle' not in (lines.fieldnames or ()):
                     raise ValueError(f'{path} must have the column puzzle, it has {", ".join(lines.fieldnames or ["nothing"])[:80]}')
@@ -177,7 +173,7 @@ class Sudoku:
                                              f'got {text[:90]!r}')
                     puzzles.append([int(c) for c in puzzle])
                     solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
-        except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as e:
+        except (OSError, *UNREADABLE, csv.Error) as e:
             raise ValueError(f'{path} cannot be read: {e}') from None
         puzzles, solutions, found = np.array(puzzles).reshape(-1, self.n ** 2), np.array(solutions).reshape(-1, self.n ** 2), []
         parts = np.array_split(np.arange(len(puzzles)), max(1, len(puzzles) // 1024))
