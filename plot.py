@@ -27,10 +27,15 @@ NAMES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'u
          'seconds': 'seconds of generation', 'masked': 'share that is masked', 'masked_loss': 'loss of what is masked'}
 
 
+def log_of(path):
+    """The log of a run that is named by its folder or its log."""
+    return os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path
+
+
 def read_run(path):
     """The entries of a run's log, to which val_own and the training time in minutes are added; validation and checkpoints do not count
     as time."""
-    path = os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path
+    path = log_of(path)
     if not os.path.isfile(path):
         raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of eval_ppl.py and bench.py')
     entries, time, tokens = read_log(path), 0.0, 0
@@ -153,8 +158,7 @@ def main(argv=None):
     if os.path.splitext(args.out)[1] not in ('.png', '.svg', '.pdf'):
         raise ValueError(f'--out must end in .png, .svg or .pdf, got {args.out}')
     check_out('out', args.out, *args.runs)
-    files = {os.path.realpath(os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path): path for path in args.runs}
-    runs = [run for path in files.values()
+    runs = [run for path in {os.path.realpath(log_of(path)): path for path in args.runs}.values()
             for run in (read_results(path) if path.endswith('.json') else {label_of(path): read_run(path)}).items()]
     names = list(dict.fromkeys(label for label, _ in runs))
     short = [os.path.basename(name) for name in names]

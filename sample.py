@@ -373,7 +373,7 @@ def main(config):
     order, prompts = read_order(config.order), read_prompts(config.prompt)
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
-    reads = config.ckpt, config.judge, config.order, config.prompt.removeprefix('FILE:')
+    reads = config.ckpt, config.judge, config.order, config.prompt.removeprefix('FILE:') if config.prompt.startswith('FILE:') else ''
     check_out('out', config.out, *reads)
     check_out('html', config.html, config.out, *reads)
     if config.judge and not config.metrics:
