@@ -81,27 +81,33 @@ class GPT2:
 
 
 class Symbols:
-    """One letter a token, of puzzles, which have a fixed length and no end of text."""
-    eos, letters = None, ''
+    """The tokens of puzzles, which have a fixed length and no end of text: one of `texts` each, the longest that fits."""
+    eos, texts = None, ()
 
     def __init__(self):
-        self.n_bytes = np.ones(self.n_tokens, int)
+        self.n_bytes = np.ones(self.n_tokens, int)   # a symbol, however it is written
+        self.ids = {text: i for i, text in enumerate(self.texts)}
 
     def encode(self, text):
-        if set(text) - set(self.letters):
-            raise ValueError(f'{self.name} has the letters {self.letters}, got {text[:60]!r}')
-        return [self.letters.index(letter) for letter in text]
+        found = re.findall('|'.join(map(re.escape, sorted(self.texts, key=len, reverse=True))), text)
+        if ''.join(found) != text:
+            raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}, got {text[:60]!r}")
+        return [self.ids[symbol] for symbol in found]
 
     def decode(self, ids):
-        return ''.join(self.letters[i] for i in ids)
+        return ''.join(self.texts[i] for i in ids)
 
 
-def symbols(name, letters):
-    return type(name, (Symbols,), {'name': name, 'letters': letters, 'n_tokens': len(letters)})
+def symbols(name, texts):
+    return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
 
 
+HOUSES, ITEMS = '123456', 'ABCDEFabcdefGHIJKLghijklMNOPQRmnopqr'   # of Zebra puzzles: six values of each of six attributes
+CLUES = [f'{a}={house}' for a in ITEMS for house in HOUSES] + [
+    f'{a}{relation}{b}' for relation in '=<~-' for i, a in enumerate(ITEMS) for j, b in enumerate(ITEMS)
+    if i // 6 < j // 6 or relation in '<-' and i // 6 > j // 6]   # same house, right before, next to, somewhere before
 TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
-              'zebra': symbols('zebra', '.=<~-123456ABCDEFabcdefGHIJKLghijklMNOPQRmnopqr'), 'nae_sat': symbols('nae_sat', '01')}
+              'zebra': symbols('zebra', ['.', *ITEMS, *CLUES]), 'nae_sat': symbols('nae_sat', '01')}
 
 
 @functools.cache

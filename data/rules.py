@@ -9,7 +9,7 @@ import csv
 
 import numpy as np
 
-from data.prepare import UNREADABLE, open_text, progress
+from data.prepare import HOUSES, ITEMS, UNREADABLE, get_tokenizer, open_text, progress
 
 MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
 
@@ -195,13 +195,16 @@ class Sudoku:
 # ---------------------------------------------------------------------------------------------------------------------
 # Zebra: n houses in a row and k attributes, of each n values, one in each house
 
-RELATIONS = ('=', '<', '~', '-')   # in the same house; right before; next to; somewhere before
-
-
 class Zebra:
-    """Clues `relation item item`, then the grid, house by house. An item is a value of an attribute; attribute 0 is the house's number,
-    so that `= item house` says where something is. Tokens: 0 is padding, which is given; 1 to 4 RELATIONS; then items, six an attribute."""
+    """Clues `relation item item`, each one token, then the grid, house by house. An item is a value of an attribute; attribute 0 is the
+    house's number, so that `= item house` says where something is. Relations: 1 in the same house, 2 right before, 3 next to, 4 somewhere
+    before. Tokens: 0 is padding, which is given; 1 to 36 the items, six an attribute; then all clues there are."""
     most, n_clues, columns = 6, 32, 6                           # houses, attributes; clues of a row
+
+    def __init__(self):
+        names, ids = HOUSES + ITEMS, get_tokenizer('zebra').ids
+        self.clue = np.array([[[ids.get(a + sign + b, ids.get(b + sign + a, 0) if sign in '=~' else 0) for b in names] for a in names]
+                              for sign in ' =<~-'])                                           # (5, 42, 42) token; 0 is none
 
     def holds(self, n):
         """(5, n, n) bool: relation r between houses i and j; 0 is none, which always holds."""
@@ -277,11 +280,11 @@ class Zebra:
         return good, np.pad(clues[fits], ((0, 0), (0, max(0, self.n_clues - clues.shape[1])), (0, 0)))[:, :self.n_clues]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, 3 n_clues + 36): of about n_rows, of all sizes from 3 to 6 houses and attributes alike, those whose
+        """(tokens, given), each (n, n_clues + 36): of about n_rows, of all sizes from 3 to 6 houses and attributes alike, those whose
         solutions `wanted` lets pass."""
         sizes = [(n, k) for n in range(3, 7) for k in range(3, 7)]
         tokens = np.concatenate([self.make_size(-(-n_rows // len(sizes)), n, k, rng, wanted, n_variants) for n, k in sizes])
-        given = (np.arange(tokens.shape[1]) < 3 * self.n_clues) | (tokens == 0)
+        given = (np.arange(tokens.shape[1]) < self.n_clues) | (tokens == 0)
         shuffled = rng.permutation(len(tokens))
         return tokens[shuffled], given[shuffled]
 
@@ -292,10 +295,10 @@ class Zebra:
         attribute = np.pad(rng.random((len(base), k)).argsort(1) + 1, ((0, 0), (1, 0)))       # 0, the houses, stays
         value = rng.random((len(base), k + 1, n)).argsort(2)
         value[:, 0] = np.arange(n)
-        name = 1 + len(RELATIONS) + self.most * attribute[:, :, None] + value                 # (rows, k + 1, n) token of every item
+        name = self.most * attribute[:, :, None] + value                                      # (rows, k + 1, n) of every item
         grid = np.zeros((len(base), self.most, self.most + 1), int)                           # (rows, house, attribute)
-        grid[np.arange(len(base))[:, None, None], house[base], attribute[:, :, None]] = name
-        tokens = np.concatenate([np.zeros((len(base), 3 * self.n_clues), int), grid[:, :, 1:].reshape(len(base), -1)], 1)
+        grid[np.arange(len(base))[:, None, None], house[base], attribute[:, :, None]] = name + 1 - self.most   # token
+        tokens = np.concatenate([np.zeros((len(base), self.n_clues), int), grid[:, :, 1:].reshape(len(base), -1)], 1)
         keep = wanted(tokens)
         needed = np.unique(base[keep])
         good, clues = self.dig(self.clues(house[needed].reshape(len(needed), -1), n, k, 3 * n * k, rng), n, k)
@@ -304,13 +307,12 @@ class Zebra:
         keep &= number[base] >= 0
         tokens, name, clues = tokens[keep], name[keep].reshape(keep.sum(), -1), clues[number[base[keep]]]
         operands = np.take_along_axis(name, clues[:, :, 1:].reshape(len(name), -1), 1).reshape(len(name), -1, 2)
-        clues = np.where(clues[:, :, :1] > 0, np.concatenate([clues[:, :, :1], operands], 2), 0)
-        tokens[:, :3 * self.n_clues] = clues.reshape(len(name), -1)
+        tokens[:, :self.n_clues] = self.clue[clues[:, :, 0], operands[:, :, 0], operands[:, :, 1]]
         return tokens
 
     def key(self, tokens):
         """What two splits may not share: the grid."""
-        return tokens[:, 3 * self.n_clues:]
+        return tokens[:, self.n_clues:]
 
     judge = staticmethod(blanks_right)
 
