@@ -26,7 +26,7 @@ from eval_ppl import draw_orders
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
 from plot import draw
 from replay import write_page
-from sample import ADAPTIVE, check_drawing, check_policy, generate
+from sample import ADAPTIVE, check_drawing, check_policy, generate_batches
 from tables import ratio_error, share_error
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -51,23 +51,12 @@ show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
 
-def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, bar=None, **how):
+def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
     """Write the blanks of puzzles tokens, given (n, N): idx (n, N) and the trace of generate. Puzzle r is a function of (seed, r)."""
-    device, idx, traces = model.lm_head.weight.device, [], []
-    for rows in torch.arange(len(tokens)).split(batch_size):
-        orders = draw_orders(rows, tokens.size(1), 1, seed)[:, 0]
-        if policy == 'l2r':
-            orders = sample_order(len(rows), tokens.size(1), 'l2r')
-        order, n_given = given_first(orders, given[rows])
-        blank = tokens[rows].masked_fill(~given[rows], 0)
-        new, trace = generate(model, blank.to(device), order.to(device), n_given, n_steps or tokens.size(1),
-                              policy if policy in ADAPTIVE else 'given', seeds=[derive_seed(seed, int(r)) for r in rows],
-                              return_trace=True, **how)
-        idx.append(new.cpu())
-        traces.append({name: value.cpu() for name, value in trace.items()})
-        if bar is not None:
-            bar.update(len(rows))
-    return torch.cat(idx), {name: torch.cat([t[name] for t in traces]) for name in traces[0]}
+    n, N = tokens.shape
+    order, n_given = given_first(sample_order(n, N, 'l2r') if policy == 'l2r' else draw_orders(range(n), N, 1, seed)[:, 0], given)
+    return generate_batches(model, tokens.masked_fill(~given, 0), order, n_given, n_steps or N, policy if policy in ADAPTIVE else 'given',
+                            [derive_seed(seed, r) for r in range(n)], batch_size, **how)
 
 
 def score(task, tokens, given, idx):
@@ -196,9 +185,10 @@ def solve_all(model, task, tokens, given, policies, steps, noises, temperature, 
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in ADAPTIVE else [0.0]:
-                with progress(total=len(tokens), desc=policy, unit='puzzle', leave=False) as bar:
-                    idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, bar, unmask=config.unmask,
-                                       temperature=temperature, order_noise=noise, order_noise_kind=config.noise_kind)
+                with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
+                    idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, unmask=config.unmask,
+                                       temperature=temperature, order_noise=noise, order_noise_kind=config.noise_kind,
+                                       on_step=lambda rows, step, n_new, *_, bar=bar: bar.update(int(n_new.sum())))
                 counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
                 shown = [{'name': f"puzzle {p}, {policy}, {len(trace['step'][p].unique()) - int(given[p].any())} steps",
                           'tokens': idx[p].tolist(), 'wrong': wrong, **{name: trace[name][p].tolist() for name in ('step', 'logprob')}}

@@ -12,10 +12,11 @@ Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]
 import json
 import math
 import time
+from functools import partial
 
 import torch
 
-from configurator import check_out, configure, one_line_errors
+from configurator import at_least, check_out, configure, one_line_errors
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
 from data.prompts import parse_prompt, read_prompts
@@ -47,6 +48,7 @@ top_p = 1.0                   # keep the most likely tokens that together reach 
 use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow, the same text)
 seed = 1337                   # sample r is a function of seed + r alone
 # system
+batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders and log-probabilities to this JSON file
@@ -203,7 +205,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
-    on_step   called after each step with (step from 0, known (B,), idx, trace)
+    on_step   called after each step with (step from 0, n_new (B,) revealed in it, on the host, idx, trace)
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` (natural order, from 0; -1 for what
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
     """
@@ -264,8 +266,21 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             trace['logprob'][row, position] = logprob.double()
         known, step = known + n_new, step + 1
         if on_step:
-            on_step(step - 1, known, idx, trace)
+            on_step(step - 1, n_new, idx, trace)
     return (idx, trace) if return_trace else idx
+
+
+def generate_batches(model, idx, order, n_known, n_steps, policy, seeds, batch_size, n_visits=None, on_step=None, **how):
+    """generate for any number of rows, batch_size at a time: idx (R, N) and trace of all, on the host. Row r is a function of seeds[r].
+    on_step(rows, ...) is told besides what generate says which rows it is about."""
+    device, parts = model.lm_head.weight.device, []
+    for rows in torch.arange(len(idx)).split(batch_size):
+        idx_part, trace = generate(model, idx[rows].to(device), order[rows].to(device), n_known[rows], n_steps, policy,
+                                   seeds=[seeds[r] for r in rows], n_visits=n_visits if n_visits is None else n_visits[rows],
+                                   return_trace=True, on_step=on_step and partial(on_step, rows), **how)
+        parts.append({name: value.cpu() for name, value in [('idx', idx_part), *trace.items()]})
+    trace = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return trace.pop('idx'), trace
 
 
 def read_by_length(network, cache, idx, order, known):
@@ -318,10 +333,10 @@ def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):
     return torch.tensor([e + [n] * (width - len(e)) for e, n in zip(ends, n_blanks)], dtype=torch.long).view(len(ends), width)
 
 
-def write_samples(model, rows, order, seed, n_steps, **how):
-    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of sample_order or,
-    with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (B, N), the trace, and the rows'
-    lengths; what is behind a length is padding."""
+def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
+    """generate_batches for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of
+    sample_order or, with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (R, N), the trace,
+    and the rows' lengths; what is behind a length is padding."""
     seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
     idx, orders, n_known = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1), []
     for r, (tokens, known) in enumerate(rows):
@@ -335,10 +350,9 @@ def write_samples(model, rows, order, seed, n_steps, **how):
         idx[r, :len(tokens)] = torch.tensor(tokens)
         orders[r, :len(tokens)], known = blanks_last(torch.tensor([known]), visits)
         n_known.append(int(known))
-    device, policy = model.lm_head.weight.device, order if order in ADAPTIVE else 'given'
-    idx, trace = generate(model, idx.to(device), orders.to(device), torch.tensor(n_known), n_steps, policy, seeds=seeds,
-                          n_visits=torch.tensor(lengths), return_trace=True, **how)
-    return idx.cpu(), {name: value.cpu() for name, value in trace.items()}, lengths
+    written = generate_batches(model, idx, orders, torch.tensor(n_known), n_steps, order if order in ADAPTIVE else 'given', seeds,
+                               batch_size, torch.tensor(lengths), **how)
+    return *written, lengths
 
 
 def read_order(order):
@@ -366,8 +380,7 @@ def collect(idx, trace, lengths, tokenizer):
 
 
 def main(config):
-    if config.n_samples < 1:
-        raise ValueError(f'n_samples must be at least 1, got {config.n_samples}')
+    at_least(config, 1, 'n_samples', 'batch_size')
     check_schedule(config.n_steps, config.schedule)
     check_drawing(config.temperature, config.top_k, config.top_p)
     order, prompts = read_order(config.order), read_prompts(config.prompt)
@@ -387,7 +400,7 @@ def main(config):
     parsed = [row for p in prompts for row in [parse_prompt(p, tokenizer, config.length or block_size)] * config.n_samples]
     if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
-    n_blanks, n_first = (sum(known.count(k) for _, known, _ in parsed) for k in (False, True))
+    n_blanks = sum(known.count(False) for _, known, _ in parsed)
     if not n_blanks:
         raise ValueError('there is no blank to write or score in the prompt')
     device, dtype = resolve_device(config.device, config.dtype)
@@ -396,14 +409,14 @@ def main(config):
     show = Watch(tokenizer, len(parsed[0][0])) if config.watch else None
     with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, \
             autocast(device, dtype):
-        def on_step(step, known, idx, trace):
-            bar.update(int(known.sum()) - n_first - bar.n)
-            if show:
+        def on_step(rows, step, n_new, idx, trace):
+            bar.update(int(n_new.sum()))
+            if show and rows[0] == 0:
                 steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), parsed[0][1])]
                 show(idx[0].tolist(), steps, step)
         written = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
-                                schedule=config.schedule, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p,
-                                use_cache=config.use_cache, forced=config.score, **policy, on_step=on_step)
+                                forced=config.score, on_step=on_step, **policy, **{name: config[name] for name in (
+                                    'batch_size', 'schedule', 'temperature', 'top_k', 'top_p', 'use_cache')})
     samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
     about = describe(samples, config, order_name)
     result = {'config': config, 'seconds': seconds, 'metrics': {}, 'samples': samples}

@@ -279,6 +279,18 @@ def test_rows_do_not_depend_on_the_width_of_the_batch(causal):
             torch.testing.assert_close(other['logprob'][0], trace['logprob'][r, :n], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize('order', ['random', 'margin'])
+def test_samples_do_not_depend_on_how_many_run_at_a_time(order):
+    model, new = make_model(), []
+    rows = [([1, 0, 2], [True, False, True]), ([4, 4], [True, True]), ([0] * 9, [False] * 9), ([3, 0, 0, 0], [True, False, False, False])]
+    idx, trace, _ = write_samples(model, rows, order, 7, 3)
+    for size in (1, 3):
+        parts = write_samples(model, rows, order, 7, 3, size, on_step=lambda part, step, n_new, *_: new.append((len(part), n_new.sum())))
+        assert torch.equal(parts[0], idx) and torch.equal(parts[1]['order'], trace['order'])
+        torch.testing.assert_close(parts[1]['logprob'], trace['logprob'], rtol=0, atol=1e-12)
+    assert sum(n for size, n in new if size == 3) == 1 + 9 and sum(n for _, n in new) == 2 * (1 + 9 + 3)
+
+
 @pytest.mark.parametrize('wrong', [dict(n_known=10), dict(n_known=-1), dict(n_known=5, n_visits=4), dict(n_known=0, seeds=[1]),
                                    dict(n_known=0, n_visits=10)])
 def test_arguments_that_do_not_fit(batch, wrong):
@@ -433,7 +445,7 @@ def test_the_cache_is_as_large_as_it_says_and_nothing_else_stays():
     cache = KVCache(model.config, 5)
     assert 4 * (cache.k.numel() + cache.v.numel()) == 4 * 2 * 3 * 5 * 64 * 32
 
-    def count(step, known, idx, trace):
+    def count(step, n_new, idx, trace):
         gc.collect()
         tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.layout == torch.strided]
         live.append(sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()))
