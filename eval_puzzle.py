@@ -51,6 +51,9 @@ show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
 
+SOLVING = {'policies', 'n_steps', 'noises', 'noise_kind', 'unmask', 'temperature', 'html', 'show'}   # options
+
+
 def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
     """Write the blanks of puzzles tokens, given (n, N): idx (n, N) and the trace of generate. Puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
@@ -127,8 +130,11 @@ def main(config):
     steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
     at_least(config, 1, 'batch_size')
     at_least(config, 0, 'n_puzzles')
-    if config.error_map and (config.html or not config.error_map.endswith(('.png', '.svg', '.pdf'))):
-        raise ValueError(f'error_map must end in .png, .svg or .pdf and goes without html, got {config.error_map}')
+    if config.error_map:
+        if not config.error_map.endswith(('.png', '.svg', '.pdf')):
+            raise ValueError(f'error_map must end in .png, .svg or .pdf, got {config.error_map}')
+        if idle := SOLVING & config.given:
+            raise ValueError(f"error_map solves nothing, {', '.join(sorted(idle))} would change nothing: leave it out")
     if config.temperature != 'auto':
         if type(config.temperature) not in (int, float):
             raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")

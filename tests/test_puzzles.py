@@ -316,6 +316,7 @@ def test_a_source_is_read_with_and_without_its_solutions(tmp_path, monkeypatch, 
     ({'ckpt': 'out/ckpt.pt', 'unmask': 'binomial'}, 'n_steps from 1'),
     ({'ckpt': 'out/ckpt.pt', 'temperature': 'hot'}, 'temperature must'), ({'ckpt': 'out/ckpt.pt', 'unmask': 'x'}, 'unmask must'),
     ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.png'}, 'has clues'), ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.xyz'}, 'must end in'),
+    ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.png', 'n_steps': '4', 'policies': 'l2r'}, 'n_steps, policies would change nothing'),
     ({'ckpt': 'out/ckpt.pt', 'dataset': 'hard'}, 'data/puzzles.py TASK --name=hard')])
 def test_wrong_questions_are_one_line(tmp_path, monkeypatch, options, said):
     from data.prepare import prepare
