@@ -1,6 +1,10 @@
+import contextlib
+import io
 import os
+import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 os.environ['HF_HUB_OFFLINE'] = '1'   # read when huggingface_hub is imported: no test reaches for the network
 
@@ -38,11 +42,29 @@ def batch(model):
 
 
 @pytest.fixture
-def script(tmp_path):
-    """script('train.py', '--x=1', ...) runs a script of the project in an empty folder and returns the finished process."""
+def process(tmp_path):
+    """process('train.py', '--x=1', ...) runs a script of the project in an empty folder and returns the finished process."""
     def run(name, *args, code=0):
-        process = subprocess.run([sys.executable, os.path.join(ROOT, name), *args], cwd=tmp_path, text=True, capture_output=True,
-                                 timeout=170, check=False)
-        assert process.returncode == code, process.stdout + process.stderr
-        return process
+        finished = subprocess.run([sys.executable, os.path.join(ROOT, name), *args], cwd=tmp_path, text=True, capture_output=True,
+                                  timeout=170, check=False)
+        assert finished.returncode == code, finished.stdout + finished.stderr
+        return finished
+    return run
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """As `process`, in this process, which has the libraries loaded; what it returns has stdout and stderr."""
+    def run(name, *args, code=0):
+        out, err, status = io.StringIO(), io.StringIO(), 0
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, 'argv', [name, *args])
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                runpy.run_path(os.path.join(ROOT, name), run_name='__main__')
+        except SystemExit as e:   # a line for stderr, or a number
+            err.write(f'{e.code}\n' if isinstance(e.code, str) else '')
+            status = 1 if isinstance(e.code, str) else e.code or 0
+        assert status == code, out.getvalue() + err.getvalue()
+        return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
     return run
