@@ -10,7 +10,7 @@ Hardware, time, result: not yet run to this length. 766 updates of a model of 2.
 """
 out_dir = 'out/zebra'
 dataset = 'zebra'
-block_size = 68
+block_size = 66
 n_layer = 6
 n_head = 8
 n_embd = 480

@@ -102,12 +102,22 @@ def symbols(name, texts):
     return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
 
 
-HOUSES, ITEMS = '123456', 'ABCDEFabcdefGHIJKLghijklMNOPQRmnopqr'   # of Zebra puzzles: six values of each of six attributes
-CLUES = [f'{a}={house}' for a in ITEMS for house in HOUSES] + [
-    f'{a}{relation}{b}' for relation in '=<~-' for i, a in enumerate(ITEMS) for j, b in enumerate(ITEMS)
-    if i // 6 < j // 6 or relation in '<-' and i // 6 > j // 6]   # same house, right before, next to, somewhere before
+def zebra_names(n):
+    """Letters of a Zebra puzzle's n houses and of the n values of each of its n attributes, n at most 6."""
+    return ''.join(names[:n] for names in ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')[:n + 1])
+
+
+def zebra_texts(n):
+    """Nothing, the houses, and all clues: A=3, A=b in the same house, A<b right before, A~b next to, A-b somewhere before."""
+    houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
+    return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
+            *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
+              if i // n < j // n or relation in '<-' and i // n > j // n)]
+
+
 TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
-              'zebra': symbols('zebra', ['.', *ITEMS, *CLUES]), 'nae_sat': symbols('nae_sat', '01')}
+              'nae_sat': symbols('nae_sat', '01')} | {
+    name: symbols(name, zebra_texts(n)) for name, n in (('zebra4', 4), ('zebra', 6))}
 
 
 @functools.cache

@@ -4,7 +4,7 @@ Puzzles to token files, generated from a seed or read from a file, every one che
     python data/puzzles.py sudoku4                                                   # 4 x 4
     python data/puzzles.py sudoku --n_train=200000                                   # 9 x 9
     python data/puzzles.py sudoku --source=puzzles.csv.xz --split=test --name=hard   # a `puzzle,solution` CSV
-    python data/puzzles.py zebra --n_train=50000
+    python data/puzzles.py zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No two splits of a

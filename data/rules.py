@@ -9,7 +9,7 @@ import csv
 
 import numpy as np
 
-from data.prepare import HOUSES, ITEMS, UNREADABLE, get_tokenizer, open_text, progress
+from data.prepare import UNREADABLE, open_text, progress, zebra_names, zebra_texts
 
 MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
 
@@ -193,18 +193,18 @@ class Sudoku:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Zebra: n houses in a row and k attributes, of each n values, one in each house
+# Zebra: n houses in a row and k attributes, of each n values, one in each house; n and k from 3 to most
 
 class Zebra:
-    """Clues `relation item item`, each one token, then the grid, house by house. An item is a value of an attribute; attribute 0 is the
-    house's number, so that `= item house` says where something is. Relations: 1 in the same house, 2 right before, 3 next to, 4 somewhere
-    before. Tokens: 0 is padding, which is given; 1 to 36 the items, six an attribute; then all clues there are."""
-    most, n_clues, columns = 6, 32, 6                           # houses, attributes; clues of a row
+    """Clues `relation item item`, each one token, then the house of every item, attribute by attribute. An item is a value of an
+    attribute; attribute 0 is the house's number, so that `= item house` says where something is. Relations: 1 in the same house, 2 right
+    before, 3 next to, 4 somewhere before. Tokens: 0 is padding, which is given; 1 to `most` the houses; then all clues there are."""
 
-    def __init__(self):
-        names, ids = HOUSES + ITEMS, get_tokenizer('zebra').ids
+    def __init__(self, most):
+        self.most, self.n_clues, self.columns = most, most * (most - 1), most                 # houses and attributes; clues of a row
+        names, ids = zebra_names(most), {text: i for i, text in enumerate(zebra_texts(most))}
         self.clue = np.array([[[ids.get(a + sign + b, ids.get(b + sign + a, 0) if sign in '=~' else 0) for b in names] for a in names]
-                              for sign in ' =<~-'])                                           # (5, 42, 42) token; 0 is none
+                              for sign in ' =<~-'])                                           # (5, names, names) token; 0 is none
 
     def holds(self, n):
         """(5, n, n) bool: relation r between houses i and j; 0 is none, which always holds."""
@@ -280,9 +280,9 @@ class Zebra:
         return good, np.pad(clues[fits], ((0, 0), (0, max(0, self.n_clues - clues.shape[1])), (0, 0)))[:, :self.n_clues]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, n_clues + 36): of about n_rows, of all sizes from 3 to 6 houses and attributes alike, those whose
-        solutions `wanted` lets pass."""
-        sizes = [(n, k) for n in range(3, 7) for k in range(3, 7)]
+        """(tokens, given), each (n, n_clues + most^2): of about n_rows, of all sizes from 3 to `most` houses and attributes alike, those
+        whose solutions `wanted` lets pass."""
+        sizes = [(n, k) for n in range(3, self.most + 1) for k in range(3, self.most + 1)]
         tokens = np.concatenate([self.make_size(-(-n_rows // len(sizes)), n, k, rng, wanted, n_variants) for n, k in sizes])
         given = (np.arange(tokens.shape[1]) < self.n_clues) | (tokens == 0)
         shuffled = rng.permutation(len(tokens))
@@ -295,23 +295,23 @@ class Zebra:
         attribute = np.pad(rng.random((len(base), k)).argsort(1) + 1, ((0, 0), (1, 0)))       # 0, the houses, stays
         value = rng.random((len(base), k + 1, n)).argsort(2)
         value[:, 0] = np.arange(n)
-        name = self.most * attribute[:, :, None] + value                                      # (rows, k + 1, n) of every item
-        grid = np.zeros((len(base), self.most, self.most + 1), int)                           # (rows, house, attribute)
-        grid[np.arange(len(base))[:, None, None], house[base], attribute[:, :, None]] = name + 1 - self.most   # token
-        tokens = np.concatenate([np.zeros((len(base), self.n_clues), int), grid[:, :, 1:].reshape(len(base), -1)], 1)
+        name = (self.most * attribute[:, :, None] + value).reshape(len(base), -1)             # (rows, (k + 1) n) of every item
+        tokens = np.zeros((len(base), self.n_clues + self.most * (self.most + 1)), int)
+        np.put_along_axis(tokens, self.n_clues + name, house[base].reshape(name.shape) + 1, 1)
+        tokens = np.delete(tokens, np.arange(self.n_clues, self.n_clues + self.most), 1)      # houses are where they are
         keep = wanted(tokens)
         needed = np.unique(base[keep])
         good, clues = self.dig(self.clues(house[needed].reshape(len(needed), -1), n, k, 3 * n * k, rng), n, k)
         number = np.full(base[-1] + 1, -1)
         number[needed[good]] = np.arange(good.sum())
         keep &= number[base] >= 0
-        tokens, name, clues = tokens[keep], name[keep].reshape(keep.sum(), -1), clues[number[base[keep]]]
+        tokens, name, clues = tokens[keep], name[keep], clues[number[base[keep]]]
         operands = np.take_along_axis(name, clues[:, :, 1:].reshape(len(name), -1), 1).reshape(len(name), -1, 2)
         tokens[:, :self.n_clues] = self.clue[clues[:, :, 0], operands[:, :, 0], operands[:, :, 1]]
         return tokens
 
     def key(self, tokens):
-        """What two splits may not share: the grid."""
+        """What two splits may not share: the houses of all items."""
         return tokens[:, self.n_clues:]
 
     judge = staticmethod(blanks_right)
@@ -358,11 +358,13 @@ class NaeSat:
 # ---------------------------------------------------------------------------------------------------------------------
 # all of them
 
-TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra': '3 to 6 houses and attributes', 'nae_sat': 'latents and observations'}
+TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra4': '3 or 4 houses and attributes', 'zebra': '3 to 6',
+         'nae_sat': 'latents and observations'}
 
 
 def make_task(options):
     """The task that these options of meta.json describe: rules, generator and solver."""
     if options['task'] == 'nae_sat':
         return NaeSat(options['n_latents'], options['n_observations'], options['seed'])
-    return Zebra() if options['task'] == 'zebra' else Sudoku(4 if options['task'] == 'sudoku4' else 9)
+    n = {'sudoku4': 4, 'sudoku': 9, 'zebra4': 4, 'zebra': 6}[options['task']]
+    return Zebra(n) if 'zebra' in options['task'] else Sudoku(n)

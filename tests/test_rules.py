@@ -4,7 +4,7 @@ import itertools
 import numpy as np
 import pytest
 
-from data.prepare import HOUSES, ITEMS, get_tokenizer
+from data.prepare import get_tokenizer, zebra_names
 from data.rules import NaeSat, Sudoku, Zebra
 
 
@@ -61,7 +61,7 @@ def houses_by_hand(clues, n, k):
 
 @pytest.mark.parametrize('n, k', [(3, 3), (4, 3)])
 def test_the_zebra_solver_counts_what_every_arrangement_counts(n, k):
-    task, rng = Zebra(), np.random.default_rng(0)
+    task, rng = Zebra(6), np.random.default_rng(0)
     clues = np.stack([rng.integers(0, 5, (12, 14)), *rng.integers(0, (k + 1) * n, (2, 12, 14))], 2)   # mostly without a solution
     house = np.concatenate([np.tile(np.arange(n), (12, 1)), rng.random((12, k, n)).argsort(2).reshape(12, -1)], 1)
     few, many = task.clues(house, n, k, 4, rng), task.clues(house, n, k, 14, rng)
@@ -74,28 +74,26 @@ def test_the_zebra_solver_counts_what_every_arrangement_counts(n, k):
 
 
 def test_zebra_rows_say_one_grid_with_no_clue_too_many():
-    names, task, texts = HOUSES + ITEMS, Zebra(), get_tokenizer('zebra').texts
+    names, task, texts = zebra_names(6), Zebra(6), get_tokenizer('zebra').texts
     for n, k in ((3, 4), (5, 3)):
         rows = task.make_size(30, n, k, np.random.default_rng(3), lambda tokens: np.ones(len(tokens), bool), 10)
         for row in rows[::10].tolist():
-            clues, grid = [texts[i] for i in row[:32]], np.array(row[32:]).reshape(6, 6)
-            assert (grid[:n, :k] > 0).all() and not grid[n:].any() and not grid[:, k:].any()
+            clues, grid = [texts[i] for i in row[:30]], np.array(row[30:]).reshape(6, 6)
+            assert (grid[:k, :n] > 0).all() and not grid[k:].any() and not grid[:, n:].any()
             plain = [[' =<~-'.index(r), *(names.index(item) // 6 * n + names.index(item) % 6 for item in (a, b))]
                      for a, r, b in (clue for clue in clues if clue != '.')]
-            assert clues[len(plain):] == ['.'] * (32 - len(plain))
+            assert clues[len(plain):] == ['.'] * (30 - len(plain))
             house, = houses_by_hand(plain, n, k) if k < 4 else [task.solve(np.array([plain]), n, k)[1][0]]
             assert task.solve(np.array([plain]), n, k)[0] == 1
-            for h, a in itertools.product(range(n), range(k)):                                        # what the row says stands there
-                item = names.index(texts[grid[h, a]])
-                assert item // 6 == a + 1 and house[(a + 1) * n + item % 6] == h
+            assert [texts[grid[a, v]] for a in range(k) for v in range(n)] == [names[h] for h in house[n:]]   # as the row says
             fewer = np.array([plain[:i] + plain[i + 1:] for i in range(len(plain))])
             assert (task.solve(fewer, n, k)[0] == 2).all()
-    tokens, given = task.make(64, np.random.default_rng(4), lambda tokens: np.ones(len(tokens), bool))
-    assert given[:, :32].all() and (tokens[:, 32:][given[:, 32:]] == 0).all() and len(set((~given).sum(1).tolist())) > 5
+    tokens, given = Zebra(4).make(64, np.random.default_rng(4), lambda tokens: np.ones(len(tokens), bool))
+    assert given[:, :12].all() and (tokens[:, 12:][given[:, 12:]] == 0).all() and set((~given).sum(1).tolist()) == {9, 12, 16}
 
 
 def test_next_to_says_nothing_of_the_side():
-    task, n, k = Zebra(), 4, 3
+    task, n, k = Zebra(4), 4, 3
     house = np.concatenate([np.tile(np.arange(n), (200, 1)), np.random.default_rng(0).random((200, k, n)).argsort(2).reshape(200, -1)], 1)
     relation, a, b = task.clues(house, n, k, 12, np.random.default_rng(1)).transpose(2, 0, 1)
     step = np.take_along_axis(house, b, 1) - np.take_along_axis(house, a, 1)
