@@ -1,0 +1,34 @@
+"""
+Zebra puzzles of 3 or 4 houses and attributes, an encoder of 1,112,960 parameters for one core of a CPU.
+
+    python data/puzzles.py zebra4
+    python train.py config/zebra4.py
+    python eval_puzzle.py --ckpt=out/zebra4/ckpt.pt
+
+Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 15 min, and 1 min for the data.
+Result: 31.6 % of 1,000 unseen puzzles solved by margin, 21.3 % in random order. The loss stands still for a while at 0.47 nats a blank, and
+falls again from update 1,700 on. A decoder (--causal=True) learns nothing of the clues in this time (results/README.md).
+"""
+out_dir = 'out/zebra4'
+dataset = 'zebra4'
+block_size = 28
+causal = False
+n_layer = 3
+n_head = 4
+n_embd = 128
+gate_init = 1.0
+batch_size = 128
+l2r_ratio = 0.0
+optimizer = 'muon'
+max_iters = 4000
+learning_rate = 1e-2
+muon_learning_rate = 0.04
+min_lr = 7e-4
+warmup_iters = 100
+ema_decay = 0.99
+eval_interval = 200
+eval_iters = 4
+log_interval = 50
+save_interval = 500
+n_threads = 1
+compile = False
