@@ -272,7 +272,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
 
 def generate_batches(model, idx, order, n_known, n_steps, policy, seeds, batch_size, n_visits=None, on_step=None, **how):
     """generate for any number of rows, batch_size at a time: idx (R, N) and trace of all, on the host. Row r is a function of seeds[r].
-    on_step(rows, ...) is told besides what generate says which rows it is about."""
+    A schedule that is a list must fit each batch. on_step(rows, ...) is told besides what generate says which rows it is about."""
     device, parts = model.lm_head.weight.device, []
     for rows in torch.arange(len(idx)).split(batch_size):
         idx_part, trace = generate(model, idx[rows].to(device), order[rows].to(device), n_known[rows], n_steps, policy,

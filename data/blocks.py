@@ -8,7 +8,7 @@ import os
 import numpy as np
 import torch
 
-from data.prepare import DATA_SETS, prepare, read_meta
+from data.prepare import DATA_SETS, TOKENIZERS, prepare, read_meta
 from data.puzzles import SHARES, prepare_puzzles
 from data.rules import TASKS
 
@@ -45,6 +45,10 @@ def open_split(data_dir, name, split):
     n = meta['splits'][split]['tokens']
     if os.path.getsize(path) != 2 * n:
         raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: prepare {name} again with --force')
+    tokenizer = TOKENIZERS.get(meta['tokenizer'])
+    if tokenizer and tokenizer.n_tokens != meta.get('n_tokens'):
+        raise ValueError(f"{directory} has {meta.get('n_tokens')} {meta['tokenizer']} tokens, there are {tokenizer.n_tokens} now: prepare "
+                         f'{name} again with --force')
     length = meta.get('row_length')
     return np.memmap(path, dtype='<u2', mode='r', shape=(n // length, length) if length else (n,)), meta
 

@@ -110,7 +110,7 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
     there, others = [s for s in wanted if s in have], {s: info for s, info in have.items() if s not in wanted}
     if there and not force:
         same = all(have[s]['source'] == origin and (source or have[s]['rows'] == n_rows[s]) for s in there)
-        if same and there == wanted and meta.get('puzzle') == options:
+        if same and there == wanted and meta.get('puzzle') == options and meta.get('n_tokens') == get_tokenizer(task).n_tokens:
             return meta
         raise ValueError(f'{directory} holds {", ".join(there)} already: --force replaces it, --name=OTHER writes elsewhere, '
                          '--split=NAME adds a split')

@@ -358,7 +358,7 @@ class NaeSat:
 # ---------------------------------------------------------------------------------------------------------------------
 # all of them
 
-TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra4': '3 or 4 houses and attributes', 'zebra': '3 to 6',
+TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra4': '3 or 4 houses and attributes', 'zebra': '3 to 6 houses and attributes',
          'nae_sat': 'latents and observations'}
 
 

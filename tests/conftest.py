@@ -2,6 +2,7 @@ import contextlib
 import io
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -56,7 +57,7 @@ def process(tmp_path):
 def script(tmp_path, monkeypatch):
     """As `process`, in this process, which has the libraries loaded; what it returns has stdout and stderr."""
     def run(name, *args, code=0):
-        out, err, status = io.StringIO(), io.StringIO(), 0
+        out, err, status, at_end, n_threads = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGTERM), torch.get_num_threads()
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, 'argv', [name, *args])
         try:
@@ -65,6 +66,9 @@ def script(tmp_path, monkeypatch):
         except SystemExit as e:   # a line for stderr, or a number
             err.write(f'{e.code}\n' if isinstance(e.code, str) else '')
             status = 1 if isinstance(e.code, str) else e.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, at_end)
+            torch.set_num_threads(n_threads)
         assert status == code, out.getvalue() + err.getvalue()
         return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
     return run

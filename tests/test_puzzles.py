@@ -72,6 +72,12 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
         spoil()
         assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, split='val') | {'splits': 0} == meta | {'splits': 0}
         assert path.read_bytes() == rows and len(open_split(tmp_path, 'sudoku4', 'test')[0]) == 5
+    meta_path = tmp_path / 'sudoku4' / 'meta.json'
+    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 3}))    # as if its symbols had been others
+    with pytest.raises(ValueError, match='3 sudoku4 tokens, there are 4 now'):
+        open_split(tmp_path, 'sudoku4', 'test')
+    with pytest.raises(ValueError, match='--force replaces it'):
+        prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)
     with pytest.raises(ValueError, match='plain name'):
         prepare_puzzles('sudoku4', tmp_path, name='../other')
 

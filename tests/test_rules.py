@@ -88,6 +88,8 @@ def test_zebra_rows_say_one_grid_with_no_clue_too_many():
             assert [texts[grid[a, v]] for a in range(k) for v in range(n)] == [names[h] for h in house[n:]]   # as the row says
             fewer = np.array([plain[:i] + plain[i + 1:] for i in range(len(plain))])
             assert (task.solve(fewer, n, k)[0] == 2).all()
+    large = task.make_size(3, 6, 6, np.random.default_rng(5), lambda tokens: np.ones(len(tokens), bool))
+    assert len(large) and (large[:, 30:] > 0).all() and (large[:, :20] > 6).all()          # 22 to 26 clues
     tokens, given = Zebra(4).make(64, np.random.default_rng(4), lambda tokens: np.ones(len(tokens), bool))
     assert given[:, :12].all() and (tokens[:, 12:][given[:, 12:]] == 0).all() and set((~given).sum(1).tolist()) == {9, 12, 16}
 

@@ -285,10 +285,11 @@ def test_samples_do_not_depend_on_how_many_run_at_a_time(order):
     rows = [([1, 0, 2], [True, False, True]), ([4, 4], [True, True]), ([0] * 9, [False] * 9), ([3, 0, 0, 0], [True, False, False, False])]
     idx, trace, _ = write_samples(model, rows, order, 7, 3)
     for size in (1, 3):
-        parts = write_samples(model, rows, order, 7, 3, size, on_step=lambda part, step, n_new, *_: new.append((len(part), n_new.sum())))
+        parts = write_samples(model, rows, order, 7, 3, size, on_step=lambda r, step, n_new, *_: new.append((r.tolist(), int(n_new.sum()))))
         assert torch.equal(parts[0], idx) and torch.equal(parts[1]['order'], trace['order'])
         torch.testing.assert_close(parts[1]['logprob'], trace['logprob'], rtol=0, atol=1e-12)
-    assert sum(n for size, n in new if size == 3) == 1 + 9 and sum(n for _, n in new) == 2 * (1 + 9 + 3)
+    revealed = {tuple(part): sum(n for p, n in new if p == part) for part, _ in new}
+    assert revealed == {(0,): 1, (2,): 9, (3,): 2 * 3, (0, 1, 2): 1 + 9}
 
 
 @pytest.mark.parametrize('wrong', [dict(n_known=10), dict(n_known=-1), dict(n_known=5, n_visits=4), dict(n_known=0, seeds=[1]),
