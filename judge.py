@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.hub import open_checkpoint, quiet
-from data.prepare import get_tokenizer
+from data.hub import open_checkpoint
+from data.prepare import get_tokenizer, quiet_hub
 from eval_ppl import block_nll
 from model import model_from_checkpoint, sample_order
 from tables import perplexity, ratio_error
@@ -82,7 +82,7 @@ def open_judge(name):
     if name not in GPT2_SIZES:
         checkpoint, tokenizer = open_checkpoint(name)
         return model_from_checkpoint(checkpoint, 'ema' if 'ema_model' in checkpoint else 'raw'), tokenizer
-    quiet()
+    quiet_hub()
     try:
         from transformers import GPT2LMHeadModel
         return GPT2(GPT2LMHeadModel.from_pretrained(f'openai-community/{name}')), get_tokenizer('gpt2')

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import torch
 
-from data.prepare import DATA_SETS, TOKENIZERS, prepare, read_meta
+from data.prepare import DATA_SETS, TOKENIZERS, check_names, prepare, read_meta
 from data.puzzles import SHARES, prepare_puzzles
 from data.rules import TASKS
 
@@ -17,6 +17,7 @@ def open_split(data_dir, name, split):
     """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. Makes data sets that need no source and no time.
 
     Raises ValueError with the command to run when the split is missing, or when its file is not the one meta.json describes."""
+    check_names(dataset=name)
     directory = os.path.join(data_dir, name)
     path, meta = os.path.join(directory, f'{split}.bin'), read_meta(directory)
     if split not in meta.get('splits', {}) or not os.path.isfile(path):

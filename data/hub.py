@@ -1,5 +1,5 @@
 """Where a checkpoint comes from: a path, or hf:OWNER/REPO/path.pt on the Hugging Face hub."""
-from data.prepare import TOKENIZERS, get_tokenizer
+from data.prepare import TOKENIZERS, get_tokenizer, quiet_hub
 from model import config_from_checkpoint, load_checkpoint
 
 
@@ -13,18 +13,12 @@ def local_path(name):
     if len(parts) < 3:
         raise ValueError(f'a checkpoint on the hub is written hf:OWNER/REPO/path.pt, got {name}')
     from huggingface_hub import hf_hub_download
-    quiet()
+    quiet_hub()
     try:
         return hf_hub_download('/'.join(parts[:2]), '/'.join(parts[2:]))
     except Exception as e:   # many classes: no network, no such repository, no such file
         raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
                          'or download the file and give its path') from None
-
-
-def quiet():
-    """The hub's own retries and warnings would bury our one line."""
-    from huggingface_hub import logging
-    logging.set_verbosity_error()
 
 
 def open_checkpoint(name):

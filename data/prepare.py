@@ -195,10 +195,10 @@ class TextFile:
             if self.kind == 'jsonl':
                 try:
                     line = json.loads(line)['text']
-                    if not isinstance(line, str):
-                        raise TypeError
-                except (ValueError, KeyError, TypeError):
-                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under "text"') from None
+                    line.encode()   # half a surrogate pair is no text
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under "text", in valid '
+                                     'Unicode') from None
             yield line
 
 
@@ -214,9 +214,16 @@ def shakespeare(source):
                          'python data/prepare.py shakespeare --source=input.txt') from None
 
 
+def quiet_hub():
+    """The hub's own retries and warnings would bury our one line."""
+    from huggingface_hub import logging
+    logging.set_verbosity_error()
+
+
 def from_hub(repository, name, split, field, command):
     """The column `field` of a data set on the Hugging Face hub, `name` its configuration or None."""
     from datasets import load_dataset
+    quiet_hub()
     n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
     try:
         try:
@@ -343,16 +350,11 @@ def write_json(path, value):
 
 
 def encode_documents(documents, tokenizer):
-    """For every document its tokens and end-of-text (n,) uint16, and its bytes of text. Raises ValueError for one that is no Unicode."""
-    iterator, n = iter(documents), 0
+    """For every document its tokens and end-of-text (n,) uint16, and its bytes of text."""
+    iterator = iter(documents)
     while batch := list(itertools.islice(iterator, 256)):
-        try:
-            sizes, encoded = [len(text.encode()) for text in batch], tokenizer.encode_batch(batch)
-        except UnicodeEncodeError as e:
-            raise ValueError(f'document {n + 1} or one of the {len(batch) - 1} after it is no valid Unicode: {e}') from None
-        for ids, size in zip(encoded, sizes):
-            yield np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')), size
-        n += len(batch)
+        for ids, text in zip(tokenizer.encode_batch(batch), batch):
+            yield np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')), len(text.encode())
 
 
 def write_tokens(path, documents, tokenizer, n_documents):
@@ -443,6 +445,8 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     check_names(name=name, split=split)
+    if source and not os.path.isfile(source):
+        raise ValueError(f'no file {source}')
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
     check_folder('--out', directory)
     if split and not source and not row.splits:
@@ -451,7 +455,7 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
         split = 'test'
     meta, wanted = read_meta(directory), {split} if split else set(row.splits or ('train', 'val'))
     have = splits_there(directory, meta)
-    origin = name_source(source) if source and os.path.isfile(source) else data_set
+    origin = name_source(source) if source else data_set
     there, others = have.keys() & wanted, {s: info for s, info in have.items() if s not in wanted}
     if there and not force:
         if there == wanted and all(have[s]['source'] == origin for s in there) and tokenizer in (None, meta['tokenizer']):
@@ -526,9 +530,10 @@ def print_meta(out, meta, before, force):
     """What is in the folder now, and whether it was there before."""
     done = 'there already (--force replaces it)' if meta == before and not force else 'written'
     print(f"{os.path.join(out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
-    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<40}sha256")
+    width = max(len(s['source']) for s in meta['splits'].values()) + 2
+    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<{width}}sha256")
     for split, s in meta['splits'].items():
-        print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}  {s['source']:<40}{s['sha256'][:16]}...")
+        print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}  {s['source']:<{width}}{s['sha256'][:16]}...")
 
 
 if __name__ == '__main__':

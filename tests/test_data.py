@@ -101,7 +101,8 @@ def test_a_source_that_has_changed_is_another_one(jsonl, tmp_path):
 
 
 @pytest.mark.parametrize('content, said', [
-    (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'{"text": 3}\n', 'document 1'),
+    (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'[' * 20000, 'document 1'),
+    (b'{"text": 3}\n', 'document 1'),
     (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'), (b'\xff\xfe\n', 'cannot be read'), (b'', 'no text')])
 def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
     (tmp_path / 'bad.jsonl').write_bytes(content)
@@ -117,7 +118,7 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
     before = files()
     (tmp_path / 'bad.jsonl').write_text('{"text": "fine"}\n' * 30 + '{"text": "\\ud800"}\n' * 30)
-    with pytest.raises(ValueError, match='no valid Unicode'):
+    with pytest.raises(ValueError, match='document 31 must be .* in valid Unicode'):
         p.prepare('text', tmp_path, source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)
     assert files() == before
     (tmp_path / 'text' / 'val.bin').write_bytes(b'')                              # a damaged file is made again
@@ -130,8 +131,11 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     for wrong in (dict(split='../x'), dict(name='a/b'), dict(split='')):
         with pytest.raises(ValueError, match='plain name'):
             p.prepare('text', tmp_path, source=str(jsonl), **wrong)
-    with pytest.raises(ValueError, match='no --source'):
-        p.prepare('pydocs', tmp_path, source=str(jsonl))
+    with pytest.raises(ValueError, match='plain name'):
+        open_split(tmp_path, '../x', 'train')
+    for source, said in ((str(jsonl), 'no --source'), ('none.txt', 'no file none.txt')):
+        with pytest.raises(ValueError, match=said):
+            p.prepare('pydocs', tmp_path, source=source)
 
 
 @pytest.mark.parametrize('args, said', [
