@@ -352,7 +352,7 @@ def training_rates(config, device, dtype):
 
 
 def bench_grid(config):
-    check_out('out', config.out)
+    check_out('out', config.out, '.json')
     device, dtype = resolve_device(config.device, config.dtype)
     result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__}
     for name, measure in (('generation', generation_times), ('training', training_rates)):

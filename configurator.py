@@ -148,8 +148,11 @@ def at_least(config, bound, *names):
             raise ValueError(f'{name} must be at least {bound}, got {config[name]}')
 
 
-def check_out(option, path, *others):
-    """The file that `option` names, or '', must have a folder to go to before the work begins, and be none of the `others` of the run."""
+def check_out(option, path, endings, *others):
+    """The file that `option` names, or '', must end in one of `endings` ('.png, .svg'), which keeps it from data and checkpoints, have a
+    folder to go to before the work begins, and be none of the `others` of the run."""
+    if path and not path.endswith(tuple(endings.split(', '))):
+        raise ValueError(f'--{option} must end in {endings}, got {path}')
     folder = os.path.dirname(path) or '.'
     special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
     if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):

@@ -412,7 +412,7 @@ def check_options(c):
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
-    check_out('out', c.out, c.ckpt, *c.datasets.split(','))
+    check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','))
     return kinds
 
 

@@ -24,7 +24,7 @@ from data.rules import TASKS, make_task
 from devices import autocast, resolve_device
 from eval_ppl import draw_orders
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
-from plot import draw
+from plot import PICTURES, draw
 from replay import write_page
 from sample import ADAPTIVE, check_drawing, check_policy, generate_batches
 from tables import ratio_error, share_error
@@ -99,7 +99,7 @@ def open_puzzles(checkpoint, tokenizer, c):
     if c.split not in SHARES:
         raise ValueError(f'split must be {", ".join(SHARES)}, got {c.split!r}')
     meta = read_meta(os.path.join(data_dir, name))
-    if meta and 'puzzle' not in meta:
+    if 'puzzle' not in meta if meta else tokenizer.eos is not None and not c.dataset:
         raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '
@@ -130,11 +130,9 @@ def main(config):
     steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
     at_least(config, 1, 'batch_size')
     at_least(config, 0, 'n_puzzles')
-    if config.error_map:
-        if not config.error_map.endswith(('.png', '.svg', '.pdf')):
-            raise ValueError(f'error_map must end in .png, .svg or .pdf, got {config.error_map}')
-        if idle := SOLVING & config.given:
-            raise ValueError(f"error_map solves nothing, {', '.join(sorted(idle))} would change nothing: leave it out")
+    idle = SOLVING if config.error_map else ({'show'} if not config.html else set()) | ({'noise_kind'} if not max(noises) else set())
+    if idle := idle & config.given:
+        raise ValueError(f"{', '.join(sorted(idle))} would change nothing here: leave it out")
     if config.temperature != 'auto':
         if type(config.temperature) not in (int, float):
             raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")
@@ -144,8 +142,8 @@ def main(config):
     if config.unmask == 'binomial' and 0 in steps:
         raise ValueError(f'unmask=binomial wants n_steps from 1, got {config.n_steps}: no number of levels is one a blank')
     check_policy('margin', config.unmask, max(noises), config.noise_kind, None)
-    for name, others in (('out', ()), ('html', ('out',)), ('error_map', ('out', 'html'))):
-        check_out(name, config[name], config.ckpt, *(config[other] for other in others))
+    for name, endings in (('out', '.json'), ('html', '.html'), ('error_map', PICTURES)):
+        check_out(name, config[name], endings, config.ckpt)
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
     device, dtype = resolve_device(config.device, config.dtype)

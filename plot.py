@@ -21,6 +21,7 @@ from configurator import check_out, one_line_errors
 from data.prepare import Parser
 from run_folder import read_log
 
+PICTURES = '.png, .svg, .pdf'
 NAMES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates', 'members': 'members of the ensemble',
          'steps': 'steps of generation', 'loss': 'training loss', 'val_any': 'validation, any order (bound)',
          'val_l2r': 'validation, left to right', 'val_own': "validation, the run's own order", 'nats': 'context-order ensemble',
@@ -40,7 +41,7 @@ def read_run(path):
         raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of eval_ppl.py and bench.py')
     entries, time, tokens = read_log(path), 0.0, 0
     for entry in entries:
-        if 'tokens' in entry and 'tokens_per_sec' in entry:
+        if 'tokens' in entry and entry.get('tokens_per_sec', 0) > 0:
             time += (entry['tokens'] - tokens) / entry['tokens_per_sec'] / 60
             entry['time'], tokens = time, entry['tokens']
         own = [entry[name] for name in ('val_own', 'val_any', 'val_l2r') if name in entry]
@@ -56,10 +57,10 @@ def read_results(path):
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
         if 'generation' in result:
-            return {f'{name}: {network}': [{'steps': r['steps'], 'seconds': r[network]} for r in result['generation']]
+            return {f'{name}: {network}': [{'steps': float(r['steps']), 'seconds': float(r[network])} for r in result['generation']]
                     for network in ('decoder', 'encoder')}
         sets = list(dict.fromkeys(r['dataset'] for r in result['results']))
-        nats = {(r['dataset'], *r['estimate'].split(' x ')): r['nats_per_token'] for r in result['results'] if 'nats_per_token' in r}
+        nats = {(r['dataset'], *r['estimate'].split(' x ')): float(r['nats_per_token']) for r in result['results'] if 'nats_per_token' in r}
         found = {}
         for data in sets:
             members = [{'members': int(key[2]), 'nats': value} for key, value in nats.items() if key[:2] == (data, 'ensemble')]
@@ -68,7 +69,7 @@ def read_results(path):
                 found[name if len(sets) == 1 else f'{name}: {data}'] = members
     except FileNotFoundError:
         raise ValueError(f'no file {path}') from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py grid --out writes') from None
     if not found:
         raise ValueError(f'{path} has neither an ensemble nor an any-order bound: run eval_ppl.py with --estimates=ensemble or any')
@@ -122,8 +123,10 @@ def draw(runs, x, ys, path):
         axis.grid(alpha=0.3)
         axis.spines[['top', 'right']].set_visible(False)
     handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
-    figure.legend([handles[label] for label in labels if label in handles], [label for label in labels if label in handles], frameon=False,
-                  loc='outside lower center', ncols=2 * len(ys))
+    legend = figure.legend([handles[label] for label in labels if label in handles], [label for label in labels if label in handles],
+                           frameon=False, loc='outside lower center', ncols=2 * len(ys))
+    for text in legend.get_texts():
+        text.set_parse_math(False)   # a $ in a name is a $
     figure.savefig(path, dpi=150)
     return figure
 
@@ -155,9 +158,7 @@ def main(argv=None):
     parser.add_argument('--y', help='keys of the logs, one panel each (default loss, the validations)')
     parser.add_argument('--labels', default='', help='what to call them, with commas between (default: names of folders and files)')
     args = parser.parse_args(argv)
-    if os.path.splitext(args.out)[1] not in ('.png', '.svg', '.pdf'):
-        raise ValueError(f'--out must end in .png, .svg or .pdf, got {args.out}')
-    check_out('out', args.out, *args.runs)
+    check_out('out', args.out, PICTURES, *args.runs)
     runs = [run for path in {os.path.realpath(log_of(path)): path for path in args.runs}.values()
             for run in (read_results(path) if path.endswith('.json') else {label_of(path): read_run(path)}).items()]
     names = list(dict.fromkeys(label for label, _ in runs))

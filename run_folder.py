@@ -44,19 +44,19 @@ def load_newest(out_dir):
                 it = load_checkpoint(older)['iter_num']
             except (ValueError, KeyError):
                 continue
-            raise ValueError(f'{e}; the one of iteration {it} is whole: cp {older} {path}, then resume again') from None
+            command = shlex.join(['cp', older, path])
+            raise ValueError(f'{e}; the one of iteration {it} is whole: {command}, then resume again') from None
         raise
 
 
 def read_log(path):
     """The entries of a log.jsonl; a last line that is half written is left out. Raises ValueError for a line that is no entry."""
-    with open(path) as f:
-        lines = [line for line in f if line.endswith('\n')]
     try:
-        entries = [json.loads(line) for line in lines]
-        if all(isinstance(entry['iter'], int) for entry in entries):
+        with open(path, encoding='utf-8') as f:
+            entries = [json.loads(line) for line in f if line.endswith('\n')]
+        if all(isinstance(entry['iter'], int) and all(type(value) in (int, float) for value in entry.values()) for entry in entries):
             return entries
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise ValueError(f'{path} has a line that is no entry of a training log: move it away')
 

@@ -387,8 +387,8 @@ def main(config):
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
     reads = config.ckpt, config.judge, config.order, config.prompt.removeprefix('FILE:') if config.prompt.startswith('FILE:') else ''
-    check_out('out', config.out, *reads)
-    check_out('html', config.html, config.out, *reads)
+    check_out('out', config.out, '.json', *reads)
+    check_out('html', config.html, '.html', *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     judged = open_judge(config.judge) if config.judge else None

@@ -76,9 +76,9 @@ def test_errors_of_use_are_one_line_and_others_are_not():
 def test_a_result_overwrites_nothing_of_the_run(tmp_path):
     (tmp_path / 'c.pt').write_text('weights')
     (tmp_path / 'link.json').symlink_to(tmp_path / 'c.pt')
-    check_out('out', str(tmp_path / 'new.json'), str(tmp_path / 'c.pt'))
-    check_out('out', '', '')
+    check_out('out', str(tmp_path / 'new.json'), '.json', str(tmp_path / 'c.pt'))
+    check_out('out', '', '.json', '')
     for path, others in ((tmp_path / 'c.pt', [tmp_path / 'c.pt']), (tmp_path / 'link.json', ['', tmp_path / 'c.pt']),
-                         (tmp_path, []), (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
-        with pytest.raises(ValueError, match='--out='):
-            check_out('out', str(path), *map(str, others))
+                         (tmp_path / 'test.bin', []), (tmp_path, []), (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
+        with pytest.raises(ValueError, match='--out'):
+            check_out('out', str(path), '.json', *map(str, others))

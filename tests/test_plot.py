@@ -28,7 +28,7 @@ def test_the_axes(runs):
 
 @pytest.mark.parametrize('name, head', [('loss.png', b'\x89PNG'), ('loss.svg', b'<?xml')])
 def test_a_picture(runs, name, head, capsys):
-    main(['a', 'b/log.jsonl', '-o', name, '--x=time', '--y=loss,val_any', '--labels=AdamW,Muon'])
+    main(['a', 'b/log.jsonl', '-o', name, '--x=time', '--y=loss,val_any', '--labels=AdamW,$x^$'])
     content = (runs / name).read_bytes()
     assert content.startswith(head) and len(content) > 5000 and capsys.readouterr().out.endswith(f'{name} written\n')
 
@@ -116,11 +116,15 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, capsys, last, panels):
 
 @pytest.mark.parametrize('args, said', [
     (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['l2r.json'], 'neither'),
+    (['null.json'], 'null.json is not what'), (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
     (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
     write(runs / 'x.json', [])
     write(runs / 'l2r.json', {'results': [result('left to right', 2)]})
     write(runs / 'e.json', {'results': [result('any order x 1', 2)]})
+    write(runs / 'null.json', {'results': [result('any order x 1', None)]})
+    (runs / 'null.jsonl').write_text('{"iter": 1, "loss": null}\n')
+    (runs / 'bin.jsonl').write_bytes(b'\xff\n')
     with pytest.raises(ValueError, match=said):
         main(args)
