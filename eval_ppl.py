@@ -51,7 +51,7 @@ n_orders = 1               # any, iw: random orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
-seed = 1337
+seed = 1337                # orders, contexts and sampled visits of a block are a function of it and of the block's number
 # system
 batch_size = 16            # blocks a forward pass, contexts of about as many tokens
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
@@ -218,7 +218,7 @@ def ensemble_totals(own, members, weights):
 
 @torch.no_grad()
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
-    """log p(x_a | x_b) of two disjoint sets of positions, in nats, (B,) for idx (B, N).
+    """log p(x_a | x_b) of two disjoint sets of positions under a decoder, in nats, (B,) for idx (B, N).
 
     Any order of the model defines it: n_orders = 0 reads b and then a, each left to right; K averages over K random orders of both,
     log 1/K sum_k p(x_a | x_b, sigma_k), a mixture of K models. a (n,) and b (m,) are lists or tensors; b may be empty."""

@@ -69,8 +69,11 @@ class AOGPTConfig:
                 raise ValueError(f'{name} must be a whole number from 1, got {getattr(self, name)!r}')
         if self.n_embd % self.n_head:
             raise ValueError(f'n_embd must be divisible by n_head, got n_embd={self.n_embd} and n_head={self.n_head}')
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout!r}')
+        for field in fields(self):
+            if field.type is bool and not isinstance(getattr(self, field.name), bool):
+                raise ValueError(f'{field.name} must be True or False, got {getattr(self, field.name)!r}')
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1 or not isinstance(self.gate_init, int | float):
+            raise ValueError(f'dropout must be at least 0 and below 1, gate_init a number, got {self.dropout!r} and {self.gate_init!r}')
         if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
         if self.target_position not in TARGET_POSITIONS:
@@ -334,8 +337,8 @@ class AOGPT(nn.Module):
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
 
-        idx    (B, N') int tokens in natural order, N' at most block_size
-        order  (B, T) int positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
+        idx    (B, N') int64 tokens in natural order, N' at most block_size
+        order  (B, T) int64 positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
         n_known    (B,), of an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the others
                    T / (T - n_known) times their nll, so that for a uniform n_known the row's sum is an unbiased bound in nats (AO, L_MDM)
         n_given    (B,) visits that are given, as the clues of a puzzle: their columns are 0, n_known is at least that, and the factor
@@ -462,7 +465,7 @@ class AOGPT(nn.Module):
         other slots. A slot stands where its token is, in an encoder at its target."""
         t, target = self.transformer, order.gather(1, slots)                                # (B, S)
         position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
-        token = t.wte(idx.gather(1, position.clamp(min=0)))                                # (B, S, C)
+        token = t.wte(torch.where(reads < 0, 0, idx.gather(1, position.clamp(min=0))))     # (B, S, C); a blank may hold anything
         x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token)
         position = position if self.config.causal else target
         if self.config.learned_positions:
@@ -658,6 +661,9 @@ def load_checkpoint(path):
         raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in ('model', 'model_args')):
         raise ValueError(f"{path} is not a checkpoint: it must hold a dict with the dicts 'model' and 'model_args'")
+    if (not all(isinstance(p, torch.Tensor) for p in checkpoint['model'].values()) or not isinstance(checkpoint.get('config', {}), dict)
+            or not isinstance(checkpoint.get('tokenizer', ''), str)):
+        raise ValueError(f"{path} is not a checkpoint: 'model' must hold tensors, 'config' be a dict and 'tokenizer' a name")
     return checkpoint
 
 
@@ -693,7 +699,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     wanted = {name: p.shape for name, p in model.named_parameters()}
     state = raw_weights(checkpoint)
     if weights == 'ema':
-        if not isinstance(checkpoint.get('ema_model'), dict) or 'shadow_params' not in checkpoint['ema_model']:
+        if not isinstance(checkpoint.get('ema_model'), dict) or not isinstance(checkpoint['ema_model'].get('shadow_params'), list | dict):
             raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
         state = checkpoint['ema_model']['shadow_params']
         if not isinstance(state, dict):

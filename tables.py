@@ -37,8 +37,9 @@ def perplexity(nats):
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
+    bits = nats * n_tokens / math.log(2)
     return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
-            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': nats * n_tokens / n_bytes / math.log(2),
+            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': bits / n_bytes if n_bytes else math.inf,
             'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
 
 

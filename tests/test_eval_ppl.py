@@ -30,7 +30,7 @@ from eval_ppl import (
 )
 from model import sample_order, save_checkpoint
 from run_folder import Journal
-from tables import summarize
+from tables import summarize, table_row
 
 
 def test_one_context_is_the_plain_nll(batch):
@@ -183,6 +183,7 @@ def test_summary_by_hand():
     row = summarize('x', torch.tensor([2.0, 4.0], dtype=torch.float64), 4, 6)
     assert row['nats_per_token'] == 6 / 8 and row['tokens'] == 8 and row['blocks'] == 2
     assert math.isclose(row['stderr'], math.sqrt(2) / math.sqrt(2) / 4)          # std of (2, 4) is sqrt 2
+    assert table_row('no text', 1.0, None, 1, 5, 0)['bits_per_byte'] == math.inf
     assert math.isclose(row['bits_per_byte'], 6 / 6 / math.log(2)) and math.isclose(row['perplexity'], math.exp(0.75))
     assert summarize('x', torch.tensor([2.0]), 4, 6)['stderr'] is None
 
@@ -261,7 +262,7 @@ def test_protocols_name_their_splits(script, ckpt, tmp_path):
     (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
     (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'), (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'),
     (['--datasets=short.txt'], 'block_size=16 is beyond the data'), (['--device=tpu'], 'device'),
-    (['--datasets=void.txt'], 'no text'), (['--out=data'], '--out=data')])
+    (['--datasets=void.txt'], 'no text'), (['--out=data'], '--out must end')])
 def test_wrong_input_is_one_line(ckpt, tmp_path, monkeypatch, args, said):
     import eval_ppl
     from configurator import configure, one_line_errors

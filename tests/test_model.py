@@ -514,7 +514,9 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
         with open(name, 'wb') as f:
             f.write(content)
     torch.save(Bomb(), 'bomb')
-    for i, other in enumerate(([], {'model': {}}, {'model': None, 'model_args': {}}, {'model': {}, 'model_args': None})):
+    for i, other in enumerate(([], {'model': {}}, {'model': None, 'model_args': {}}, {'model': {}, 'model_args': None},
+                               {'model': {'a': 3}, 'model_args': {}}, {'model': {}, 'model_args': {}, 'config': None},
+                               {'model': {}, 'model_args': {}, 'tokenizer': ['a']})):
         torch.save(other, f'other{i}')
         files[f'other{i}'] = other
     for name in (*files, 'bomb', 'missing'):
@@ -526,8 +528,9 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
 
 @pytest.mark.parametrize('change, said', [
     ({}, 'EMA'), ({'ema_model': None}, 'EMA'), ({'ema_model': {}}, 'EMA'), ({'ema_model': {'shadow_params': [1, 2]}}, 'EMA list'),
-    ({'ema_model': {'shadow_params': {'a': 1}}}, 'differ'), ({'model_args': {'n_layer': 'a'}}, 'n_layer'),
-    ({'model_args': {'dropout': '0'}}, 'dropout')])
+    ({'ema_model': {'shadow_params': {'a': 1}}}, 'differ'), ({'ema_model': {'shadow_params': None}}, 'EMA'),
+    ({'model_args': {'n_layer': 'a'}}, 'n_layer'), ({'model_args': {'dropout': '0'}}, 'dropout'),
+    ({'model_args': {'causal': 'no'}}, 'causal'), ({'model_args': {'gate_init': None}}, 'gate_init')])
 def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
     save_checkpoint(tmp_path / 'c.pt', model)
     with pytest.raises(ValueError, match=said):
