@@ -32,16 +32,17 @@ def measure(samples, tokenizer, judged, name, device, dtype):
 
 def text_metrics(samples):
     """How varied generated token lists are. entropy: of a sample's own token frequencies, nats, mean over samples; distinct_n: different
-    n-grams of all samples over their number; repetition: share of 4-grams that stand earlier in the same sample."""
+    n-grams of all samples over their number, 1 where there is none; repetition: share of 4-grams that stand earlier in the same sample."""
     def grams(tokens, n):
         return list(zip(*(tokens[i:] for i in range(n))))
     p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in samples]
     metrics = {'entropy': float(np.mean([-(q * np.log(q)).sum() for q in p]))}
     for n in (1, 2, 3):
         every = [g for tokens in samples for g in grams(tokens, n)]
-        metrics[f'distinct_{n}'] = len(set(every)) / max(1, len(every))
+        metrics[f'distinct_{n}'] = len(set(every)) / len(every) if every else 1.0
     fours = [grams(tokens, 4) for tokens in samples]
-    return metrics | {'repetition': 1 - sum(len(set(g)) for g in fours) / max(1, sum(map(len, fours)))}
+    n = sum(map(len, fours))
+    return metrics | {'repetition': (n - sum(len(set(g)) for g in fours)) / max(1, n)}
 
 
 def generative_perplexity(judge, samples, batch_size=16, dtype='float32'):

@@ -22,7 +22,16 @@ from data.prepare import progress, replace_file
 from data.prompts import parse_prompt, read_prompts
 from devices import autocast, resolve_device
 from judge import measure, open_judge
-from model import KVCache, config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
+from model import (
+    KVCache,
+    config_from_checkpoint,
+    derive_seed,
+    float32_or_better,
+    model_from_checkpoint,
+    order_of,
+    sample_order,
+    split_rows,
+)
 from replay import Watch, write_page
 
 # which model
@@ -45,7 +54,7 @@ threshold = None              # with top_prob or margin: reveal all that are at 
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
-use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow, the same text)
+use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
 seed = 1337                   # sample r is a function of seed + r alone
 # system
 batch_size = 32               # samples at a time; less wants less memory
@@ -118,17 +127,25 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
     if temperature != 1:
         # at most 0, times what float32 can hold: any temperature is safe
         logits = (logits - logits.amax(-1, keepdim=True)) * max(min(1 / temperature, 1e30), 1e-30)
-    if 0 < top_k < logits.size(-1):
-        values, kept = logits.topk(top_k)
-        logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
-    if top_p < 1:
-        values, kept = logits.sort(dim=-1, descending=True)
-        p = values.double().softmax(-1)
-        values = values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf)
-        logits = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
     if u is None:
         u = torch.rand(logits.shape[:-1], dtype=torch.float64, device=logits.device, generator=generator)
-    return invert_cdf(logits.softmax(-1).reshape(-1, logits.size(-1)), u.flatten()).view(u.shape)
+    logits = logits.reshape(-1, logits.size(-1))
+    if top_k or top_p < 1:
+        logits = keep_largest(logits, top_k, top_p)
+    return invert_cdf(logits.softmax(-1), u.flatten()).view(u.shape)
+
+
+def keep_largest(logits, top_k, top_p, width=1024):
+    """logits (n, V) with -inf in place of what top_k (0: no limit) and top_p cut, see sample_tokens. Where top_k sets no limit the `width`
+    largest are looked at first, and all of V only in rows of which these do not reach top_p: a sort costs more than the network."""
+    V = logits.size(-1)
+    values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
+    among = values if top_k else logits
+    p = (values.double() - among.double().logsumexp(-1, keepdim=True)).exp()
+    cut = torch.full_like(logits, -torch.inf).scatter(-1, kept, values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf))
+    if not top_k and width < V and (short := p.sum(-1) < top_p).any():
+        cut[short] = keep_largest(logits[short], 0, top_p, V)
+    return cut
 
 
 def invert_cdf(p, u, width=256):
@@ -169,6 +186,9 @@ def confidence(logits, policy):
     """Score (..., ) of logits (..., V), float32 or better: the larger, the earlier an adaptive order visits the position (KIM sec. 4).
 
     top_prob: max_v p(v);  margin: the largest p less the second;  entropy: sum_v p(v) log p(v), in nats"""
+    parts, = split_rows(logits.size(-1), logits.flatten(0, -2))
+    if len(parts) > 1:   # no float32 copy of them all
+        return torch.cat([confidence(part, policy) for part in parts]).view(logits.shape[:-1])
     logits = float32_or_better(logits)
     if policy == 'entropy':
         logp = logits.log_softmax(-1)
@@ -215,8 +235,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps and not on others')
     check_drawing(temperature, top_k, top_p)
     check_policy(policy, unmask, order_noise, order_noise_kind, threshold)
-    if idx.shape != order.shape:
-        raise ValueError(f'order must visit every position of idx, got {tuple(order.shape)} for {tuple(idx.shape)}')
+    if idx.shape != order.shape or (order.sort(1).values != torch.arange(N, device=order.device)).any():
+        raise ValueError(f'order must visit every position of idx once, got {tuple(order.shape)} for {tuple(idx.shape)}')
     known = torch.as_tensor(n_known).cpu().expand(B)                                         # (B,) host
     stop = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)              # (B,) host
     if int(known.min()) < 0 or (known > stop).any() or int(stop.max()) > N or seeds is not None and len(seeds) != B:
@@ -425,41 +445,31 @@ def main(config):
         if config.out:
             replace_file(config.out, json.dumps(result).encode())
     write()   # whatever becomes of the judge
+    for r, s in enumerate(samples, config.seed):
+        each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
+        print(f"--- sample {r - config.seed} (seed {r}), -log p = {each}\n{s['text']}", flush=True)
     if config.html:
-        write_page(config.html, samples, tokenizer, f"{about['order']}, temperature {config.temperature:g}")
+        write_page(config.html, samples, tokenizer, f"{about['order']}, {about['drawing']}")
     lines = {}
     if config.metrics:
         result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, dtype)
         write()
-    report(samples, {
-        'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
-        'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens',
-        **about,
-        'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines}, config.seed)
-    for name, path in (('written', config.out), ('page', config.html)):
-        if path:
-            print(f'{name:<16}{path}')
+    table = {'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
+             'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens', **about,
+             'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines,
+             'written': config.out, 'page': config.html}
+    print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
 
 
 def describe(samples, config, order):
     """Lines of the table on how the samples came about."""
-    n_steps = len({step for s in samples for step in s['step']} - {-1})
+    n_steps = max(len({*s['step']} - {-1}) for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
     how = f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'
     return {'order': f'{order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, {how}',
-            'drawing': 'none: the text of the blanks was scored' if config.score else
+            'drawing': 'the text of the blanks was scored' if config.score else
                        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
-
-
-def report(samples, lines, seed):
-    """Print the samples, and the table of what was done."""
-    for r, s in enumerate(samples):
-        each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
-        print(f"--- sample {r} (seed {seed + r}), -log p = {each}\n{s['text']}")
-    print('---')
-    for name, value in lines.items():
-        print(f'{name:<16}{value}')
 
 
 if __name__ == '__main__':

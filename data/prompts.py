@@ -8,9 +8,9 @@ def read_prompts(prompt):
     if not prompt.startswith('FILE:'):
         return [prompt]
     try:
-        with open(prompt[5:], encoding='utf-8') as f:
+        with open(prompt[5:], encoding='utf-8-sig') as f:
             return [json.loads(line)['prompt'] + '' for line in f if line.strip()]
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise ValueError(f'{prompt[5:]} must be a .jsonl file with a string under "prompt" on every line ({type(e).__name__})') from None
 
 
@@ -21,7 +21,7 @@ def parse_prompt(prompt, tokenizer, length):
     are tokenized one by one; the text of a blank ends at the first ]]. Raises ValueError for a blank that is not [[n]], [[..]] or
     [[=text]], and for a prompt too long."""
     pieces, text = [], ''
-    for part in re.split(r'(\\\[\[|\[\[.*?\]\])', prompt, flags=re.DOTALL):
+    for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
         blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,8})\]\]', part, flags=re.DOTALL)
         if blank:
             pieces += [(text, 'known'), (blank[1], 'blank')]

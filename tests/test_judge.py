@@ -15,6 +15,7 @@ def test_metrics_by_hand():
     assert math.isclose(m['entropy'], math.log(2) / 2) and [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
     assert m['repetition'] == 1 - 3 / 10      # 4-grams: two different of five, one of five
     assert text_metrics([list(range(50))])['repetition'] == 0
+    assert text_metrics([[1], [1]]) == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
 
 
 def test_gpt2_as_a_judge_reads_end_of_text_first():

@@ -11,15 +11,17 @@ from conftest import ROOT, make_model
 from test_model import VARIANTS, load_reference
 
 from data.prepare import Bytes
-from data.prompts import parse_prompt
+from data.prompts import parse_prompt, read_prompts
 from model import AOGPT, EMA, KVCache, model_from_checkpoint, sample_order, save_checkpoint
 from sample import (
     binomial_schedule,
     blanks_last,
+    confidence,
     draw_noise,
     generate,
     inference_dtype,
     invert_cdf,
+    keep_largest,
     sample_tokens,
     schedule_ends,
     stream,
@@ -83,6 +85,16 @@ def test_drawn_frequencies_are_the_law(how):
     counts = torch.bincount(drawn, minlength=7).double()
     assert (counts[law == 0] == 0).all()
     assert ((counts - n * law).abs() <= 5 * (n * law * (1 - law)).sqrt() + 1e-9).all()
+
+
+@pytest.mark.parametrize('how', [dict(top_p=0.9), dict(top_p=0.9, top_k=40), dict(top_k=3000), dict(top_p=0.99, top_k=3000)])
+def test_a_nucleus_is_that_of_all_tokens_however_wide(how):
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 2000, dtype=torch.float64, generator=g) * torch.tensor([[0.1], [1.0], [3.0], [9.0]])   # some reach beyond 1024
+    cut = keep_largest(logits, how.get('top_k', 0), how.get('top_p', 1.0))
+    for row, cut_row in zip(logits, cut):
+        keep = torch.tensor(kept(row, **how))
+        assert torch.equal(cut_row[keep], row[keep]) and (cut_row > -torch.inf).sum() == len(keep)
 
 
 def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
@@ -462,7 +474,17 @@ def test_parsing_of_blanks():
         return ''.join(chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer))
     assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c' and parse('[[..]]', 4) == '____'
     assert parse('abc', 5) == 'abc__' and parse('', 2) == '__' and parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
-    assert parse('a]]b[[1]]') == 'a]]b_' and parse('[[=a\nb]]') == 'A\nB' and parse('abcde', 5) == 'abcde'
+    assert parse('a]]b[[1]]') == 'a]]b_' and parse('x[[[2]]]') == 'x[__]' and parse('[[=a\nb]]') == 'A\nB' and parse('abcde', 5) == 'abcde'
+
+
+def test_files_of_prompts(tmp_path):
+    for content in (b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b[[1]]"}', b'[' * 20000, b'{"prompt": 1}'):
+        (tmp_path / 'p.jsonl').write_bytes(content)
+        if content[0] == 0xef:
+            assert read_prompts(f'FILE:{tmp_path}/p.jsonl') == ['a', 'b[[1]]']
+        else:
+            with pytest.raises(ValueError, match='p.jsonl must be'):
+                read_prompts(f'FILE:{tmp_path}/p.jsonl')
 
 
 def test_pieces_are_read_left_to_right_before_the_blanks():
@@ -491,6 +513,26 @@ def test_published_greedy_runs(use_cache):
             idx = torch.zeros_like(reference['orders'])
             assert torch.equal(generate(model, idx, reference['orders'], 0, 1, schedule=ends, temperature=0,
                                         use_cache=use_cache), run['tokens'])
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_a_blank_may_hold_anything(causal):
+    model, order = make_model(causal=causal), sample_order(4, 9)
+    idx, known = torch.randint(11, (4, 9)), torch.tensor([0, 3, 5, 2])
+    blank = torch.arange(9) >= known.unsqueeze(1)
+    texts = [generate(model, idx.masked_scatter(torch.zeros_like(blank).scatter(1, order, blank), torch.full((36,), value)), order, known,
+                      3, seeds=range(4)) for value in (0, -1, 99)]
+    assert torch.equal(texts[0], texts[1]) and torch.equal(texts[0], texts[2])
+    with pytest.raises(ValueError, match='every position'):
+        generate(model, idx, order.clamp(min=1), known, 3)
+
+
+@pytest.mark.parametrize('policy', ['top_prob', 'margin', 'entropy'])
+def test_confidence_in_parts_is_that_of_all(monkeypatch, policy):
+    logits = torch.randn(3, 5, 7, dtype=torch.float64)
+    whole = confidence(logits, policy)
+    monkeypatch.setattr('sample.split_rows', lambda vocab_size, x: [x.split(2)])
+    assert torch.equal(confidence(logits, policy), whole) and whole.shape == (3, 5)
 
 
 # ---- the command
@@ -528,7 +570,7 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
     ([f'--ckpt={REFERENCE}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
     (['--html=no/x.html'], '--html=no/x.html'),
-    ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'would overwrite')])
+    ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'must end in .json')])
 def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     import sample
     from configurator import configure, one_line_errors
@@ -536,6 +578,13 @@ def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', *args]))
     assert said in e.value.code and '\n' not in e.value.code
+
+
+def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, script):
+    digits = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
+    save_checkpoint(tmp_path / 'digits.pt', digits, EMA(digits, 0.9), tokenizer='sudoku4')
+    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--metrics', f"--judge={tmp_path / 'digits.pt'}", code=1)
+    assert p.stdout.count('--- sample') == 2 and 'sudoku4 has the tokens' in p.stderr
 
 
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
