@@ -94,7 +94,8 @@ def write_rows(tokens, given, path):
     return {'rows': len(tokens), 'tokens': tokens.size, 'text_bytes': tokens.size, 'sha256': hashlib.sha256(packed).hexdigest()}
 
 
-def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25, n_observations=275):
+def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25, n_observations=275,
+                    largest=None):
     """Write out/name/<split>.bin and meta.json; returns the meta. Without a source train, val and test are generated."""
     if task not in TASKS:
         raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {task!r}')
@@ -103,6 +104,7 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
     options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
     check_names(name=name)
     directory, origin = os.path.join(out, name or task), name_source(source) if source else f'{task}, seed {seed}'
+    origin += f', up to {largest} houses' if largest else ''
     check_folder('--out', directory)
     n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)
@@ -116,7 +118,7 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
                          '--split=NAME adds a split')
     if others and meta.get('puzzle') != options:
         raise ValueError(f'{directory} holds {", ".join(others)} of other puzzles: use another --name')
-    rules, tokenizer = make_task(options), get_tokenizer(task)
+    rules, tokenizer = make_task(options | {'largest': largest}), get_tokenizer(task)   # the symbols are those of all sizes
     rows = {s: rules.read(source) if source else generate(rules, s, n_rows[s], seed) for s in wanted}
     known = {s: tokens for s, (tokens, _) in rows.items()}
     known |= {s: unpack(np.fromfile(os.path.join(directory, f'{s}.bin'), '<u2').astype(int).reshape(-1, meta['row_length']))[0]
@@ -142,6 +144,7 @@ def main():
     parser.add_argument('--seed', type=int, help='of what is generated, and of the triples of nae_sat (default 0)')
     parser.add_argument('--n_latents', type=int, help='of nae_sat (default 25)')
     parser.add_argument('--n_observations', type=int, help='of nae_sat (default 275)')
+    parser.add_argument('--largest', type=int, help='of zebra: houses and attributes at most, in the tokens of all; to begin with')
     parser.add_argument('--source', help='CSV of Sudokus with the columns puzzle and solution, also .gz and .xz')
     parser.add_argument('--split', choices=SHARES, help='make only this one')
     parser.add_argument('--name', help='folder to write under --out; default: NAME')
@@ -149,11 +152,12 @@ def main():
     parser.add_argument('--force', action='store_true', help='replace what is there')
     args = parser.parse_args()
     n_rows = {s: n for s in SHARES if (n := getattr(args, f'n_{s}')) is not None}
-    options = {name: n for name in ('seed', 'n_latents', 'n_observations') if (n := getattr(args, name)) is not None}
+    options = {name: n for name in ('seed', 'n_latents', 'n_observations', 'largest') if (n := getattr(args, name)) is not None}
     if min(n_rows.values(), default=1) < 1 or options.get('seed', 0) < 0:
         raise ValueError(f'n_train, n_val and n_test must be at least 1 and seed at least 0, got {n_rows} and {options.get("seed", 0)}')
+    of = {'n_latents': 'nae_sat', 'n_observations': 'nae_sat', 'largest': 'zebra'}
     idle = [f'n_{s}' for s in n_rows if args.source or args.split not in (None, s)] + [
-        name for name in options if args.source or name != 'seed' and args.task != 'nae_sat']
+        name for name in options if args.source or of.get(name, '') not in args.task]
     if idle:
         raise ValueError(f'{", ".join(idle)} would change nothing here: leave it out')
     before = read_meta(os.path.join(args.out, args.name or args.task))

@@ -198,10 +198,14 @@ class Sudoku:
 class Zebra:
     """Clues `relation item item`, each one token, then the house of every item, attribute by attribute. An item is a value of an
     attribute; attribute 0 is the house's number, so that `= item house` says where something is. Relations: 1 in the same house, 2 right
-    before, 3 next to, 4 somewhere before. Tokens: 0 is padding, which is given; 1 to `most` the houses; then all clues there are."""
+    before, 3 next to, 4 somewhere before. Tokens: 0 is padding, which is given; 1 to `most` the houses; then all clues there are. Puzzles
+    are made up to `largest` houses and attributes, by default `most`."""
 
-    def __init__(self, most):
+    def __init__(self, most, largest=None):
         self.most, self.n_clues, self.columns = most, most * (most - 1), most                 # houses and attributes; clues of a row
+        self.largest = largest or most
+        if not 3 <= self.largest <= most:
+            raise ValueError(f'largest must be 3 to {most} houses, got {self.largest}')
         names, ids = zebra_names(most), {text: i for i, text in enumerate(zebra_texts(most))}
         self.clue = np.array([[[ids.get(a + sign + b, ids.get(b + sign + a, 0) if sign in '=~' else 0) for b in names] for a in names]
                               for sign in ' =<~-'])                                           # (5, names, names) token; 0 is none
@@ -280,9 +284,9 @@ class Zebra:
         return good, np.pad(clues[fits], ((0, 0), (0, max(0, self.n_clues - clues.shape[1])), (0, 0)))[:, :self.n_clues]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, n_clues + most^2): of about n_rows, of all sizes from 3 to `most` houses and attributes alike, those
+        """(tokens, given), each (n, n_clues + most^2): of about n_rows, of all sizes from 3 to `largest` houses and attributes alike, those
         whose solutions `wanted` lets pass."""
-        sizes = [(n, k) for n in range(3, self.most + 1) for k in range(3, self.most + 1)]
+        sizes = [(n, k) for n in range(3, self.largest + 1) for k in range(3, self.largest + 1)]
         tokens = np.concatenate([self.make_size(-(-n_rows // len(sizes)), n, k, rng, wanted, n_variants) for n, k in sizes])
         given = (np.arange(tokens.shape[1]) < self.n_clues) | (tokens == 0)
         shuffled = rng.permutation(len(tokens))
@@ -367,4 +371,4 @@ def make_task(options):
     if options['task'] == 'nae_sat':
         return NaeSat(options['n_latents'], options['n_observations'], options['seed'])
     n = {'sudoku4': 4, 'sudoku': 9, 'zebra4': 4, 'zebra': 6}[options['task']]
-    return Zebra(n) if 'zebra' in options['task'] else Sudoku(n)
+    return Zebra(n, options.get('largest')) if 'zebra' in options['task'] else Sudoku(n)

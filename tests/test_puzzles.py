@@ -53,6 +53,18 @@ def test_generated_splits_share_no_solution(task):
     assert not any(a & b for a, b in itertools.combinations(keys.values(), 2))
 
 
+def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path, monkeypatch):
+    meta = prepare_puzzles('zebra', tmp_path, n_rows={'train': 30, 'val': 5, 'test': 5}, largest=3)
+    assert meta['puzzle'] == {'task': 'zebra'} and meta['splits']['test']['source'] == 'zebra, seed 0, up to 3 houses'
+    tokens, given = unpack(open_split(tmp_path, 'zebra', 'train')[0])
+    house = tokens[:, 30:].reshape(30, 6, 6)
+    assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all() and house.sum() == 30 * 3 * 6 and ((tokens == 0) <= given).all()
+    for args, said in ((['zebra', '--largest=7'], 'largest must be 3 to 6'), (['nae_sat', '--largest=4'], 'largest would change nothing')):
+        monkeypatch.setattr('sys.argv', ['puzzles.py', *args, f'--out={tmp_path / "other"}'])
+        with pytest.raises(ValueError, match=said):
+            main()
+
+
 def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
     rules = Sudoku(4)
     one = generate(rules, 'train', 3000, 0)
