@@ -153,7 +153,7 @@ slider.oninput = () => { stop(); draw() }
 which.onchange = () => { stop(); choose() }
 colour.onchange = draw
 const [sample, step, by] = location.hash.slice(1).split(',')   // page.html#sample,step,p shows one moment
-if (sample) which.value = sample
+if (samples[sample]) which.value = sample
 if (by) colour.value = by
 choose()
 if (step) { slider.value = step; draw() }
