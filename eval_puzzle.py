@@ -99,7 +99,8 @@ def open_puzzles(checkpoint, tokenizer, c):
     if c.split not in SHARES:
         raise ValueError(f'split must be {", ".join(SHARES)}, got {c.split!r}')
     meta = read_meta(os.path.join(data_dir, name))
-    if 'puzzle' not in meta if meta else tokenizer.eos is not None and not c.dataset:
+    is_text = 'puzzle' not in meta if meta else not c.dataset and tokenizer.eos is not None
+    if is_text:
         raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '

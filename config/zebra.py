@@ -2,15 +2,18 @@
 Zebra puzzles of 3 to 6 houses and attributes: the network of 19M parameters of Kim et al., and 3.4M for 3,463 symbols.
 
     python data/puzzles.py zebra --n_train=200000
-    python train.py config/zebra.py
+    python data/puzzles.py zebra --largest=4 --name=zebra_small
+    python train.py config/zebra.py --dataset=zebra_small --max_iters=20000 --out_dir=out/zebra_small
+    python train.py config/zebra.py --init_from=out/zebra_small/ckpt.pt
     python eval_puzzle.py --ckpt=out/zebra/ckpt.pt
 
-Hardware, time, result: not yet run to this length. zebra4.py, with puzzles of 3 or 4 houses, learns in minutes; on these 600 updates of a
-small encoder learn little of the clues (results/README.md).
+Hardware, time, result: not yet run at this size, which wants a GPU. A network of 1.8M parameters on one core of a CPU learns them in part,
+and only after puzzles of 3 or 4 houses (results/README.md).
 """
 out_dir = 'out/zebra'
 dataset = 'zebra'
 block_size = 66
+causal = False
 n_layer = 6
 n_head = 8
 n_embd = 480

@@ -18,7 +18,7 @@ from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzl
 from data.rules import NaeSat, Sudoku, make_task
 from eval_ppl import draw_known
 from eval_puzzle import masked_loss, score, solve
-from model import AOGPT, EMA, given_first, sample_order
+from model import AOGPT, EMA, given_first, sample_order, save_checkpoint
 from replay import write_page
 from tables import ratio_error, share_error, summarize
 from train import make_optimizers
@@ -348,6 +348,12 @@ def test_wrong_questions_are_one_line(tmp_path, monkeypatch, options, said):
     prepare_puzzles('nae_sat', 'data', n_rows={'train': 5, 'val': 5, 'test': 5}, n_latents=8, n_observations=8)
     with pytest.raises(ValueError, match=said):
         eval_puzzle.main(configure(vars(eval_puzzle), [f'--{k}={v}' for k, v in options.items()]))
+
+
+def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):
+    save_checkpoint(tmp_path / 'c.pt', make_model(vocab_size=320, n_tokens=257), tokenizer='bytes', config={'dataset': 'novels'})
+    with pytest.raises(ValueError, match='novels is text'):
+        eval_puzzle.main(configure(vars(eval_puzzle), [f"--ckpt={tmp_path / 'c.pt'}", '--weights=raw', f'--data_dir={tmp_path}']))
 
 
 def test_a_page_without_columns_is_text(tmp_path):
