@@ -55,7 +55,7 @@ temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
 use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
-seed = 1337                   # sample r is a function of seed + r alone
+seed = 1337                   # sample r is a function of seed + r alone (in float32)
 # system
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
@@ -142,7 +142,9 @@ def keep_largest(logits, top_k, top_p, width=1024):
     values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
     among = values if top_k else logits
     p = (values.double() - among.double().logsumexp(-1, keepdim=True)).exp()
-    cut = torch.full_like(logits, -torch.inf).scatter(-1, kept, values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf))
+    if top_p < 1:
+        values = values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf)
+    cut = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
     if not top_k and width < V and (short := p.sum(-1) < top_p).any():
         cut[short] = keep_largest(logits[short], 0, top_p, V)
     return cut
@@ -186,7 +188,7 @@ def confidence(logits, policy):
     """Score (..., ) of logits (..., V), float32 or better: the larger, the earlier an adaptive order visits the position (KIM sec. 4).
 
     top_prob: max_v p(v);  margin: the largest p less the second;  entropy: sum_v p(v) log p(v), in nats"""
-    parts, = split_rows(logits.size(-1), logits.flatten(0, -2))
+    parts, = split_rows(logits.size(-1), logits.reshape(-1, logits.size(-1)))
     if len(parts) > 1:   # no float32 copy of them all
         return torch.cat([confidence(part, policy) for part in parts]).view(logits.shape[:-1])
     logits = float32_or_better(logits)
@@ -236,7 +238,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     check_drawing(temperature, top_k, top_p)
     check_policy(policy, unmask, order_noise, order_noise_kind, threshold)
     if idx.shape != order.shape or (order.sort(1).values != torch.arange(N, device=order.device)).any():
-        raise ValueError(f'order must visit every position of idx once, got {tuple(order.shape)} for {tuple(idx.shape)}')
+        raise ValueError(f'each order must be a permutation of the positions of idx, got {tuple(order.shape)} for {tuple(idx.shape)}')
     known = torch.as_tensor(n_known).cpu().expand(B)                                         # (B,) host
     stop = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)              # (B,) host
     if int(known.min()) < 0 or (known > stop).any() or int(stop.max()) > N or seeds is not None and len(seeds) != B:

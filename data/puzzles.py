@@ -104,7 +104,7 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
     options = {'task': task} | ({'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations} if task == 'nae_sat' else {})
     check_names(name=name)
     directory, origin = os.path.join(out, name or task), name_source(source) if source else f'{task}, seed {seed}'
-    origin += f', up to {largest} houses' if largest else ''
+    origin += f', up to {largest} houses' * (largest is not None)
     check_folder('--out', directory)
     n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)

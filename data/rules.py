@@ -203,7 +203,7 @@ class Zebra:
 
     def __init__(self, most, largest=None):
         self.most, self.n_clues, self.columns = most, most * (most - 1), most                 # houses and attributes; clues of a row
-        self.largest = largest or most
+        self.largest = most if largest is None else largest
         if not 3 <= self.largest <= most:
             raise ValueError(f'largest must be 3 to {most} houses, got {self.largest}')
         names, ids = zebra_names(most), {text: i for i, text in enumerate(zebra_texts(most))}
