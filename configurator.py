@@ -149,16 +149,16 @@ def at_least(config, bound, *names):
 
 
 def check_out(option, path, endings, *others):
-    """The file that `option` names, or '', must end in one of `endings` ('.png, .svg'), which keeps it from data and checkpoints, have a
-    folder to go to before the work begins, and be none of the `others` of the run."""
-    if path and not path.endswith(tuple(endings.split(', '))):
-        raise ValueError(f'--{option} must end in {endings}, got {path}')
+    """The file that `option` names, or '', must have a folder to go to before the work begins, be none of the `others` of the run, and end
+    in one of `endings` ('.png, .svg'), which keeps it from data and checkpoints."""
     folder = os.path.dirname(path) or '.'
     special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
     if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
         raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
     if path and os.path.realpath(path) in map(os.path.realpath, others):
         raise ValueError(f'--{option}={path} would overwrite a file that this run reads or writes: choose another name')
+    if path and not path.endswith(tuple(endings.split(', '))):
+        raise ValueError(f'--{option}={path} must end in {endings}')
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ def main(config):
     steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
     at_least(config, 1, 'batch_size')
     at_least(config, 0, 'n_puzzles')
-    idle = SOLVING if config.error_map else ({'show'} if not config.html else set()) | ({'noise_kind'} if not max(noises) else set())
+    idle = SOLVING if config.error_map else {name for name, used in (('show', config.html), ('noise_kind', max(noises))) if not used}
     if idle := idle & config.given:
         raise ValueError(f"{', '.join(sorted(idle))} would change nothing here: leave it out")
     if config.temperature != 'auto':

@@ -72,8 +72,10 @@ class AOGPTConfig:
         for field in fields(self):
             if field.type is bool and not isinstance(getattr(self, field.name), bool):
                 raise ValueError(f'{field.name} must be True or False, got {getattr(self, field.name)!r}')
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1 or not isinstance(self.gate_init, int | float):
-            raise ValueError(f'dropout must be at least 0 and below 1, gate_init a number, got {self.dropout!r} and {self.gate_init!r}')
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout!r}')
+        if type(self.gate_init) not in (int, float):
+            raise ValueError(f'gate_init must be a number, got {self.gate_init!r}')
         if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
         if self.target_position not in TARGET_POSITIONS:

@@ -447,9 +447,9 @@ def main(config):
         if config.out:
             replace_file(config.out, json.dumps(result).encode())
     write()   # whatever becomes of the judge
-    for r, s in enumerate(samples, config.seed):
+    for r, s in enumerate(samples):
         each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
-        print(f"--- sample {r - config.seed} (seed {r}), -log p = {each}\n{s['text']}", flush=True)
+        print(f"--- sample {r} (seed {config.seed + r}), -log p = {each}\n{s['text']}", flush=True)
     if config.html:
         write_page(config.html, samples, tokenizer, f"{about['order']}, {about['drawing']}")
     lines = {}

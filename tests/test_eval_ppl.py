@@ -262,7 +262,7 @@ def test_protocols_name_their_splits(script, ckpt, tmp_path):
     (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
     (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'), (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'),
     (['--datasets=short.txt'], 'block_size=16 is beyond the data'), (['--device=tpu'], 'device'),
-    (['--datasets=void.txt'], 'no text'), (['--out=data'], '--out must end')])
+    (['--datasets=void.txt'], 'no text'), (['--out=data'], '--out=data')])
 def test_wrong_input_is_one_line(ckpt, tmp_path, monkeypatch, args, said):
     import eval_ppl
     from configurator import configure, one_line_errors

@@ -570,7 +570,7 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
     ([f'--ckpt={REFERENCE}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
     (['--html=no/x.html'], '--html=no/x.html'),
-    ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'must end in .json')])
+    ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'would overwrite')])
 def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     import sample
     from configurator import configure, one_line_errors
