@@ -28,14 +28,14 @@ def token_texts(tokens, tokenizer):
 class Watch:
     """Redraws the text in place: blanks as dots, the tokens of the last step highlighted. Silent when `out` is no terminal."""
 
-    def __init__(self, tokenizer, length, out=sys.stdout):
-        self.tokenizer, self.length, self.out, self.drawn = tokenizer, length, out, 0
+    def __init__(self, tokenizer, out=sys.stdout):
+        self.tokenizer, self.out, self.drawn = tokenizer, out, 0
 
     def __call__(self, tokens, steps, step):
         """tokens and steps (natural order; -1 known from the start) of one sequence after `step`; tokens without a step yet are blank."""
         if self.out.isatty():
             width, height = shutil.get_terminal_size((80, 24))
-            lines = self.lines(tokens[:self.length], steps[:self.length], step, width - 1)[-(height - 2):]
+            lines = self.lines(tokens, steps, step, width - 1)[-(height - 2):]
             self.out.write(f'\x1b[{self.drawn}F' * bool(self.drawn) + '\x1b[J' + '\n'.join(lines) + '\n')
             self.out.flush()
             self.drawn = len(lines)

@@ -62,7 +62,7 @@ device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders and log-probabilities to this JSON file
 html = ''                     # write a page that replays the generation to this file
-watch = False                 # redraw the first sample in the terminal as it is revealed
+watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of the samples
 judge = ''                    # with metrics: their left-to-right perplexity under a checkpoint or, with transformers installed, gpt2-large
 
@@ -428,14 +428,15 @@ def main(config):
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     start = time.perf_counter()
-    show = Watch(tokenizer, len(parsed[0][0])) if config.watch else None
+    show = Watch(tokenizer) if config.watch else None
     with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, \
             autocast(device, dtype):
         def on_step(rows, step, n_new, idx, trace):
             bar.update(int(n_new.sum()))
-            if show and rows[0] == 0:
-                steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), parsed[0][1])]
-                show(idx[0].tolist(), steps, step)
+            if show:
+                known = parsed[rows[0]][1]
+                steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
+                show(idx[0, :len(known)].tolist(), steps, step)
         written = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
                                 forced=config.score, on_step=on_step, **policy, **{name: config[name] for name in (
                                     'batch_size', 'schedule', 'temperature', 'top_k', 'top_p', 'use_cache')})

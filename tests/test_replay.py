@@ -27,7 +27,7 @@ def test_watch_redraws_in_80_columns(monkeypatch):
     monkeypatch.setenv('COLUMNS', '80')
     monkeypatch.setenv('LINES', '24')
     out, tokens = Terminal(), list(b'ab\ncd' + b'x' * 120)
-    watch = Watch(Bytes(), 125, out)
+    watch = Watch(Bytes(), out)
     watch(tokens, [-1, 0, -1, None, 1] + [None] * 120, 1)
     first = out.getvalue()
     lines = re.sub(r'\x1b\[[0-9]*[mFJ]', '', first).splitlines()
@@ -35,7 +35,7 @@ def test_watch_redraws_in_80_columns(monkeypatch):
     watch(tokens, [-1, 0, -1, 2, 1] + [2] * 120, 2)
     assert out.getvalue()[len(first):].startswith('\x1b[3F\x1b[J')   # back over the three lines
     silent = io.StringIO()
-    Watch(Bytes(), 125, silent)(tokens, [0] * 125, 0)
+    Watch(Bytes(), silent)(tokens, [0] * 125, 0)
     assert silent.getvalue() == ''
 
 

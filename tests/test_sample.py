@@ -587,6 +587,16 @@ def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, 
     assert p.stdout.count('--- sample') == 2 and 'sudoku4 has the tokens' in p.stderr
 
 
+def test_watch_shows_the_first_sample_of_every_batch(ckpt, script, monkeypatch, tmp_path):
+    shown = []
+    monkeypatch.setattr('replay.Watch', lambda tokenizer: lambda *what: shown.append(what))
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch', '--out=o.json')
+    samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+    assert [step for _, _, step in shown] == [0, 1, 2, 3] * 2
+    assert [steps.count(None) for _, steps, _ in shown] == [3, 2, 1, 0] * 2
+    assert [tokens for tokens, _, step in shown if step == 3] == [samples[0]['tokens'], samples[2]['tokens']]
+
+
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     ckpt_with_ema = tmp_path / 'judge.pt'
     judge = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
