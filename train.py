@@ -232,7 +232,7 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
         idx = random_blocks(tokens, config.batch_size, config.block_size)
-        idx = idx.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else idx
+        idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
         order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
         n_given = order.new_zeros(config.batch_size)
         if tokens.ndim == 2:   # puzzles: what is given comes first, and costs nothing

@@ -1,0 +1,106 @@
+"""
+Runs a script as if on a GPU: tensors of the device `sim` have their numbers in host memory, and are kept apart from those of the CPU.
+
+    python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
+
+An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for the device, and how
+often. It says nothing of speed, of kernels that are for CUDA alone, or of bfloat16.
+"""
+import collections
+import os
+import runpy
+import sys
+import traceback
+
+import torch
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TORCH = os.path.dirname(torch.__file__)
+WAITS = {f'aten::{name}' for name in ('_local_scalar_dense', 'equal', 'nonzero', '_unique2')}   # their results go to the host
+MOVES = {'aten::_to_copy', 'aten::copy_'}
+waits = collections.Counter()   # of (file, line, its text)
+
+
+class Module(backend_registration._DummyBackendModule):
+    def get_amp_supported_dtype(self):
+        return [torch.bfloat16]
+
+    def _is_in_bad_fork(self):
+        return False
+
+    def manual_seed_all(self, seed):   # all random numbers are the host's
+        pass
+
+
+class OnDevice(torch.Tensor):
+    """A tensor of the device `sim` whose numbers are those of `host`."""
+
+    @staticmethod
+    def __new__(cls, host):
+        return torch.Tensor._make_wrapper_subclass(cls, host.size(), strides=host.stride(), storage_offset=host.storage_offset(),
+                                                   dtype=host.dtype, device='sim:0')
+
+    def __init__(self, host):
+        self.host = host
+
+    def __reduce_ex__(self, protocol):   # as a GPU's tensor that is loaded on a machine without one
+        return self.host.__reduce_ex__(protocol)
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
+        return simulate(operation, args, kwargs or {})
+
+
+class Simulation(TorchDispatchMode):
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        return simulate(operation, args, kwargs or {})
+
+
+def simulate(operation, args, kwargs):
+    name, device = operation._schema.name, kwargs.get('device')
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    here = [isinstance(x, OnDevice) for x in tensors]
+    stays = any(here) if device is None else device.type == 'sim'
+    if name == 'aten::copy_':
+        stays = isinstance(args[0], OnDevice)
+    if any(here):
+        mixed = [x for x, on_device in zip(tensors, here) if not on_device and x.dim()]   # a number may come from the host
+        if mixed and name not in MOVES and not name.startswith('aten::index'):            # and so may indices
+            raise RuntimeError(f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
+                               f'{[tuple(x.shape) for x in tensors]}')
+        masks = name.startswith('aten::index') and any(x.dtype == torch.bool and on_device for x, on_device in zip(tensors[1:], here[1:]))
+        if name in WAITS or masks or not stays:
+            line = [f for f in traceback.extract_stack() if not f.filename.startswith((TORCH, os.path.abspath(__file__)))][-1]
+            waits[os.path.relpath(line.filename, ROOT), line.lineno, line.line] += 1
+    on_host = {id(x.host): x for x, on_device in zip(tensors, here) if on_device}
+    args, kwargs = tree_map(lambda x: x.host if isinstance(x, OnDevice) else x, (args, kwargs))
+    with _disable_current_modes():
+        result = operation(*args, **kwargs | ({'device': torch.device('cpu')} if device is not None else {}))
+
+    def back(x):
+        return on_host[id(x)] if id(x) in on_host else OnDevice(x) if stays and isinstance(x, torch.Tensor) else x
+    return tree_map(back, result)
+
+
+def main():
+    backend_registration._setup_privateuseone_for_python_backend('sim', backend_module=Module())
+    autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
+    autocast.fallback(torch.library.fallthrough_kernel)
+    sys.path.insert(0, ROOT)
+    import devices
+    devices.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
+    sys.argv = sys.argv[1:]
+    with Simulation():
+        runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__')
+    for (file, number, line), n in waits.items():
+        print(f'waited {n} times in {file}, line {number}: {line}')
+
+
+if __name__ == '__main__':
+    main()

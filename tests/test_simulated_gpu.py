@@ -1,0 +1,81 @@
+"""On a device that is not the CPU: nothing mixes the two, results are the same, no update and no step waits for it."""
+import json
+import math
+import re
+
+import pytest
+
+from data.prepare import prepare
+from data.puzzles import prepare_puzzles
+
+SMALL = ['--n_layer=1', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=4', '--eval_iters=1', '--compile=False',
+         '--n_threads=1', '--eval_interval=100', '--log_interval=100', '--gate_init=1']
+
+
+@pytest.fixture
+def gpu(process):
+    """gpu('train.py', '--x=1', ...) runs a script on the simulated device; {line that waits: how often}."""
+    def run(*command, code=0):
+        p = process('tests/simulated_gpu.py', *command, code=code)
+        return {line: int(n) for n, line in re.findall(r'^waited (\d+) times in (.*)$', p.stdout, re.MULTILINE)}
+    return run
+
+
+@pytest.fixture
+def words(tmp_path):
+    (tmp_path / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
+    prepare('text', tmp_path / 'data', name='words', source=str(tmp_path / 'words.txt'), tokenizer='bytes')
+    return ['--dataset=words', '--data_dir=data', *SMALL]
+
+
+def last_of(path):
+    return json.loads(path.read_text().splitlines()[-1])
+
+
+def same(here, there, keys):
+    for key in keys:
+        assert math.isclose(here[key], there[key], rel_tol=1e-4), key
+
+
+def test_tensors_of_both_devices_do_not_mix(process, tmp_path):
+    for size, code in ('2', 1), ('()', 0):   # a number may come from the host, a vector may not
+        (tmp_path / 'mixed.py').write_text(f"import torch\nprint((torch.ones(2, device='sim') + torch.ones({size})).tolist())\n")
+        p = process('tests/simulated_gpu.py', str(tmp_path / 'mixed.py'), code=code)
+        assert "aten::add of ['sim', 'cpu']" in p.stderr if code else p.stdout.startswith('[2.0, 2.0]\nwaited 1 times')
+
+
+def test_text(gpu, script, words, tmp_path):
+    waits = {n: gpu('train.py', *words, f'--max_iters={n}', f'--out_dir=gpu{n}') for n in (3, 6)}
+    assert waits[3] == waits[6] and any('totals.tolist()' in line for line in waits[3])         # none in an update
+    script('train.py', *words, '--max_iters=6', '--out_dir=cpu', '--device=cpu', '--dtype=float32')
+    same(last_of(tmp_path / 'cpu/log.jsonl'), last_of(tmp_path / 'gpu6/log.jsonl'), ('loss', 'grad_norm', 'val_any', 'val_l2r'))
+
+    options = ['--ckpt=cpu/ckpt.pt', '--order=margin', '--prompt=a[[..]]z', '--top_k=50']
+    waits = {n: gpu('sample.py', *options, f'--n_steps={n}', f'--out=gpu{n}.json') for n in (3, 9)}
+    assert waits[3] == waits[9] and any('sample.py' in line for line in waits[3])               # none in a step
+    script('sample.py', *options, '--n_steps=9', '--out=cpu.json', '--device=cpu')
+    for here, there in zip(*(json.loads((tmp_path / name).read_text())['samples'] for name in ('cpu.json', 'gpu9.json'))):
+        assert here['tokens'] == there['tokens'] and here['order'] == there['order']
+        same(here, there, ['nats'])
+
+    options = ['--ckpt=cpu/ckpt.pt', '--estimates=l2r,any,ensemble', '--n_contexts=3', '--n_blocks=3']
+    gpu('eval_ppl.py', *options, '--out=gpu.json')
+    script('eval_ppl.py', *options, '--out=cpu.json', '--device=cpu')
+    tables = [json.loads((tmp_path / name).read_text())['results'] for name in ('cpu.json', 'gpu.json')]
+    assert len(tables[0]) == len(tables[1]) > 4
+    for here, there in zip(*tables):
+        same(here, there, ['nats_per_token'])
+
+
+def test_puzzles(gpu, script, tmp_path):
+    prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 200, 'val': 20, 'test': 20})
+    options = ['--dataset=sudoku4', '--data_dir=data', *SMALL, '--causal=False', '--l2r_ratio=0', '--optimizer=muon', '--max_iters=3']
+    gpu('train.py', *options, '--out_dir=gpu')
+    script('train.py', *options, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
+    same(last_of(tmp_path / 'cpu/log.jsonl'), last_of(tmp_path / 'gpu/log.jsonl'), ('loss', 'grad_norm', 'val_any'))
+    options = ['--ckpt=cpu/ckpt.pt', '--policies=random,top_prob', '--n_puzzles=10', '--out=puzzles.json']
+    tables = []
+    for run, device in (gpu, []), (script, ['--device=cpu']):
+        run('eval_puzzle.py', *options, *device)
+        tables.append(json.loads((tmp_path / 'puzzles.json').read_text())['results'])
+    assert tables[0] == tables[1] and len(tables[0]) == 2
