@@ -44,6 +44,7 @@ n_embd = 384
 # what to time
 batch_size = 4             # sample, train, grid: rows
 steps = '16,64,256,1024'   # sample, grid: numbers of forward passes
+cuda_graphs = False        # sample: of ours, see sample.py
 plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
@@ -187,7 +188,8 @@ def bench_sample(config):
         for n_steps in map(int, config.steps.split(',')):
             ends = unmask_schedule(config.block_size, n_steps)
             peak_memory(device, reset=True)
-            ours = seconds(lambda n=n_steps: generate(model, blank, order, 0, n, seeds=range(config.batch_size)), device, config.repeats)
+            ours = seconds(lambda n=n_steps: generate(model, blank, order, 0, n, seeds=range(config.batch_size),
+                                                      cuda_graphs=config.cuda_graphs), device, config.repeats)
             limit = generation_limit(model, config.batch_size, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
             line = (f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
                     f'{peak_memory(device) / 2 ** 20:>10,.0f}')

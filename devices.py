@@ -61,6 +61,28 @@ def resolve_compile(compile, device, flops, max_iters):
     return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
+class StepGraphs:
+    """Runs step(x) -> tensor as CUDA graphs, of whose hundreds of kernels the host launches one. All else that `step` reads or writes must
+    be where it was at the last call with this `key`."""
+
+    def __init__(self):
+        self.recorded, self.pool = {}, torch.cuda.graph_pool_handle()
+
+    def __call__(self, key, step, x):
+        if key not in self.recorded:   # as it is, which also sets up what must not be set up while it is recorded
+            self.recorded[key] = None
+            return step(x)
+        if self.recorded[key] is None:
+            graph, own = torch.cuda.CUDAGraph(), x.clone()
+            with torch.cuda.graph(graph, pool=self.pool):
+                result = step(own)
+            self.recorded[key] = graph, own, result
+        graph, own, result = self.recorded[key]
+        own.copy_(x)
+        graph.replay()
+        return result.clone()   # graphs share their memory
+
+
 GPU_PEAK = {'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
 
 

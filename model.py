@@ -417,8 +417,21 @@ class AOGPT(nn.Module):
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         S, n_keys, kept = int((end - start).max()), int(end.max()), (known + 1).clamp(max=T)
-        known, start, end = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (B, 1)
+        bounds = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (3, B, 1)
+        if cache is None or cache.graphs is None:
+            logits = self._step(idx, order, bounds, S, n, n_keys, cache)
+        else:   # few different sizes; what is behind a row's end repeats its last slot
+            sizes = pad_size(S), pad_size(n), min(-(-n_keys // 128) * 128, cache.k.size(3))
+            logits = cache.graphs((idx.data_ptr(), order.data_ptr(), sizes),
+                                  lambda bounds: self._step(idx, order, bounds, *sizes, cache), bounds)[:, :n]
+        if cache is not None:
+            cache.length = kept
+        return logits
 
+    def _step(self, idx, order, bounds, S, n, n_keys, cache):
+        """The part of predict that runs on the device: logits (B, n, V) of S slots a row and n_keys keys, for `bounds` (3, B, 1), which are
+        n_known, the first slot and one past the last."""
+        known, start, end = bounds                                                          # (B, 1)
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
         reads = torch.minimum(slots, known) - 1
         mask = store = None
@@ -428,10 +441,7 @@ class AOGPT(nn.Module):
         if cache is not None:
             store = cache.writer(slots, n_keys)
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
-        logits = self.lm_head(self._trunk(idx, order, slots, reads, columns, mask, store))
-        if cache is not None:
-            cache.length = kept
-        return logits
+        return self.lm_head(self._trunk(idx, order, slots, reads, columns, mask, store))
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -532,13 +542,14 @@ class AOGPT(nn.Module):
 class KVCache:
     """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
     are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `n_slots` is how many
-    there is room for, by default N."""
+    there is room for, by default N. With `graphs`, called as (key, step, bounds), predict runs its steps through it, in few sizes."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         shape = (config.n_layer, batch_size, config.n_head, n_slots or config.block_size, config.n_embd // config.n_head)
         self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
+        self.graphs = None
 
     def writer(self, slots, n_keys):
         """A function store(layer, k, v): put k and v (B, S, H, D) at `slots` (B, S) and return the first n_keys of every row."""
@@ -550,6 +561,11 @@ class KVCache:
                 kept[rows, slots] = x.to(kept.dtype)
             return [kept[:, :n_keys] for kept in memory]
         return store
+
+
+def pad_size(n):
+    """The next power of two, above 64 the next multiple of it."""
+    return -(-n // 64) * 64 if n > 64 else 1 << (n - 1).bit_length()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from configurator import at_least, check_out, configure, one_line_errors
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
 from data.prompts import parse_prompt, read_prompts
-from devices import autocast, resolve_device
+from devices import StepGraphs, autocast, resolve_device
 from judge import measure, open_judge
 from model import (
     KVCache,
@@ -55,6 +55,7 @@ temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
 use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
+cuda_graphs = False           # on a GPU, with the cache: record a step and launch it as one; not yet timed on one
 seed = 1337                   # sample r is a function of seed + r alone (in float32)
 # system
 batch_size = 32               # samples at a time; less wants less memory
@@ -208,7 +209,7 @@ def draw_noise(n, scale, kind, rngs):
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
 def generate(model, idx, order, n_known, n_steps, policy='given', schedule='linear', temperature=1.0, top_k=0, top_p=1.0,
              use_cache=True, generator=None, seeds=None, return_trace=False, unmask='fixed', order_noise=0.0,
-             order_noise_kind='gumbel', threshold=None, n_visits=None, forced=False, on_step=None):
+             order_noise_kind='gumbel', threshold=None, n_visits=None, forced=False, on_step=None, cuda_graphs=False):
     """Fill the blanks of idx in n_steps forward passes.
 
     The tokens of one step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)       (AO Lemma 1)
@@ -227,6 +228,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
+    cuda_graphs  record the steps with a cache on a GPU, of each size one, and replay them
     on_step   called after each step with (step from 0, n_new (B,) revealed in it, on the host, idx, trace)
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` (natural order, from 0; -1 for what
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
@@ -250,6 +252,10 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = inference_dtype(model)
     cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
+    if cuda_graphs:
+        if device.type == 'cpu' or cache is None:
+            raise ValueError(f'cuda_graphs is for a decoder with use_cache on a GPU, this is on {device}')
+        cache.graphs = StepGraphs()
     network = model.frozen(dtype) if use_cache else model
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
@@ -439,7 +445,7 @@ def main(config):
                 show(idx[0, :len(known)].tolist(), steps, step)
         written = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
                                 forced=config.score, on_step=on_step, **policy, **{name: config[name] for name in (
-                                    'batch_size', 'schedule', 'temperature', 'top_k', 'top_p', 'use_cache')})
+                                    'batch_size', 'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
     samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
     about = describe(samples, config, order_name)
     result = {'config': config, 'seconds': seconds, 'metrics': {}, 'samples': samples}

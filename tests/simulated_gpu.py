@@ -4,9 +4,11 @@ Runs a script as if on a GPU: tensors of the device `sim` have their numbers in 
     python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
 
 An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for the device, and how
-often. It says nothing of speed, of kernels that are for CUDA alone, or of bfloat16.
+often. A CUDA graph is the list of operations that it recorded, done again on the same memory. It says nothing of speed, of kernels that are
+for CUDA alone, or of bfloat16.
 """
 import collections
+import contextlib
 import os
 import runpy
 import sys
@@ -22,6 +24,30 @@ TORCH = os.path.dirname(torch.__file__)
 WAITS = {f'aten::{name}' for name in ('_local_scalar_dense', 'equal', 'nonzero', '_unique2')}   # their results go to the host
 MOVES = {'aten::_to_copy', 'aten::copy_'}
 waits = collections.Counter()   # of (file, line, its text)
+
+
+recording = None   # the operations of the Graph that is being recorded
+
+
+class Graph:
+    n_replays = 0
+
+    def replay(self):
+        Graph.n_replays += 1
+        with _disable_current_modes():
+            for operation, args, kwargs, old in self.operations:
+                inputs = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+                for x, new in zip(tree_leaves(old), tree_leaves(operation(*args, **kwargs))):
+                    if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in inputs:   # else a view, or written in place
+                        x.copy_(new)
+
+
+@contextlib.contextmanager
+def record(graph, pool):
+    global recording
+    graph.operations = recording = []
+    yield
+    recording = None
 
 
 class Module(backend_registration._DummyBackendModule):
@@ -76,12 +102,17 @@ def simulate(operation, args, kwargs):
                                f'{[tuple(x.shape) for x in tensors]}')
         masks = name.startswith('aten::index') and any(x.dtype == torch.bool and on_device for x, on_device in zip(tensors[1:], here[1:]))
         if name in WAITS or masks or not stays:
+            assert recording is None, 'the host must not wait while a graph is recorded'
             line = [f for f in traceback.extract_stack() if not f.filename.startswith((TORCH, os.path.abspath(__file__)))][-1]
             waits[os.path.relpath(line.filename, ROOT), line.lineno, line.line] += 1
     on_host = {id(x.host): x for x, on_device in zip(tensors, here) if on_device}
     args, kwargs = tree_map(lambda x: x.host if isinstance(x, OnDevice) else x, (args, kwargs))
+    kwargs |= {'device': torch.device('cpu')} if device is not None else {}
     with _disable_current_modes():
-        result = operation(*args, **kwargs | ({'device': torch.device('cpu')} if device is not None else {}))
+        result = operation(*args, **kwargs)
+    if recording is not None and stays:
+        assert name not in MOVES or all(here), 'nothing may come from the host while a graph is recorded'
+        recording.append((operation, args, kwargs, result))
 
     def back(x):
         return on_host[id(x)] if id(x) in on_host else OnDevice(x) if stays and isinstance(x, torch.Tensor) else x
@@ -94,12 +125,15 @@ def main():
     autocast.fallback(torch.library.fallthrough_kernel)
     sys.path.insert(0, ROOT)
     import devices
+    torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
     devices.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
     sys.argv = sys.argv[1:]
     with Simulation():
         runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__')
     for (file, number, line), n in waits.items():
-        print(f'waited {n} times in {file}, line {number}: {line}')
+        print(f'waited in {file}, line {number}, {line}: {n}')
+    if Graph.n_replays:
+        print(f'replayed: {Graph.n_replays}')
 
 
 if __name__ == '__main__':

@@ -9,7 +9,18 @@ import pytest
 import torch
 from conftest import ROOT, make_model
 
-from model import AOGPT, EMA, AOGPTConfig, KVCache, derive_seed, load_checkpoint, model_from_checkpoint, sample_order, save_checkpoint
+from model import (
+    AOGPT,
+    EMA,
+    AOGPTConfig,
+    KVCache,
+    derive_seed,
+    load_checkpoint,
+    model_from_checkpoint,
+    pad_size,
+    sample_order,
+    save_checkpoint,
+)
 
 close = dict(rtol=0, atol=1e-10)
 
@@ -289,21 +300,30 @@ def test_cached_equals_uncached_on_any_schedule(model, batch, ends, prompt):
         known = end
 
 
-@pytest.mark.parametrize('n', [1, 3])
-def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch, n):
-    idx, order = batch
+def make_cache(model, padded):
     cache = KVCache(model.config, 5, dtype=torch.float64)
+    if padded:   # to the sizes of CUDA graphs, which a CPU does not have
+        cache.graphs = lambda key, step, bounds: step(bounds)
+    return cache
+
+
+@pytest.mark.parametrize('padded', [False, True])
+@pytest.mark.parametrize('n', [1, 3])
+def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch, n, padded):
+    idx, order = batch
+    cache = make_cache(model, padded)
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
         known = torch.tensor(known)
         cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
-        assert cached.isfinite().all()
+        assert cached.isfinite().all() and cached.shape == plain.shape
         for r, k in enumerate(known.tolist()):
             torch.testing.assert_close(cached[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
 
 
-def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
+@pytest.mark.parametrize('padded', [False, True])
+def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch, padded):
     idx, order = batch
-    g, cache, known = torch.Generator().manual_seed(3), KVCache(model.config, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 4])
+    g, cache, known = torch.Generator().manual_seed(3), make_cache(model, padded), torch.tensor([0, 1, 2, 0, 4])
     while known.min() < 9:
         n = 9 - int(known.min())
         cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
@@ -313,6 +333,12 @@ def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         cache.length = known                     # slot n_known was run for another target
         known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
+
+
+def test_padded_sizes_are_few():
+    sizes = [pad_size(n) for n in range(1, 1025)]
+    assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1)) and sizes == sorted(sizes)
+    assert sizes[:5] == [1, 2, 4, 4, 8] and len(set(sizes)) == 22
 
 
 def test_a_stale_slot_would_be_noticed(model, batch):

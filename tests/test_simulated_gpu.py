@@ -14,10 +14,10 @@ SMALL = ['--n_layer=1', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch
 
 @pytest.fixture
 def gpu(process):
-    """gpu('train.py', '--x=1', ...) runs a script on the simulated device; {line that waits: how often}."""
-    def run(*command, code=0):
-        p = process('tests/simulated_gpu.py', *command, code=code)
-        return {line: int(n) for n, line in re.findall(r'^waited (\d+) times in (.*)$', p.stdout, re.MULTILINE)}
+    """gpu('train.py', '--x=1', ...) runs a script on the simulated device; {line that waits: how often, 'replayed': graphs}."""
+    def run(*command):
+        p = process('tests/simulated_gpu.py', *command)
+        return {line: int(n) for line, n in re.findall(r'^(waited in .*|replayed): (\d+)$', p.stdout, re.MULTILINE)}
     return run
 
 
@@ -41,7 +41,7 @@ def test_tensors_of_both_devices_do_not_mix(process, tmp_path):
     for size, code in ('2', 1), ('()', 0):   # a number may come from the host, a vector may not
         (tmp_path / 'mixed.py').write_text(f"import torch\nprint((torch.ones(2, device='sim') + torch.ones({size})).tolist())\n")
         p = process('tests/simulated_gpu.py', str(tmp_path / 'mixed.py'), code=code)
-        assert "aten::add of ['sim', 'cpu']" in p.stderr if code else p.stdout.startswith('[2.0, 2.0]\nwaited 1 times')
+        assert "aten::add of ['sim', 'cpu']" in p.stderr if code else p.stdout.startswith('[2.0, 2.0]\nwaited in ')
 
 
 def test_text(gpu, script, words, tmp_path):
@@ -50,13 +50,14 @@ def test_text(gpu, script, words, tmp_path):
     script('train.py', *words, '--max_iters=6', '--out_dir=cpu', '--device=cpu', '--dtype=float32')
     same(last_of(tmp_path / 'cpu/log.jsonl'), last_of(tmp_path / 'gpu6/log.jsonl'), ('loss', 'grad_norm', 'val_any', 'val_l2r'))
 
-    options = ['--ckpt=cpu/ckpt.pt', '--order=margin', '--prompt=a[[..]]z', '--top_k=50']
-    waits = {n: gpu('sample.py', *options, f'--n_steps={n}', f'--out=gpu{n}.json') for n in (3, 9)}
-    assert waits[3] == waits[9] and any('sample.py' in line for line in waits[3])               # none in a step
-    script('sample.py', *options, '--n_steps=9', '--out=cpu.json', '--device=cpu')
-    for here, there in zip(*(json.loads((tmp_path / name).read_text())['samples'] for name in ('cpu.json', 'gpu9.json'))):
-        assert here['tokens'] == there['tokens'] and here['order'] == there['order']
-        same(here, there, ['nats'])
+    for order, prompt, graphs, n_replays in ('margin', 'a[[..]]z', False, 0), ('random', 'a', True, 13), ('entropy', 'a[[..]]z', True, 7):
+        options = ['--ckpt=cpu/ckpt.pt', f'--order={order}', f'--prompt={prompt}', '--top_k=50']
+        waits = gpu('sample.py', *options, '--out=gpu.json', f'--cuda_graphs={graphs}')
+        assert waits.pop('replayed', 0) == n_replays and max(waits.values()) == 4               # at the end: none in a step
+        script('sample.py', *options, '--out=cpu.json', '--device=cpu')
+        for here, there in zip(*(json.loads((tmp_path / name).read_text())['samples'] for name in ('cpu.json', 'gpu.json'))):
+            assert here['tokens'] == there['tokens'] and here['order'] == there['order']
+            same(here, there, ['nats'])
 
     options = ['--ckpt=cpu/ckpt.pt', '--estimates=l2r,any,ensemble', '--n_contexts=3', '--n_blocks=3']
     gpu('eval_ppl.py', *options, '--out=gpu.json')
