@@ -66,12 +66,13 @@ PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the 
 # nats of blocks
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None):
-    """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N).
+def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None, counted=True):
+    """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N), over those
+    visits d that are `counted` (n, N).
 
     An encoder needs N passes for that. With n_known (n,), uniform from 0 to N - 1, it gives an unbiased estimate of the mean over orders in
     one, see AOGPT.forward, also for n_given (n,), which go in one pass or with n_known."""
-    device, sums = model.lm_head.weight.device, []
+    device, sums, counted = model.lm_head.weight.device, [], torch.as_tensor(counted).expand(blocks.shape)
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
         given = {} if n_given is None else {'n_given': n_given[rows].to(device)}
@@ -82,7 +83,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
                 nll = model(idx, order, n_known[rows].to(device), **given)
             else:
                 nll = one_by_one(model, idx, order)
-        sums.append(nll.double().sum(-1))
+        sums.append((nll.double() * counted[rows].to(device)).sum(-1))
         if bar is not None:
             bar.update(idx.numel())
     return torch.cat(sums).cpu() if sums else torch.zeros(0, dtype=torch.float64)

@@ -1,5 +1,6 @@
 """How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2 of the package transformers."""
 from collections import defaultdict
+from itertools import groupby
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,45 +18,65 @@ GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
 
 def measure(samples, tokenizer, judged, name, device, dtype):
-    """(metrics, lines of the table): how varied the samples are and, given (model, tokenizer) of a judge called `name`, its perplexity."""
-    metrics = text_metrics([s['tokens'] for s in samples])
+    """(metrics, lines of the table): how varied what was written of the samples is and, given (model, tokenizer) of a judge called `name`,
+    its perplexity; what was given counts as context alone."""
+    tokens, counted = [s['tokens'] for s in samples], [[step >= 0 for step in s['step']] for s in samples]
+    metrics = text_metrics(tokens, counted)
     lines = {'metrics': ', '.join(f'{metric} {value:.3f}' for metric, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
     if judged:
         judge, its_tokenizer = judged
-        texts = [s['tokens'] if its_tokenizer.name == tokenizer.name else its_tokenizer.encode(s['text']) for s in samples]
-        verdict = generative_perplexity(judge.to(device), texts, dtype=dtype)
+        if its_tokenizer.name != tokenizer.name:
+            tokens, counted = zip(*(translate(*sample, tokenizer, its_tokenizer) for sample in zip(tokens, counted)))
+        verdict = generative_perplexity(judge.to(device), tokens, counted, dtype=dtype)
         error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
         lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {name}"
         metrics['judge'] = {'ckpt': name, **verdict}
     return metrics, lines
 
 
-def text_metrics(samples):
-    """How varied generated token lists are. entropy: of a sample's own token frequencies, nats, mean over samples; distinct_n: different
-    n-grams of all samples over their number, 1 where there is none; repetition: share of 4-grams that stand earlier in the same sample."""
-    def grams(tokens, n):
-        return list(zip(*(tokens[i:] for i in range(n))))
-    p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in samples]
+def translate(tokens, counted, source, target):
+    """(tokens, counted) of the tokenizer `source` in those of `target`; what is counted and what is not are encoded apart."""
+    new = []
+    for (counts, is_end), run in groupby(zip(counted, tokens), key=lambda pair: (pair[0], pair[1] == source.eos is not None)):
+        ids = [token for _, token in run]
+        new += [(t, counts) for t in ([target.eos] * len(ids) if is_end and target.eos is not None else target.encode(source.decode(ids)))]
+    return tuple(zip(*new))
+
+
+def text_metrics(samples, counted):
+    """How varied token lists are where they are `counted` (lists of bool). entropy: of a sample's own token frequencies, nats, mean over
+    samples; of n-grams whose last token counts: distinct_n: different ones of all samples over their number, 1 where there is none;
+    repetition: the share of 4-grams that stand earlier in the same sample."""
+    def grams(tokens, counts, n):
+        return list(zip(zip(*(tokens[i:] for i in range(n))), counts[n - 1:]))
+    written = [[t for t, counts in zip(*sample) if counts] for sample in zip(samples, counted)]
+    p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in written if tokens]
     metrics = {'entropy': float(np.mean([-(q * np.log(q)).sum() for q in p]))}
     for n in (1, 2, 3):
-        every = [g for tokens in samples for g in grams(tokens, n)]
+        every = [gram for sample in zip(samples, counted) for gram, counts in grams(*sample, n) if counts]
         metrics[f'distinct_{n}'] = len(set(every)) / len(every) if every else 1.0
-    fours = [grams(tokens, 4) for tokens in samples]
-    n = sum(map(len, fours))
-    return metrics | {'repetition': (n - sum(len(set(g)) for g in fours)) / max(1, n)}
+    n_grams, n_old = 0, 0
+    for sample in zip(samples, counted):
+        seen = set()
+        for gram, counts in grams(*sample, 4):
+            n_grams, n_old = n_grams + counts, n_old + (counts and gram in seen)
+            seen.add(gram)
+    return metrics | {'repetition': n_old / max(1, n_grams)}
 
 
-def generative_perplexity(judge, samples, batch_size=16, dtype='float32'):
-    """Perplexity of token lists under a judge model, left to right: exp(sum nats / sum tokens), tokens weighted equally. Samples
-    longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the standard error over samples."""
-    N, n, sizes, by_length = judge.config.block_size, len(samples), np.array([len(tokens) for tokens in samples]), defaultdict(list)
-    for r, tokens in enumerate(samples):
-        for piece in (tokens[i:i + N] for i in range(0, len(tokens), N)):
-            by_length[len(piece)].append((r, piece))
-    nats = np.zeros(n)
+def generative_perplexity(judge, samples, counted, batch_size=16, dtype='float32'):
+    """Perplexity of token lists under a judge model, left to right: exp(sum nats / number) of the tokens that are `counted` (lists of
+    bool), given all before them. Samples longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the
+    standard error over samples."""
+    N, n, by_length = judge.config.block_size, len(samples), defaultdict(list)
+    for r, (tokens, counts) in enumerate(zip(samples, counted)):
+        for i in range(0, len(tokens), N):
+            by_length[len(tokens[i:i + N])].append((r, tokens[i:i + N], counts[i:i + N]))
+    nats, sizes = np.zeros(n), np.array([sum(counts) for counts in counted])
     for pieces in by_length.values():   # pieces of one length go through together
-        blocks = torch.tensor([piece for _, piece in pieces])
-        np.add.at(nats, [r for r, _ in pieces], block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, dtype).numpy())
+        rows, *pieces = zip(*pieces)
+        blocks, counts = map(torch.tensor, pieces)
+        np.add.at(nats, list(rows), block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, dtype, counted=counts).numpy())
     mean, error = nats.sum() / sizes.sum(), ratio_error(torch.from_numpy(nats), torch.from_numpy(sizes))
     return {'perplexity': perplexity(mean), 'stderr': error and perplexity(mean) * error}
 

@@ -64,7 +64,7 @@ dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders and log-probabilities to this JSON file
 html = ''                     # write a page that replays the generation to this file
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
-metrics = False               # entropy, distinct n-grams and repetition of the samples
+metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: their left-to-right perplexity under a checkpoint or, with transformers installed, gpt2-large
 
 ADAPTIVE = ('top_prob', 'margin', 'entropy')

@@ -6,16 +6,47 @@ import pytest
 import torch
 from conftest import make_model
 
-from judge import GPT2, generative_perplexity, text_metrics
+from data.prepare import Bytes
+from judge import GPT2, generative_perplexity, text_metrics, translate
 from model import sample_order
 
 
+class Doubled(Bytes):
+    eos = 1000
+
+    def encode(self, text):
+        return [2 * byte for byte in text.encode()]
+
+
+def all_of(samples):
+    return [[True] * len(tokens) for tokens in samples]
+
+
 def test_metrics_by_hand():
-    m = text_metrics([[1, 2, 1, 2, 1, 2, 1, 2], [3, 3, 3, 3, 3, 3, 3, 3]])
+    samples = [[1, 2, 1, 2, 1, 2, 1, 2], [3, 3, 3, 3, 3, 3, 3, 3]]
+    m = text_metrics(samples, all_of(samples))
     assert math.isclose(m['entropy'], math.log(2) / 2) and [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
     assert m['repetition'] == 1 - 3 / 10      # 4-grams: two different of five, one of five
-    assert text_metrics([list(range(50))])['repetition'] == 0
-    assert text_metrics([[1], [1]]) == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
+    assert text_metrics([list(range(50))], [[True] * 50])['repetition'] == 0
+    short = text_metrics([[1], [1]], [[True], [True]])
+    assert short == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
+
+
+def test_what_is_given_is_no_merit_of_a_sample():
+    samples, counted = [[5, 6, 7, 8, 5, 6, 7, 8], [9, 9]], [[False] * 4 + [True] * 4, [False] * 2]
+    m = text_metrics(samples, counted)
+    assert math.isclose(m['entropy'], math.log(4)) and m['distinct_1'] == 1
+    assert m['distinct_2'] == 1 and m['repetition'] == 1 / 4                     # 5 6 7 8 stood in the prompt
+    judge = make_model()
+    nll = judge(torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8]]), sample_order(1, 8, 'l2r'))[0]
+    result = generative_perplexity(judge, samples, counted)
+    assert math.isclose(result['perplexity'], math.exp(float(nll[4:].mean())), rel_tol=1e-12)
+
+
+def test_a_judge_with_other_tokens_reads_the_end_of_a_text_as_one():
+    tokens = [*b'ab', 256, 256, *b'cd']
+    assert translate(tokens, [False, True, True, True, True, True], Bytes(), Doubled()) == (
+        (194, 196, 1000, 1000, 198, 200), (False, True, True, True, True, True))
 
 
 def test_gpt2_as_a_judge_reads_end_of_text_first():
@@ -30,7 +61,7 @@ def test_gpt2_as_a_judge_reads_end_of_text_first():
     judge, samples = GPT2(Network()), [[1, 2, 3, 4, 5, 6], [3, 0]]
     logp = judge.network.table.log_softmax(-1)
     nats = -sum(float(logp[a, b]) for tokens in samples for a, b in zip([7, *tokens], tokens))
-    assert math.isclose(generative_perplexity(judge, samples)['perplexity'], math.exp(nats / 8), rel_tol=1e-6)
+    assert math.isclose(generative_perplexity(judge, samples, all_of(samples))['perplexity'], math.exp(nats / 8), rel_tol=1e-6)
     with pytest.raises(ValueError, match='left to right only'):
         judge(torch.tensor([[1, 2]]), torch.tensor([[1, 0]]))
 
@@ -41,9 +72,9 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     def nll(tokens):
         return float(judge(torch.tensor([tokens]), sample_order(1, len(tokens), 'l2r')).sum())
     nats = [nll(samples[0][:9]) + nll(samples[0][9:]), nll(samples[1]), nll(samples[2])]
-    result = generative_perplexity(judge, samples)
+    result = generative_perplexity(judge, samples, all_of(samples))
     mean = sum(nats) / 20
     assert math.isclose(result['perplexity'], math.exp(mean))
     variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
     assert math.isclose(result['stderr'], math.exp(mean) * variance ** 0.5)
-    assert generative_perplexity(judge, samples[:1])['stderr'] is None
+    assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None

@@ -608,9 +608,10 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     result = json.loads((tmp_path / 'o.json').read_text())
     first, second = result['samples']
     texts = [torch.tensor([list(s)]) for s in (b'abcde', b'abcdefg')]
-    nats = sum(float(judge(s, sample_order(1, s.size(1), 'l2r')).double().sum()) for s in texts)
-    assert math.isclose(result['metrics']['judge']['perplexity'], math.exp(nats / 12), rel_tol=1e-4)
-    assert result['metrics']['distinct_1'] == 7 / 12
+    nlls = [judge(s, sample_order(1, s.size(1), 'l2r'))[0].double() for s in texts]
+    nats = float(nlls[0][2:4].sum() + nlls[1].sum())                                         # of the blanks, given all that is before
+    assert math.isclose(result['metrics']['judge']['perplexity'], math.exp(nats / 9), rel_tol=1e-4)
+    assert result['metrics']['distinct_1'] == 7 / 9
     model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
     nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[0, 1, 4, 3, 2]]))
     assert first['text'] == 'abcde' and math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5) and first['blanks'] == 2
