@@ -88,17 +88,19 @@ def device_limits(device, dtype):
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
     """Seconds that generation with these `ends` cannot beat: every step reads all weights and the cache once and does its products.
 
-    A slot costs 24 C^2 FLOPs a layer and 4 C per key; in the last layer 4 C^2 (keys and values) where no token is drawn. A drawn token
-    costs 2 C V."""
+    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1; in the last layer 4 C^2 (keys and values)
+    where no token is drawn. A drawn token costs 2 C V."""
     c, total, last, known = model.config, 0.0, 0, 0
     C, L = c.n_embd, c.n_layer
     weights = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
     for end in ends:
-        n_slots, n_drawn = batch_size * (end - min(last + 1, known)), batch_size * (end - known)   # slot n_known of the last step stays
-        whole = n_slots * (L - 1) + n_drawn
-        flops = whole * (24 * C ** 2 + 4 * C * end) + (n_slots - n_drawn) * 4 * C ** 2 + n_drawn * 2 * C * c.vocab_size
-        read = weights * weight_bytes + batch_size * end * 2 * C * L * weight_bytes
-        total += max(flops / flop_rate, read / byte_rate)
+        first, n_drawn = min(last + 1, known), end - known   # of a row; slot n_known of the last step stays
+        drawn_keys = n_drawn * (known + 1)
+        keys = (known * (known + 1) - first * (first + 1)) // 2 + drawn_keys
+        flops = 24 * C ** 2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (keys * (L - 1) + drawn_keys)
+        flops += 4 * C ** 2 * (known - first) + 2 * C * c.vocab_size * n_drawn
+        read = weights + batch_size * known * 2 * C * L
+        total += max(batch_size * flops / flop_rate, read * weight_bytes / byte_rate)
         last, known = known, end
     return total
 
@@ -194,7 +196,7 @@ def bench_sample(config):
             line = (f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
                     f'{peak_memory(device) / 2 ** 20:>10,.0f}')
             if str(n_steps) in config.plain.split(','):
-                slow = seconds(lambda e=ends: plain_generate(model, order, e), device)
+                slow = seconds(lambda e=ends: plain_generate(model, order, e), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / ours:>14.1f}'
             print(line, flush=True)
 

@@ -22,13 +22,14 @@ def test_the_plain_way_writes_the_same(batch, n_steps):
 
 
 def test_the_limit_counts_every_slot_and_weight():
-    """Ends 2, 4, 9: the first step runs slots 0-1 and keeps slot 0, the second 1-3 and keeps 0-2, the third 3-8."""
+    """Ends 2, 4, 9: the first step runs slots 0-1 and keeps slot 0, the second 1-3 and keeps 0-2, the third 3-8.
+    Their keys: 1 1; 2 3 3; 4 5 5 5 5 5."""
     model, C, L, V, B, inf = make_model(), 16, 2, 11, 5, float('inf')
-    flops = sum(B * ((slots + drawn) * (24 * C * C + 4 * C * keys) + (slots - drawn) * 4 * C * C + drawn * 2 * C * V)   # L = 2: all
-                for slots, keys, drawn in ((2, 2, 2), (3, 4, 2), (6, 9, 5)))                                   # slots, then the drawn
+    flops = sum(B * ((slots + drawn) * 24 * C * C + 4 * C * (keys + drawn_keys) + (slots - drawn) * 4 * C * C + drawn * 2 * C * V)
+                for slots, keys, drawn, drawn_keys in ((2, 2, 2, 2), (3, 8, 2, 6), (6, 29, 5, 25)))            # L = 2: all, then the drawn
     assert generation_limit(model, B, [2, 4, 9], 1.0, inf, 4) == pytest.approx(flops)
     weights = sum(p.numel() for n, p in model.named_parameters() if any(part in n for part in ('attn', 'mlp', 'ln_1', 'ln_2', 'lm_head')))
-    assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(3 * weights * 4 + B * 15 * 2 * C * L * 4)
+    assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(3 * weights * 4 + B * 6 * 2 * C * L * 4)
 
 
 def test_the_plain_loss_is_the_loss(batch):
