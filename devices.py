@@ -83,7 +83,7 @@ class StepGraphs:
         return result.clone()   # graphs share their memory
 
 
-GPU_PEAK = {'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
+GPU_PEAK = {'H200 NVL': 836e12, 'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
 
 
 def peak_flops(device, dtype):

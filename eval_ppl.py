@@ -15,7 +15,8 @@ accuracy  of LAMBADA's last word, left to right, greedy and exact
 
 A set is cut once into consecutive blocks of block_size, its tail dropped. Orders and contexts of a block are a function of the seed
 and of its number among the blocks evaluated, so that neither batch size nor the number of processes changes them. Errors are standard
-errors over blocks. Protocols: `paper` reads the test splits but WikiText2's train split, as the family of SEDD does; `clean` test splits.
+errors over blocks, as if these were independent, which blocks of one document are not. Protocols: `paper` reads the test splits but
+WikiText2's train split, as the family of SEDD does; `clean` test splits.
 """
 import hashlib
 import math
@@ -232,7 +233,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     if n_orders:
         orders = [torch.cat([p[torch.randperm(len(p), generator=generator)] for p in (b, a)]) for _ in range(n_orders)]
     last = torch.arange(len(b), len(both)).expand(len(idx), -1)                             # the visits of a
-    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), columns=last).sum(-1) for order in orders], -1)
+    nats = torch.stack([model(idx, order.to(idx.device).expand(len(idx), -1), columns=last).double().sum(-1) for order in orders], -1)
     return -ensemble_nll(-nats)
 
 

@@ -68,7 +68,7 @@ def score(task, tokens, given, idx):
     total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
     solved, n = int((right == total).sum()), len(total)
     return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': float(right.sum() / total.sum()),
-            'right_stderr': ratio_error(right, total) or share_error(int(right.sum()), int(total.sum())), 'puzzles': n}
+            'right_stderr': ratio_error(right, total) or share_error(n * float(right.sum() / total.sum()), n), 'puzzles': n}
 
 
 @torch.no_grad()

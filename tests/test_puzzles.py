@@ -195,6 +195,7 @@ def test_solving_keeps_what_is_given_and_scores_what_is_not():
     half = score(rules, tokens, given, wrong)
     blanks = (~given).sum(1).double()
     assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float(blanks[0] / blanks.sum())) and half['right_stderr'] > 0
+    assert score(rules, tokens, given, tokens)['right_stderr'] == share_error(20, 20)
     assert score(rules, tokens, given, tokens)['solved'] == 1 and share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
 
 
