@@ -33,7 +33,7 @@ from data.blocks import all_blocks, check_length, open_split
 from data.hub import open_checkpoint
 from data.prepare import DATA_SETS, TextFile, encode_documents, progress, write_json
 from devices import autocast, end_processes, first_process_first, gather, processes, start_processes
-from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order
+from model import config_from_checkpoint, derive_seed, float32_or_better, model_from_checkpoint, order_of, sample_order, stream
 from run_folder import Journal
 from tables import format_table, share_error, summarize, unigram_row
 
@@ -104,15 +104,13 @@ def estimate_of(order):
 
 def draw_orders(numbers, block_size, n_orders=1, seed=0):
     """(len(numbers), K, N) uniform random orders of the blocks of these numbers: a function of (seed, number)."""
-    generators = [torch.Generator().manual_seed(derive_seed(seed, int(b))) for b in numbers]
-    return torch.stack([sample_order(n_orders, block_size, generator=generator) for generator in generators])
+    return torch.stack([sample_order(n_orders, block_size, generator=stream(seed, int(b))) for b in numbers])
 
 
 def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
     """(len(numbers), K) numbers of known visits, each uniform from n_given (0 or (len(numbers), 1)) to N - 1, the K of a block one from
     each of K equal parts of that range: a function of (seed, number)."""
-    generators = [torch.Generator().manual_seed(derive_seed(seed, int(b), 'known')) for b in numbers]
-    u = torch.stack([torch.rand(n_orders, dtype=torch.float64, generator=generator) for generator in generators])
+    u = torch.stack([torch.rand(n_orders, dtype=torch.float64, generator=stream(seed, int(b), 'known')) for b in numbers])
     return n_given + ((torch.arange(n_orders) + u) / n_orders * (block_size - n_given)).long()
 
 
@@ -147,7 +145,7 @@ def shuffled_contexts(order, groups, width, n_contexts, seed):
     shuffle of all before them. A function of (seed, g)."""
     for g in groups:
         start, end = g * width, min((g + 1) * width, len(order))
-        keys = torch.rand(n_contexts - 1, start, dtype=torch.float64, generator=torch.Generator().manual_seed(derive_seed(seed, g)))
+        keys = torch.rand(n_contexts - 1, start, dtype=torch.float64, generator=stream(seed, g))
         yield torch.cat([order[:start][keys.argsort(1)], order[start:end].expand(n_contexts - 1, -1)], 1)
 
 

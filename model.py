@@ -576,6 +576,11 @@ def derive_seed(*names):
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 
+def stream(*names):
+    """A generator, on the host, of the stream of this name, see derive_seed."""
+    return torch.Generator().manual_seed(derive_seed(*names))
+
+
 def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, seed=0, block=4):
     """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else of `kind` (AO sec. 3).
 
@@ -601,7 +606,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
 def one_permutation(n, kind, seed, block, device):
     """(n,) of 'fixed' and 'block', see sample_order."""
     positions = torch.arange(n)
-    keys = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(derive_seed(seed, 'order')))
+    keys = torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order'))
     return (keys if kind == 'fixed' else positions // block + keys[positions % block]).argsort().to(device)
 
 

@@ -25,12 +25,12 @@ from judge import measure, open_judge
 from model import (
     KVCache,
     config_from_checkpoint,
-    derive_seed,
     float32_or_better,
     model_from_checkpoint,
     order_of,
     sample_order,
     split_rows,
+    stream,
 )
 from replay import Watch, write_page
 
@@ -172,11 +172,6 @@ def first_above(cdf, x):
     return column[:, 0], (x - torch.where(column > 0, cdf.gather(1, (column - 1).clamp(min=0)), 0.0))[:, 0]
 
 
-def stream(seed, name):
-    """The random numbers of one purpose of one sample: its order and its tokens must not be drawn from the same ones."""
-    return torch.Generator().manual_seed(derive_seed(int(seed), name))
-
-
 def blanks_last(known, order):
     """Turn `order` (B, N) into one that visits the positions of known (B, N) bool left to right first, then the blanks as in
     `order`; returns (order, n_known (B,) on the host)."""
@@ -248,6 +243,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
                          f'n_visits={stop.tolist()[:8]}, {B if seeds is None else len(seeds)} seeds')
     if seeds is None:
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
+    seeds = [int(s) for s in seeds]   # of a tensor or not: a stream is named by numbers
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = inference_dtype(model)

@@ -12,7 +12,7 @@ from test_model import VARIANTS, load_reference
 
 from data.prepare import Bytes
 from data.prompts import parse_prompt, read_prompts
-from model import AOGPT, EMA, KVCache, model_from_checkpoint, sample_order, save_checkpoint
+from model import AOGPT, EMA, KVCache, model_from_checkpoint, sample_order, save_checkpoint, stream
 from sample import (
     binomial_schedule,
     blanks_last,
@@ -24,7 +24,6 @@ from sample import (
     keep_largest,
     sample_tokens,
     schedule_ends,
-    stream,
     unmask_schedule,
     write_samples,
 )
