@@ -172,14 +172,6 @@ def first_above(cdf, x):
     return column[:, 0], (x - torch.where(column > 0, cdf.gather(1, (column - 1).clamp(min=0)), 0.0))[:, 0]
 
 
-def blanks_last(known, order):
-    """Turn `order` (B, N) into one that visits the positions of known (B, N) bool left to right first, then the blanks as in
-    `order`; returns (order, n_known (B,) on the host)."""
-    N = known.size(1)
-    key = torch.where(known, torch.arange(N, device=known.device) - N, order.argsort(-1))    # rank among the visits
-    return key.argsort(-1), known.sum(-1).cpu()
-
-
 def confidence(logits, policy):
     """Score (..., ) of logits (..., V), float32 or better: the larger, the earlier an adaptive order visits the position (KIM sec. 4).
 
@@ -362,20 +354,20 @@ def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
     sample_order or, with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (R, N), the trace,
     and the rows' lengths; what is behind a length is padding."""
     seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
-    idx, orders, n_known = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1), []
+    idx, orders = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1)
     for r, (tokens, known) in enumerate(rows):
         if isinstance(order, list):
             if sorted(order) != list(range(len(tokens))):
                 raise ValueError(f'an order must hold every position from 0 to {len(tokens) - 1} once')
-            visits = torch.tensor([order])
+            visits = torch.tensor(order)
         else:
             kind = order if isinstance(order, dict) else {'kind': 'random' if order in ADAPTIVE else order}
-            visits = sample_order(1, len(tokens), **kind, generator=stream(seeds[r], 'order'))
-        idx[r, :len(tokens)] = torch.tensor(tokens)
-        orders[r, :len(tokens)], known = blanks_last(torch.tensor([known]), visits)
-        n_known.append(int(known))
-    written = generate_batches(model, idx, orders, torch.tensor(n_known), n_steps, order if order in ADAPTIVE else 'given', seeds,
-                               batch_size, torch.tensor(lengths), **how)
+            visits = sample_order(1, len(tokens), **kind, generator=stream(seeds[r], 'order'))[0]
+        idx[r, :len(tokens)], known = torch.tensor(tokens), torch.tensor(known)
+        orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])   # what is known left to right, then blanks
+    n_known = torch.tensor([sum(known) for _, known in rows])
+    written = generate_batches(model, idx, orders, n_known, n_steps, order if order in ADAPTIVE else 'given', seeds, batch_size,
+                               torch.tensor(lengths), **how)
     return *written, lengths
 
 

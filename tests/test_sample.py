@@ -15,7 +15,6 @@ from data.prompts import parse_prompt, read_prompts
 from model import AOGPT, EMA, KVCache, model_from_checkpoint, sample_order, save_checkpoint, stream
 from sample import (
     binomial_schedule,
-    blanks_last,
     confidence,
     draw_noise,
     generate,
@@ -494,12 +493,6 @@ def test_pieces_are_read_left_to_right_before_the_blanks():
         assert trace['order'][0].tolist() == [0, 3, 6, *blanks] and lengths == [7]
     with pytest.raises(ValueError, match='every position from 0 to 6'):
         write_samples(model, [(tokens, known)], [0, 1, 2], 0, 9)
-
-
-def test_prompts_come_first_left_to_right():
-    known = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 1, 0, 0]]).bool()
-    order, n_known = blanks_last(known, torch.tensor([[3, 4, 1, 0, 2], [0, 4, 3, 2, 1]]))
-    assert order.tolist() == [[1, 3, 4, 0, 2], [0, 1, 2, 4, 3]] and n_known.tolist() == [2, 3]
 
 
 @pytest.mark.parametrize('use_cache', [True, False])
