@@ -101,6 +101,12 @@ def float32_or_better(logits):
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
+def product_dtype(x):
+    """In which matrix products of x (of a weight, for one) are taken: autocast's dtype where that is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 def make_norm(config):
     return nn.LayerNorm(config.n_embd, eps=1e-5, bias=config.bias) if config.gpt2_blocks else RMSNorm(config.n_embd, eps=1e-5)
 
@@ -253,8 +259,7 @@ def token_nll(head, x, tokens):
     if torch.compiler.is_compiling():   # the compiler makes no float32 copy either
         return F.cross_entropy(float32_or_better(head(x)), tokens, reduction='none')
     if torch.is_grad_enabled() and isinstance(head, Head):
-        dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        bias = head.real_bias()
+        dtype, bias = product_dtype(x), head.real_bias()
         return TokenLoss.apply(x.to(dtype), head.weight.to(dtype), bias if bias is None else bias.to(dtype), tokens)
     return torch.cat([F.cross_entropy(float32_or_better(head(part)), token, reduction='none')
                       for part, token in zip(*split_rows(head.weight.size(0), x, tokens))])

@@ -28,6 +28,7 @@ from model import (
     float32_or_better,
     model_from_checkpoint,
     order_of,
+    product_dtype,
     sample_order,
     split_rows,
     stream,
@@ -238,7 +239,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     seeds = [int(s) for s in seeds]   # of a tensor or not: a stream is named by numbers
     ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
-    dtype = inference_dtype(model)
+    dtype = product_dtype(model.lm_head.weight)
     cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
     if cuda_graphs:
         if device.type == 'cpu' or cache is None:
@@ -313,11 +314,6 @@ def pairs(known, n, device):
     """Indices (row, column, visit), column = 0 .. n[row] - 1 and visit = known[row] + column; made on the host, without a wait."""
     row, column = (torch.arange(int(n.max())) < n.unsqueeze(-1)).nonzero(as_tuple=True)
     return torch.stack([row, column, known[row] + column]).to(device, non_blocking=True)
-
-
-def inference_dtype(model):
-    device = model.lm_head.weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.lm_head.weight.dtype
 
 
 def check_policy(policy, unmask, order_noise, order_noise_kind, threshold):

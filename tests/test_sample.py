@@ -12,13 +12,12 @@ from test_model import VARIANTS, load_reference
 
 from data.prepare import Bytes
 from data.prompts import parse_prompt, read_prompts
-from model import AOGPT, EMA, KVCache, model_from_checkpoint, sample_order, save_checkpoint, stream
+from model import AOGPT, EMA, KVCache, model_from_checkpoint, product_dtype, sample_order, save_checkpoint, stream
 from sample import (
     binomial_schedule,
     confidence,
     draw_noise,
     generate,
-    inference_dtype,
     invert_cdf,
     keep_largest,
     sample_tokens,
@@ -182,8 +181,8 @@ def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
         runs = [generate(model, idx, order, 2, 4, temperature=0, use_cache=use_cache, return_trace=True)[1] for use_cache in (True, False)]
     exact = generate(model, idx, order, 2, 4, temperature=0, return_trace=True)[1]
     with torch.autocast('cpu', torch.bfloat16):
-        assert inference_dtype(model) == torch.bfloat16
-    assert inference_dtype(model) == torch.float32
+        assert product_dtype(model.lm_head.weight) == torch.bfloat16
+    assert product_dtype(model.lm_head.weight) == torch.float32
     for run in runs:   # the first step: later ones may have drawn other tokens
         first = run['step'] == 0
         assert (run['logprob'] - exact['logprob'])[first].abs().max() < 0.1
