@@ -76,14 +76,10 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     device, sums, counted = model.lm_head.weight.device, [], torch.as_tensor(counted).expand(blocks.shape)
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
-        given = {} if n_given is None else {'n_given': n_given[rows].to(device)}
+        how = {name: x[rows].to(device) for name, x in (('n_known', n_known), ('n_given', n_given)) if x is not None}
         with autocast(device, dtype):
-            if model.config.causal:
-                nll = model(idx, order, **given)
-            elif n_known is not None:
-                nll = model(idx, order, n_known[rows].to(device), **given)
-            else:
-                nll = one_by_one(model, idx, order)
+            one_pass = model.config.causal or n_known is not None
+            nll = model(idx, order, **how) if one_pass else one_by_one(model, idx, order)
         sums.append((nll.double() * counted[rows].to(device)).sum(-1))
         if bar is not None:
             bar.update(idx.numel())

@@ -243,7 +243,7 @@ def test_an_encoder_is_trained_resumed_sampled_and_scored(script, tmp_path, monk
 def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits(data):
     encoder, seen = make_model(causal=False, block_size=16, vocab_size=320).float().requires_grad_(True), []
     config = configure(vars(train), [*TOY, '--causal=False', '--l2r_ratio=0', '--dtype=float32', '--batch_size=64'])
-    encoder.register_forward_pre_hook(lambda _, args: seen.append(args[2].tolist()))
+    encoder.register_forward_pre_hook(lambda _, args, how: seen.append((*args[2:], how.get('n_known'))[0].tolist()), with_kwargs=True)
     tokens, val_tokens, *_ = load_data(config)
     for it in (0, 1, 1):
         optimizers = make_optimizers(encoder, 'adamw', 1e-9, 1, 0, (0.9, 0.9))
