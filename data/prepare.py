@@ -14,6 +14,7 @@ test split unless --split says otherwise); their documents are rows, detokenized
 """
 import argparse
 import ast
+import contextlib
 import difflib
 import functools
 import gzip
@@ -331,18 +332,26 @@ def progress(rows=None, **how):
     return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), **how)
 
 
-def replace_file(path, data):
-    """Write bytes to a temporary file that becomes `path` when it is whole."""
-    temporary = f'{path}.tmp'
+@contextlib.contextmanager
+def whole_files(*paths):
+    """The names of temporary files for the body to write, which become `paths` together when all of them are whole."""
+    temporary = [f'{path}.tmp' for path in paths]
     try:
-        with open(temporary, 'wb') as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
+        yield temporary
+        for name in temporary:
+            with open(name, 'rb+') as f:
+                os.fsync(f.fileno())
+        for name, path in zip(temporary, paths):
+            os.replace(name, path)
     finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+        for name in temporary:
+            if os.path.exists(name):
+                os.remove(name)
+
+
+def replace_file(path, data):
+    with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
+        f.write(data)
 
 
 def write_json(path, value):
@@ -418,21 +427,12 @@ def splits_there(directory, meta):
 
 
 def write_splits(directory, meta, others, origin, writers):
-    """Make the splits of {split: write(path) -> info} beside the `others` that stay, then meta.json; returns the meta. The new files take
-    their names together, when all of them are whole."""
-    paths = {s: os.path.join(directory, f'{s}.bin') for s in writers}
+    """Make the splits of {split: write(path) -> info} beside the `others` that stay, then meta.json; returns the meta."""
     os.makedirs(directory, exist_ok=True)
     try:
-        new = {s: {**write(f'{paths[s]}.tmp'), 'source': origin} for s, write in writers.items()}
-        for path in paths.values():
-            with open(f'{path}.tmp', 'rb+') as f:
-                os.fsync(f.fileno())
-        for path in paths.values():
-            os.replace(f'{path}.tmp', path)
+        with whole_files(*(os.path.join(directory, f'{s}.bin') for s in writers)) as paths:
+            new = {s: {**write(path), 'source': origin} for (s, write), path in zip(writers.items(), paths)}
     finally:
-        for path in paths.values():
-            if os.path.exists(f'{path}.tmp'):
-                os.remove(f'{path}.tmp')
         if not os.listdir(directory):
             os.rmdir(directory)
     meta = {**meta, 'splits': {**others, **new}}
