@@ -64,19 +64,18 @@ class AOGPTConfig:
     causal: bool = True
 
     def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not field.type and not (field.type is float and type(value) is int):
+                raise ValueError(f'{field.name} must be of type {field.type.__name__}, got {value!r}')
         for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond'):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f'{name} must be a whole number from 1, got {getattr(self, name)!r}')
+            if getattr(self, name) < 1:
+                raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
         if self.n_embd % self.n_head:
             raise ValueError(f'n_embd must be divisible by n_head, got n_embd={self.n_embd} and n_head={self.n_head}')
-        for field in fields(self):
-            if field.type is bool and not isinstance(getattr(self, field.name), bool):
-                raise ValueError(f'{field.name} must be True or False, got {getattr(self, field.name)!r}')
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout!r}')
-        if type(self.gate_init) not in (int, float):
-            raise ValueError(f'gate_init must be a number, got {self.gate_init!r}')
-        if not isinstance(self.n_tokens, int) or not 0 <= self.n_tokens <= self.vocab_size:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout}')
+        if not 0 <= self.n_tokens <= self.vocab_size:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
         if self.target_position not in TARGET_POSITIONS:
             raise ValueError(f'target_position must be {", ".join(TARGET_POSITIONS)}, got {self.target_position!r}')
