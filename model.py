@@ -352,19 +352,16 @@ class AOGPT(nn.Module):
         columns    (B, n) visits, of a decoder only, by default all T: the others have no head and no last layer
         returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
-        T, known = self._check(idx, order)[1], None
+        T = self._check(idx, order)[1]
         if self.config.causal and n_known is not None:
             raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
-        if not self.config.causal:
-            if columns is not None:
-                raise ValueError('columns are for a decoder; an encoder gives single visits by predict')
-            if n_known is None:
-                raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}')
-            if n_known.device.type == 'cpu' and not torch.compiler.is_compiling() and not 0 <= n_known.min() <= n_known.max() < T:
-                raise ValueError(f'n_known must be 0 to {T - 1}, got {n_known.tolist()[:8]}')
-            known = n_known.to(idx.device).unsqueeze(1)                                     # (B, 1)
-        if columns is not None and columns.device.type == 'cpu' and not 0 <= int(columns.min()) <= int(columns.max()) < T:
-            raise ValueError(f'columns must be visits from 0 to {T - 1}, got {columns.tolist()[:8]}')
+        if not self.config.causal and (n_known is None or columns is not None):
+            raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}, and no columns: '
+                             'it gives single visits by predict')
+        for name, x in (('n_known', n_known), ('columns', columns)):
+            if x is not None and x.device.type == 'cpu' and not torch.compiler.is_compiling() and not 0 <= x.min() <= x.max() < T:
+                raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
+        known = n_known if n_known is None else n_known.to(idx.device).unsqueeze(1)         # (B, 1)
         columns = columns if columns is None else columns.to(idx.device)
         visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
         x = self._read_whole(idx, order, columns, known)                                    # (B, n, C)
