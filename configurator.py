@@ -10,12 +10,11 @@ that is not an option is an error that names the nearest one. `--help` lists eve
 import ast
 import contextlib
 import difflib
-import io
+import itertools
 import math
 import operator
 import os
 import sys
-import tokenize
 
 from model import is_out_of_memory
 
@@ -122,23 +121,19 @@ def read_config_file(path, known):
 def help_text(namespace, defaults):
     """The script's docstring, then every option as its source line has it: default and comment, under its heading."""
     lines = [(namespace.get('__doc__') or '').strip(), '', 'options (--name=value), with their defaults:']
-    comments, headings = {}, {}
+    said, source = {}, ''   # of an option: the line before its own, and its comment
     if os.path.isfile(namespace.get('__file__') or ''):
         with open(namespace['__file__'], encoding='utf-8') as f:
             source = f.read()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT:
-                kind = comments if token.line[:token.start[1]].strip() else headings
-                kind[token.start[0]] = token.string.lstrip('# ')
-        places = {n.targets[0].id: n.lineno for n in ast.parse(source).body
-                  if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
-    else:
-        places = {}
+    for before, line in itertools.pairwise(['', *source.splitlines()]):
+        key, _, rest = line.partition(' = ')
+        if key in defaults:
+            said[key] = before, rest.partition('  # ')[2]
     for key, default in defaults.items():
-        line = places.get(key, 0)
-        if line - 1 in headings:
-            lines += ['', f'  {headings[line - 1]}']
-        lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments.get(line, ''))
+        before, comment = said.get(key, ('', ''))
+        if before.startswith('# '):
+            lines += ['', f'  {before[2:]}']
+        lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comment)
     return '\n'.join(lines)
 
 
