@@ -19,7 +19,6 @@ grid: seconds of generation of the decoder, with its cache, and of the encoder o
 import copy
 import resource
 import sys
-import time
 from functools import partial
 
 import numpy as np
@@ -28,7 +27,7 @@ import torch.nn.functional as F
 
 from configurator import Config, at_least, check_out, configure, one_line_errors
 from data.prepare import write_json
-from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device
+from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds
 from eval_ppl import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
 from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
 from sample import generate, unmask_schedule
@@ -59,23 +58,6 @@ seed = 1337
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
-
-
-def seconds(function, device, repeats=1):
-    """Wall-clock seconds of the fastest of `repeats` calls, the device's work included."""
-    best = float('inf')
-    for _ in range(repeats):
-        synchronize(device)
-        start = time.perf_counter()
-        function()
-        synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
-def synchronize(device):
-    if device.type == 'cuda':
-        torch.cuda.synchronize()
 
 
 def device_limits(device, dtype):

@@ -98,14 +98,26 @@ def peak_flops(device, dtype):
 
 def matmul_flops(device, dtype):
     """FLOP/s of a large matrix product, the best of six."""
-    cuda = device.type == 'cuda'
-    n, best = 8192 if cuda else 2048, float('inf')
+    n = 8192 if device.type == 'cuda' else 2048
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    for _ in range(6):
+    return 2 * n ** 3 / seconds(lambda: a @ b, device, 6)
+
+
+def seconds(function, device, repeats=1):
+    """Wall-clock seconds of the fastest of `repeats` calls, the device's work included."""
+    best = float('inf')
+    for _ in range(repeats):
+        synchronize(device)
         start = time.perf_counter()
-        (a @ b)[0, 0].item()   # waits for the device
+        function()
+        synchronize(device)
         best = min(best, time.perf_counter() - start)
-    return 2 * n ** 3 / best
+    return best
+
+
+def synchronize(device):
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
