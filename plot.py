@@ -10,7 +10,6 @@ Each panel is one number, each line one run: a folder of train.py, its log.jsonl
 called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and its standard error. val_own is the loss in
 the order that a run was trained in: val_any for a random one, val_l2r for left to right.
 """
-import argparse
 import itertools
 import json
 import os
@@ -151,7 +150,7 @@ def format_ends(runs, x, ys):
 
 
 def main(argv=None):
-    parser = Parser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument('runs', nargs='+', help='folders of train.py, log.jsonl files, JSON files of eval_ppl.py or bench.py')
     parser.add_argument('-o', '--out', default='loss.png', help='picture to write: .png, .svg or .pdf (default loss.png)')
     parser.add_argument('--x', choices=('tokens', 'time', 'iter'), help='axis of training curves (default tokens)')

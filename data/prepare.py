@@ -481,7 +481,10 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors are a ValueError; that of an unknown option names the nearest one."""
+    """Its errors are a ValueError; that of an unknown option names the nearest one. Options are written out, help is shown as it stands."""
+
+    def __init__(self, **texts):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **texts)
 
     def error(self, message):
         raise ValueError(f'{message} (--help says more)')
@@ -509,8 +512,7 @@ def run(main):
 
 def main():
     rows = '\n'.join(f'  {name:<12} {row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items())
-    parser = Parser(description=__doc__, epilog=f'data sets:\n{rows}', allow_abbrev=False,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, epilog=f'data sets:\n{rows}')
     parser.add_argument('data_set', metavar='NAME', help='a data set of the table below')
     parser.add_argument('--source', help='local file to read: .txt (one document; of a zero-shot set, one row a line, as .raw) or .jsonl '
                         '(one a line, key "text"), also .gz and .xz')

@@ -11,7 +11,6 @@ A row is a puzzle with its solution: row_length tokens, little-endian uint16, of
 folder share a solution, of Sudoku none up to relabelling the digits. Of a Sudoku or Zebra puzzle that is generated to train on there are
 up to 10 variants, with other names, turned and mirrored; to validate and test there is one. A second run does nothing unless --force.
 """
-import argparse
 import contextlib
 import functools
 import hashlib
@@ -135,8 +134,7 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
 
 def main():
     tasks = '\n'.join(f'  {name:<12} {about}' for name, about in TASKS.items())
-    parser = Parser(description=__doc__, epilog=f'puzzles:\n{tasks}', allow_abbrev=False,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, epilog=f'puzzles:\n{tasks}')
     parser.add_argument('task', metavar='NAME', help='a puzzle of the table below')
     for split, n in N_ROWS.items():
         fifth = ', of sudoku4 a fifth' if split == 'train' else ''
