@@ -69,9 +69,6 @@ class RunFolder:
         self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
         self.out_dir, self.keep_checkpoints, self.saved, self.mine = out_dir, keep_checkpoints, resumed, resumed is not None
 
-    def numbered_path(self, iter_num):
-        return os.path.join(self.out_dir, f'ckpt_{iter_num:07d}.pt')
-
     def open(self):
         """Make the folder; drop what an interrupted run logged after the checkpoint that this one resumes from."""
         with self.writing(self.out_dir):
@@ -100,7 +97,7 @@ class RunFolder:
         with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
             self.set_aside()
             if self.keep_checkpoints and self.saved not in (None, iter_num):
-                self.keep(self.numbered_path(self.saved))
+                self.keep(os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt'))
             save_checkpoint(self.ckpt_path, *args, iter_num=iter_num, **entries)
         self.saved = iter_num
 
