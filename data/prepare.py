@@ -412,6 +412,8 @@ def check_folder(option, path):
 
 def name_source(path):
     """What meta.json says of a local source: its name and the beginning of its hash."""
+    if not os.path.isfile(path):
+        raise ValueError(f'no file {path}')
     sha = hashlib.sha256()
     with open(path, 'rb') as f:
         while chunk := f.read(2 ** 20):
@@ -445,8 +447,6 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     check_names(name=name, split=split)
-    if source and not os.path.isfile(source):
-        raise ValueError(f'no file {source}')
     row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
     check_folder('--out', directory)
     if split and not source and not row.splits:

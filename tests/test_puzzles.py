@@ -308,9 +308,10 @@ GRID = '1234341221434321'
     ('puzzle\n1000000000000000\n', 'puzzle 1 has several solutions'),
     (f'puzzle,solution\n0{GRID[1:]},2134341221434321\n', 'has another solution than it says'),
     ('quiz\n1\n', 'must have the column puzzle, it has quiz'), ('puzzle\n', 'no puzzles'),
-    ('', 'must have the column puzzle')])
+    ('', 'must have the column puzzle'), (None, r'^no file .*p\.csv$')])
 def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
-    (tmp_path / 'p.csv').write_text(text)
+    if text is not None:
+        (tmp_path / 'p.csv').write_text(text)
     with pytest.raises(ValueError, match=said):
         prepare_puzzles('sudoku4', tmp_path / 'data', source=str(tmp_path / 'p.csv'), split='test')
     assert not (tmp_path / 'data').exists()
