@@ -150,8 +150,8 @@ def check_out(option, path, endings, *others):
     special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
     if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
         raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
-    if path and os.path.realpath(path) in map(os.path.realpath, others):
-        raise ValueError(f'--{option}={path} would overwrite a file that this run reads or writes: choose another name')
+    if path and (os.path.realpath(path) in map(os.path.realpath, others) or os.path.basename(path) == 'meta.json'):
+        raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
     if path and not path.endswith(tuple(endings.split(', '))):
         raise ValueError(f'--{option}={path} must end in {endings}')
 

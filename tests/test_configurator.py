@@ -79,6 +79,7 @@ def test_a_result_overwrites_nothing_of_the_run(tmp_path):
     check_out('out', str(tmp_path / 'new.json'), '.json', str(tmp_path / 'c.pt'))
     check_out('out', '', '.json', '')
     for path, others in ((tmp_path / 'c.pt', [tmp_path / 'c.pt']), (tmp_path / 'link.json', ['', tmp_path / 'c.pt']),
-                         (tmp_path / 'test.bin', []), (tmp_path, []), (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
+                         (tmp_path / 'test.bin', []), (tmp_path, []), (tmp_path / 'meta.json', []),
+                         (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
         with pytest.raises(ValueError, match='--out='):
             check_out('out', str(path), '.json', *map(str, others))
