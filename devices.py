@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -61,20 +62,25 @@ def resolve_compile(compile, device, flops, max_iters):
     return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
+@cache
+def recording_stream(device):
+    return torch.cuda.Stream(device)
+
+
 class StepGraphs:
-    """Runs step(x) -> tensor as CUDA graphs, of whose hundreds of kernels the host launches one. All else that `step` reads or writes must
-    be where it was at the last call with this `key`."""
+    """Runs step(x) -> tensor as CUDA graphs, of whose hundreds of kernels the host launches one: a key's first call runs as it is, its
+    second is recorded. All else that `step` reads or writes must be where it was at the last call with this key."""
 
     def __init__(self):
         self.recorded, self.pool = {}, torch.cuda.graph_pool_handle()
 
     def __call__(self, key, step, x):
-        if key not in self.recorded:   # as it is, which also sets up what must not be set up while it is recorded
+        if key not in self.recorded:   # which also sets up what must not be set up while it is recorded
             self.recorded[key] = None
             return step(x)
         if self.recorded[key] is None:
             graph, own = torch.cuda.CUDAGraph(), x.clone()
-            with torch.cuda.graph(graph, pool=self.pool):
+            with torch.cuda.graph(graph, pool=self.pool, stream=recording_stream(x.device)):
                 result = step(own)
             self.recorded[key] = graph, own, result
         graph, own, result = self.recorded[key]

@@ -420,18 +420,18 @@ class AOGPT(nn.Module):
         S, n_keys, kept = int((end - start).max()), int(end.max()), (known + 1).clamp(max=T)
         bounds = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (3, B, 1)
         if cache is None or cache.graphs is None:
-            logits = self._step(idx, order, bounds, S, n, n_keys, cache)
+            x = self._step(idx, order, bounds, S, n, n_keys, cache)
         else:   # few different sizes; what is behind a row's end repeats its last slot
             sizes = pad_size(S), pad_size(n), min(-(-n_keys // 128) * 128, cache.k.size(3))
-            logits = cache.graphs((idx.data_ptr(), order.data_ptr(), sizes),
-                                  lambda bounds: self._step(idx, order, bounds, *sizes, cache), bounds)[:, :n]
+            x = cache.graphs((idx.data_ptr(), order.data_ptr(), sizes),
+                             lambda bounds: self._step(idx, order, bounds, *sizes, cache), bounds)[:, :n]
         if cache is not None:
             cache.length = kept
-        return logits
+        return self.lm_head(x)
 
     def _step(self, idx, order, bounds, S, n, n_keys, cache):
-        """The part of predict that runs on the device: logits (B, n, V) of S slots a row and n_keys keys, for `bounds` (3, B, 1), which are
-        n_known, the first slot and one past the last."""
+        """The part of predict that runs on the device: what the head reads (B, n, C), of S slots a row and n_keys keys, for `bounds`
+        (3, B, 1), which are n_known, the first slot and one past the last."""
         known, start, end = bounds                                                          # (B, 1)
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
         reads = torch.minimum(slots, known) - 1
@@ -442,7 +442,7 @@ class AOGPT(nn.Module):
         if cache is not None:
             store = cache.writer(slots, n_keys)
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
-        return self.lm_head(self._trunk(idx, order, slots, reads, columns, mask, store))
+        return self._trunk(idx, order, slots, reads, columns, mask, store)
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -543,7 +543,7 @@ class AOGPT(nn.Module):
 class KVCache:
     """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
     are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `n_slots` is how many
-    there is room for, by default N. With `graphs`, called as (key, step, bounds), predict runs its steps through it, in few sizes."""
+    there is room for, by default N. With `graphs`, a devices.StepGraphs for one model, predict runs its steps through it, in few sizes."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         shape = (config.n_layer, batch_size, config.n_head, n_slots or config.block_size, config.n_embd // config.n_head)

@@ -56,7 +56,7 @@ temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
 use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
-cuda_graphs = False           # on a GPU, with the cache: record a step and launch it as one; not yet timed on one
+cuda_graphs = False           # on a GPU, for many steps with the cache: record one and launch it as one; not yet timed on one
 seed = 1337                   # sample r is a function of seed + r alone (in float32)
 # system
 batch_size = 32               # samples at a time; less wants less memory
@@ -216,7 +216,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
-    cuda_graphs  record the steps with a cache on a GPU, of each size one, and replay them
+    cuda_graphs  on a GPU, for many steps: record those with a cache, of each size the second, and replay them
     on_step   called after each step with (step from 0, n_new (B,) revealed in it, on the host, idx, trace)
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` (natural order, from 0; -1 for what
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
@@ -243,7 +243,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
     if cuda_graphs:
         if device.type == 'cpu' or cache is None:
-            raise ValueError(f'cuda_graphs is for a decoder with use_cache on a GPU, this is on {device}')
+            why = f'the device is {device}' if device.type == 'cpu' else 'the model is an encoder' if use_cache else 'use_cache is False'
+            raise ValueError(f'cuda_graphs is for a decoder with a cache on a GPU: {why}')
         cache.graphs = StepGraphs()
     network = model.frozen(dtype) if use_cache else model
     idx, order = idx.clone(), order.clone()
