@@ -35,11 +35,22 @@ def measure(samples, tokenizer, judged, name, device, dtype):
 
 
 def translate(tokens, counted, source, target):
-    """(tokens, counted) of the tokenizer `source` in those of `target`; what is counted and what is not are encoded apart."""
+    """(tokens, counted) of the tokenizer `source` in those of `target`, of which those with a byte of what is counted are counted."""
     new = []
-    for (counts, is_end), run in groupby(zip(counted, tokens), key=lambda pair: (pair[0], pair[1] == source.eos is not None)):
-        ids = [token for _, token in run]
-        new += [(t, counts) for t in ([target.eos] * len(ids) if is_end and target.eos is not None else target.encode(source.decode(ids)))]
+    for is_end, part in groupby(zip(tokens, counted), key=lambda pair: pair[0] == source.eos is not None):
+        ids, flags = zip(*part)
+        if is_end and target.eos is not None:
+            new += [(target.eos, flag) for flag in flags]
+            continue
+        n_read, text, letters = 0, '', []
+        for flag, run in groupby(flags):
+            n_read += len(list(run))
+            text = source.decode(ids[:n_read])
+            letters += [flag] * (len(text) - len(letters))
+        flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]   # of every byte
+        ids = target.encode(text)
+        ends = np.cumsum(target.n_bytes[ids])
+        new += [(token, any(flags[start:end])) for token, start, end in zip(ids, ends - target.n_bytes[ids], ends)]
     return tuple(zip(*new))
 
 

@@ -1,7 +1,9 @@
 """Measures of samples by hand, and judges that weight every token equally."""
+import itertools
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_model
@@ -11,11 +13,11 @@ from judge import GPT2, generative_perplexity, text_metrics, translate
 from model import sample_order
 
 
-class Doubled(Bytes):
-    eos = 1000
+class Pairs(Bytes):   # two bytes a token, and the last alone
+    eos, n_bytes = 2 ** 17, np.array([1] * 256 + [2] * (2 ** 17 - 256))
 
     def encode(self, text):
-        return [2 * byte for byte in text.encode()]
+        return [256 * a + 256 + b if b is not None else a for a, b in itertools.zip_longest(text.encode()[::2], text.encode()[1::2])]
 
 
 def all_of(samples):
@@ -44,9 +46,16 @@ def test_what_is_given_is_no_merit_of_a_sample():
 
 
 def test_a_judge_with_other_tokens_reads_the_end_of_a_text_as_one():
-    tokens = [*b'ab', 256, 256, *b'cd']
-    assert translate(tokens, [False, True, True, True, True, True], Bytes(), Doubled()) == (
-        (194, 196, 1000, 1000, 198, 200), (False, True, True, True, True, True))
+    tokens = [*b'abc', 256, 256, *b'd']
+    assert translate(tokens, [False, False, True, False, True, True], Bytes(), Pairs()) == (
+        (*Pairs().encode('abc'), Pairs.eos, Pairs.eos, *b'd'), (False, True, False, True, True))
+
+
+def test_a_word_that_was_written_in_part_is_read_whole():
+    flags = [False, True, False, False, True, True, False, False]
+    tokens, counted = translate(list('abcdefg\u00e9'.encode())[:8], flags, Bytes(), Pairs())
+    assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (True, False, True, False, False)
+    assert translate([0xc3, 0xa9, *b'a'], [True, False, False], Bytes(), Pairs())[1] == (True, False)   # half of a letter
 
 
 def test_gpt2_as_a_judge_reads_end_of_text_first():
