@@ -67,20 +67,21 @@ PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the 
 # nats of blocks
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None, counted=True):
+def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None, counted=None):
     """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N), over those
-    visits d that are `counted` (n, N).
+    visits d that are `counted` (n, N) bool, by default all.
 
     An encoder needs N passes for that. With n_known (n,), uniform from 0 to N - 1, it gives an unbiased estimate of the mean over orders in
     one, see AOGPT.forward, also for n_given (n,), which go in one pass or with n_known."""
-    device, sums, counted = model.lm_head.weight.device, [], torch.as_tensor(counted).expand(blocks.shape)
+    device, sums = model.lm_head.weight.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
         how = {name: x[rows].to(device) for name, x in (('n_known', n_known), ('n_given', n_given)) if x is not None}
         with autocast(device, dtype):
             one_pass = model.config.causal or n_known is not None
             nll = model(idx, order, **how) if one_pass else one_by_one(model, idx, order)
-        sums.append((nll.double() * counted[rows].to(device)).sum(-1))
+        nll = nll if counted is None else nll.masked_fill(~counted[rows].to(device), 0)
+        sums.append(nll.double().sum(-1))
         if bar is not None:
             bar.update(idx.numel())
     return torch.cat(sums).cpu() if sums else torch.zeros(0, dtype=torch.float64)
