@@ -17,9 +17,9 @@ from tables import perplexity, ratio_error
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
 
-def measure(samples, tokenizer, judged, name, device, dtype):
+def measure(samples, tokenizer, judged, name, device, n_each=1):
     """(metrics, lines of the table): how varied what was written of the samples is and, given (model, tokenizer) of a judge called `name`,
-    its perplexity; what was given counts as context alone."""
+    its perplexity, in float32; what was given counts as context alone. `n_each` samples after each other are of one prompt."""
     tokens, counted = [s['tokens'] for s in samples], [[step >= 0 for step in s['step']] for s in samples]
     metrics = text_metrics(tokens, counted)
     lines = {'metrics': ', '.join(f'{metric} {value:.3f}' for metric, value in metrics.items()) + f' (of {tokenizer.name} tokens, nats)'}
@@ -27,7 +27,7 @@ def measure(samples, tokenizer, judged, name, device, dtype):
         judge, its_tokenizer = judged
         if its_tokenizer.name != tokenizer.name:
             tokens, counted = zip(*(translate(*sample, tokenizer, its_tokenizer) for sample in zip(tokens, counted)))
-        verdict = generative_perplexity(judge.to(device), tokens, counted, dtype=dtype)
+        verdict = generative_perplexity(judge.to(device), tokens, counted, n_each=n_each)
         error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
         lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {name}"
         metrics['judge'] = {'ckpt': name, **verdict}
@@ -45,7 +45,9 @@ def translate(tokens, counted, source, target):
         n_read, text, letters = 0, '', []
         for flag, run in groupby(flags):
             n_read += len(list(run))
-            text = source.decode(ids[:n_read])
+            before, text = text, source.decode(ids[:n_read])
+            if flag and not text.startswith(before):   # it ends the letter that the last run began
+                letters[-1] = True
             letters += [flag] * (len(text) - len(letters))
         flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]   # of every byte
         ids = target.encode(text)
@@ -75,10 +77,10 @@ def text_metrics(samples, counted):
     return metrics | {'repetition': n_old / max(1, n_grams)}
 
 
-def generative_perplexity(judge, samples, counted, batch_size=16, dtype='float32'):
+def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     """Perplexity of token lists under a judge model, left to right: exp(sum nats / number) of the tokens that are `counted` (lists of
     bool), given all before them. Samples longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the
-    standard error over samples."""
+    standard error over samples or, where `n_each` after each other are of one prompt, over prompts."""
     N, n, by_length = judge.config.block_size, len(samples), defaultdict(list)
     for r, (tokens, counts) in enumerate(zip(samples, counted)):
         for i in range(0, len(tokens), N):
@@ -87,8 +89,8 @@ def generative_perplexity(judge, samples, counted, batch_size=16, dtype='float32
     for pieces in by_length.values():   # pieces of one length go through together
         rows, *pieces = zip(*pieces)
         blocks, counts = map(torch.tensor, pieces)
-        np.add.at(nats, list(rows), block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, dtype, counted=counts).numpy())
-    mean, error = nats.sum() / sizes.sum(), ratio_error(torch.from_numpy(nats), torch.from_numpy(sizes))
+        np.add.at(nats, list(rows), block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, counted=counts).numpy())
+    mean, error = nats.sum() / sizes.sum(), ratio_error(*(torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes)))
     return {'perplexity': perplexity(mean), 'stderr': error and perplexity(mean) * error}
 
 

@@ -121,7 +121,7 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 
     p = softmax(logits / temperature), cut to the top_k largest, then to the smallest set of largest that reaches top_p (the token
     that crosses it stays), in float32 or better. One uniform number u (...) in [0, 1) a row, drawn from `generator` unless given;
-    the token is the first j with p_0 + ... + p_j > u sum(p), sums in float64. Temperature 0 is argmax."""
+    the token is the first j with p_0 + ... + p_j > u sum(p). Temperature 0 is argmax."""
     check_drawing(temperature, top_k, top_p)
     if temperature == 0:
         return logits.argmax(-1)
@@ -359,7 +359,7 @@ def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
             visits = torch.tensor(order)
         else:
             kind = order if isinstance(order, dict) else {'kind': 'random' if order in ADAPTIVE else order}
-            visits = sample_order(1, len(tokens), **kind, generator=stream(seeds[r], 'order'))[0]
+            visits = sample_order(1, len(tokens), **kind, generator=stream(seeds[r], 'order of a sample'))[0]
         idx[r, :len(tokens)], known = torch.tensor(tokens), torch.tensor(known)
         orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])   # what is known left to right, then blanks
     n_known = torch.tensor([sum(known) for _, known in rows])
@@ -446,7 +446,7 @@ def main(config):
         write_page(config.html, samples, tokenizer, f"{about['order']}, {about['drawing']}")
     lines = {}
     if config.metrics:
-        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, dtype)
+        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, config.n_samples if len(prompts) > 1 else 1)
         write()
     table = {'checkpoint': f"{config.ckpt}, {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}",
              'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens', **about,

@@ -55,7 +55,8 @@ def test_a_word_that_was_written_in_part_is_read_whole():
     flags = [False, True, False, False, True, True, False, False]
     tokens, counted = translate(list('abcdefg\u00e9'.encode())[:8], flags, Bytes(), Pairs())
     assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (True, False, True, False, False)
-    assert translate([0xc3, 0xa9, *b'a'], [True, False, False], Bytes(), Pairs())[1] == (True, False)   # half of a letter
+    for flags in [True, False, False], [False, True, False]:
+        assert translate([0xc3, 0xa9, *b'a'], flags, Bytes(), Pairs())[1] == (True, False)   # half of a letter
 
 
 def test_gpt2_as_a_judge_reads_end_of_text_first():
@@ -87,3 +88,10 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
     assert math.isclose(result['stderr'], math.exp(mean) * variance ** 0.5)
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
+
+
+def test_the_error_is_over_prompts():
+    judge, samples = make_model(), [[1, 2, 3], [1, 2, 3], [6, 7, 8], [6, 7, 8]]
+    one = generative_perplexity(judge, samples[::2], all_of(samples[::2]))
+    result = generative_perplexity(judge, samples, all_of(samples), n_each=2)
+    assert result == pytest.approx(one, rel=1e-9) and generative_perplexity(judge, samples, all_of(samples))['stderr'] < result['stderr']

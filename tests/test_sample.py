@@ -168,6 +168,11 @@ def test_samples_of_the_command_are_exact_over_orders_and_tokens():
     assert chi2 < 161 + 5 * 322 ** 0.5   # joint law of order and tokens: they are independent draws
 
 
+def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():
+    _, trace, _ = write_samples(make_model(block_size=8), [([0] * 8, [False] * 8)], 'random', 0, 8)
+    assert not (trace['order'] == sample_order(1, 8, 'fixed', seed=0)).all()
+
+
 @pytest.mark.parametrize('temperature', [1e-320, 1e-50, 1e-3])
 def test_temperature_near_zero_is_argmax(temperature):
     logits = torch.tensor([[1.0, -3.0, 9.0, 2.0], [40.0, 2.0, -torch.inf, 3.0]])
