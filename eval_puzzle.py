@@ -63,12 +63,12 @@ def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
 
 
 def score(task, tokens, given, idx):
-    """{'solved', 'right', each with its 'stderr'} of the answers idx (n, N)."""
+    """{'solved', 'right', each with its 'stderr' over puzzles} of the answers idx (n, N)."""
     counts, right = (torch.from_numpy(x.copy()) for x in task.judge(tokens.numpy(), given.numpy(), idx.numpy()))
     total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
-    solved, n = int((right == total).sum()), len(total)
-    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': float(right.sum() / total.sum()),
-            'right_stderr': ratio_error(right, total) or share_error(n * float(right.sum() / total.sum()), n), 'puzzles': n}
+    solved, n, share = int((right == total).sum()), len(total), float(right.sum() / total.sum())
+    error = share_error(n * share, n) if n == 1 or share in (0, 1) else ratio_error(right, total)
+    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': share, 'right_stderr': error, 'puzzles': n}
 
 
 @torch.no_grad()

@@ -573,7 +573,8 @@ def pad_size(n):
 # its input: orders
 
 def derive_seed(*names):
-    """One 63-bit seed of numbers and strings: streams that are named differently are independent of each other."""
+    """One 63-bit seed of numbers and strings: streams that are named differently are independent of each other, but for chance: a
+    generator on the host uses 32 of the bits."""
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 

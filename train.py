@@ -226,8 +226,8 @@ def start_wandb(config):
 
 def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, config):
     """Update `it` of weights and EMA at AdamW's learning rate `lr`, in which this process runs the micro-batches `micros`. Returns on the
-    device, without waiting for it, (3,): the mean loss in nats per token (of puzzles: per blank), the norm of the whole gradient before it
-    is clipped, and whether both are finite."""
+    device, without waiting for it, (3,): the mean loss in nats per token (of puzzles: the micro-batches' mean of that per blank), the norm
+    of the whole gradient before it is clipped, and whether both are finite."""
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
