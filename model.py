@@ -379,13 +379,12 @@ class AOGPT(nn.Module):
         return self.lm_head(self._read_whole(idx, order, columns))
 
     def _read_whole(self, idx, order, columns=None, known=None, mask=None):
-        """What the head reads (B, n, C) when every visit has its slot: a decoder's reads the visit before it (n_known = T - 1), an
-        encoder's its own where that is below `known` (B, 1)."""
-        slots, inverse = torch.arange(order.size(1), device=idx.device).expand(order.shape), None
-        reads = slots - 1 if known is None else torch.where(slots < known, slots, -1)
-        if torch.is_grad_enabled() and order.size(1) == self.config.block_size:
+        """What the head reads (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, a decoder's plain pass."""
+        T, inverse = order.size(1), None
+        slots = torch.arange(T, device=idx.device).expand(order.shape)
+        if torch.is_grad_enabled() and T == self.config.block_size:
             inverse = torch.zeros_like(order).scatter_(1, order, slots)
-        return self._trunk(idx, order, slots, reads, columns, mask, inverse=inverse)
+        return self._trunk(idx, order, slots, T - 1 if known is None else known, columns, mask, inverse=inverse)
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -434,7 +433,6 @@ class AOGPT(nn.Module):
         (3, B, 1), which are n_known, the first slot and one past the last."""
         known, start, end = bounds                                                          # (B, 1)
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
-        reads = torch.minimum(slots, known) - 1
         mask = store = None
         if n > 1 or cache is not None:   # else the plain causal mask is the same
             keys, query = torch.arange(n_keys, device=idx.device), slots.unsqueeze(-1)
@@ -442,7 +440,7 @@ class AOGPT(nn.Module):
         if cache is not None:
             store = cache.writer(slots, n_keys)
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
-        return self._trunk(idx, order, slots, reads, columns, mask, store)
+        return self._trunk(idx, order, slots, known, columns, mask, store)
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -472,15 +470,17 @@ class AOGPT(nn.Module):
                     setattr(module, name, FrozenLinear(child, dtype))
         return model.eval()
 
-    def _trunk(self, idx, order, slots, reads, columns=None, mask=None, store=None, inverse=None):
-        """What the head reads (B, n, C), of the `columns` (B, n; None: all) of `slots` (B, S), each of which reads visit `reads` (B, S; -1
-        is [None]) and sees by `mask` (B, 1, S, keys; None: causally, in an encoder all). The last block leaves out attention and MLP of all
-        other slots. A slot stands where its token is, in an encoder at its target."""
+    def _trunk(self, idx, order, slots, known, columns=None, mask=None, store=None, inverse=None):
+        """What the head reads (B, n, C), of the `columns` (B, n; None: all) of `slots` (B, S) with the first `known` (int or (B, 1)) visits
+        known. A decoder's slot reads as the top of this file says and stands where its token is; an encoder's reads its own visit, or
+        [None] if that is not known, and stands at its target. It sees by `mask` (B, 1, S, keys; None: causally, in an encoder all).
+        The last block leaves out attention and MLP of all other slots."""
         t, target = self.transformer, order.gather(1, slots)                                # (B, S)
-        position = torch.where(reads < 0, -1, order.gather(1, reads.clamp(min=0)))          # (B, S)
-        token = t.wte(torch.where(reads < 0, 0, idx.gather(1, position.clamp(min=0))))     # (B, S, C); a blank may hold anything
-        x = torch.where(reads.unsqueeze(-1) < 0, t.wnonee.weight, token)
-        position = position if self.config.causal else target
+        reads = slots.clamp(max=known) - 1 if self.config.causal else torch.where(slots < known, slots, -1)   # -1: [None]
+        none, position = reads < 0, order.gather(1, reads.clamp(min=0))
+        token = t.wte(idx.gather(1, position).masked_fill(none, 0))                         # (B, S, C); a blank may hold anything
+        x = torch.where(none.unsqueeze(-1), t.wnonee.weight, token)
+        position = position.masked_fill(none, -1) if self.config.causal else target
         if self.config.learned_positions:
             x = x + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
