@@ -126,6 +126,21 @@ def take(x, columns):
     return x if columns is None else x[torch.arange(len(x), device=x.device).unsqueeze(1), columns]
 
 
+def attention(q, k, v, mask, causal, dropout):
+    """softmax(q k^T / sqrt(D) + mask) v (B, n, H, D) of queries (B, n, H, D), keys and values (B, keys, H, D). `mask` (B, 1, n, keys) is
+    True where a query sees a key; None is causal, or full without `causal`."""
+    n, dtype = q.size(1), q.dtype
+    if dtype == torch.bfloat16 and not q.is_cuda:   # detours round PyTorch's CPU kernels
+        if n == 1:
+            q = q.expand(-1, 2, -1, -1)             # one query takes twice as long as two
+        if k.size(1) < 256 and torch.is_grad_enabled():
+            q = q.float()                           # few slots and their gradients take four times as long in bfloat16
+    with torch.autocast(q.device.type, enabled=False):
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
+                                           attn_mask=mask, is_causal=mask is None and causal, dropout_p=dropout)   # (B, H, n, D)
+    return y[:, :, :n].transpose(1, 2).to(dtype)
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention with RMSNorm on every head's queries and keys, which are then turned by `rotations`, if any. `mask` None is
     causal, in an encoder full; only the slots `columns` (B, n), by default all, have queries."""
@@ -142,20 +157,13 @@ class SelfAttention(nn.Module):
         B, S, C = x.shape
         q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
         q = take(q, columns)                                                              # (B, n, H, D)
-        q, k, n, dtype = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), q.size(1), v.dtype   # autocast may give norms in float32
+        q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)                     # autocast may give norms in float32
         if rotations is not None:
             q, k = turn(q, [take(r, columns) for r in rotations[0]]), turn(k, rotations[1])
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
-        if n == 1 and q.dtype == torch.bfloat16 and not q.is_cuda:
-            q = q.expand(B, 2, self.n_head, -1)   # PyTorch's CPU kernel takes twice as long for one query as for two
-        if S < 256 and torch.is_grad_enabled() and q.dtype == torch.bfloat16 and not q.is_cuda:
-            q = q.float()                         # ... and for few slots and their gradients four times as long in bfloat16
-        with torch.autocast(x.device.type, enabled=False):
-            y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2).to(q.dtype), v.transpose(1, 2).to(q.dtype),
-                                               attn_mask=mask, is_causal=mask is None and self.causal,
-                                               dropout_p=self.dropout if self.training else 0.0)   # (B, H, n, D)
-        return F.dropout(self.c_proj(y[:, :, :n].transpose(1, 2).reshape(B, n, C).to(dtype)), self.dropout, self.training)
+        y = attention(q, k, v, mask, self.causal, self.dropout if self.training else 0.0)
+        return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)          # (B, n, C)
 
 
 class MLP(nn.Module):
