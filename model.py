@@ -446,7 +446,7 @@ class AOGPT(nn.Module):
             keys, query = torch.arange(n_keys, device=idx.device), slots.unsqueeze(-1)
             mask = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)   # (B, 1, S, keys)
         if cache is not None:
-            store = cache.writer(slots, n_keys)
+            store = partial(cache.store, slots, n_keys)
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
         return self._trunk(idx, order, slots, known, columns, mask, store)
 
@@ -560,16 +560,13 @@ class KVCache:
         self.length = torch.zeros(batch_size, dtype=torch.long)
         self.graphs = None
 
-    def writer(self, slots, n_keys):
-        """A function store(layer, k, v): put k and v (B, S, H, D) at `slots` (B, S) and return the first n_keys of every row."""
+    def store(self, slots, n_keys, layer, *new):
+        """Put keys and values `new` (B, S, H, D) of a layer at `slots` (B, S); returns the first n_keys of every row, (B, n_keys, H, D)."""
         rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
-
-        def store(layer, *new):
-            memory = [kept[layer].transpose(1, 2) for kept in (self.k, self.v)]                # (rows, N, H, D)
-            for kept, x in zip(memory, new):
-                kept[rows, slots] = x.to(kept.dtype)
-            return [kept[:, :n_keys] for kept in memory]
-        return store
+        kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]                  # (B, N, H, D)
+        for memory, x in zip(kept, new):
+            memory[rows, slots] = x.to(memory.dtype)
+        return [memory[:, :n_keys] for memory in kept]
 
 
 def pad_size(n):
