@@ -97,7 +97,7 @@ class RMSNorm(nn.RMSNorm):
 
 def float32_or_better(logits):
     """Losses, scores and draws are never taken in 16 bits."""
-    return logits if logits.dtype == torch.float64 else logits.float()
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def product_dtype(x):
@@ -518,8 +518,8 @@ class AOGPT(nn.Module):
 
     def _rotation(self, position):
         """(cos, sin), each (B, S, 1, D / 2), of the angles (p + 1) 10000^(-2 i / D) of the positions p (B, S); -1 is [None]."""
-        D, exact = self.config.n_embd // self.config.n_head, self.transformer.wte.weight.dtype == torch.float64
-        frequency = 10000.0 ** (-torch.arange(0, D, 2, device=position.device, dtype=torch.float64 if exact else torch.float32) / D)
+        D, dtype = self.config.n_embd // self.config.n_head, torch.promote_types(self.transformer.wte.weight.dtype, torch.float32)
+        frequency = 10000.0 ** (-torch.arange(0, D, 2, device=position.device, dtype=dtype) / D)
         angle = (position + 1)[..., None, None] * frequency
         return angle.cos(), angle.sin()
 
