@@ -110,9 +110,9 @@ def make_norm(config):
     return nn.LayerNorm(config.n_embd, eps=1e-5, bias=config.bias) if config.gpt2_blocks else RMSNorm(config.n_embd, eps=1e-5)
 
 
-def turn(x, rotation):
-    """x (B, S, H, D) with each pair of its numbers (i, i + D / 2) turned by `rotation`, (cos, sin) of (B, S, 1, D / 2)."""
-    cos, sin = (r.to(x.dtype) for r in rotation)
+def apply_rotary(x, cos_sin):
+    """x (B, S, H, D) with each pair of its numbers (i, i + D / 2) turned by an angle of which cos and sin are given, (B, S, 1, D / 2)."""
+    cos, sin = (part.to(x.dtype) for part in cos_sin)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
@@ -142,8 +142,8 @@ def attention(q, k, v, mask, causal, dropout):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention with RMSNorm on every head's queries and keys, which are then turned by `rotations`, if any. `mask` None is
-    causal, in an encoder full; only the slots `columns` (B, n), by default all, have queries."""
+    """Multi-head attention with RMSNorm on every head's queries and keys, which are then rotated if `rotary` gives (cos, sin) for both.
+    `mask` None is causal, in an encoder full; only the slots `columns` (B, n), by default all, have queries."""
 
     def __init__(self, config):
         super().__init__()
@@ -153,13 +153,13 @@ class SelfAttention(nn.Module):
         self.q_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
         self.k_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
 
-    def forward(self, x, mask=None, store=None, columns=None, rotations=None):
+    def forward(self, x, mask=None, store=None, columns=None, rotary=None):
         B, S, C = x.shape
         q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)    # each (B, S, H, D)
         q = take(q, columns)                                                              # (B, n, H, D)
         q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)                     # autocast may give norms in float32
-        if rotations is not None:
-            q, k = turn(q, [take(r, columns) for r in rotations[0]]), turn(k, rotations[1])
+        if rotary is not None:
+            q, k = apply_rotary(q, [take(part, columns) for part in rotary[0]]), apply_rotary(k, rotary[1])
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
         y = attention(q, k, v, mask, self.causal, self.dropout if self.training else 0.0)
@@ -192,12 +192,12 @@ class Block(nn.Module):
         if config.target_position == 'layer':
             self.wtpe = nn.Embedding(config.block_size, config.n_embd)
 
-    def forward(self, x, modulation=None, mask=None, store=None, columns=None, rotations=None):
+    def forward(self, x, modulation=None, mask=None, store=None, columns=None, rotary=None):
         if modulation is None:
-            x = take(x, columns) + self.attn(self.ln_1(x), mask, store, columns, rotations)
+            x = take(x, columns) + self.attn(self.ln_1(x), mask, store, columns, rotary)
             return x + self.mlp(self.ln_2(x))
         shift, scale = modulation.chunk(6, dim=-1)[:2]                                      # each (B, S, C)
-        y = self.attn(modulate(self.ln_1(x), shift, scale), mask, store, columns, rotations)
+        y = self.attn(modulate(self.ln_1(x), shift, scale), mask, store, columns, rotary)
         gate_a, shift_m, scale_m, gate_m = take(modulation, columns).chunk(6, dim=-1)[2:]   # each (B, n, C)
         x = take(x, columns) + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
@@ -237,23 +237,23 @@ class TokenLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, tokens):
-        nll, slope = [], x.new_empty(len(x), len(weight))
-        for x_part, tokens_part, slope_part in zip(*split_rows(len(weight), x, tokens, slope)):
+        nll, dlogits = [], x.new_empty(len(x), len(weight))
+        for x_part, tokens_part, dlogits_part in zip(*split_rows(len(weight), x, tokens, dlogits)):
             logits, column = F.linear(x_part, weight, bias), tokens_part.unsqueeze(1)
-            slope32 = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))   # (rows, V)
-            nll.append(-slope32.gather(1, column).squeeze(1))
-            slope_part.copy_(slope32.exp_().scatter_add_(1, column, slope32.new_full(column.shape, -1)))
-        ctx.save_for_backward(x, weight, slope)
+            logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))   # (rows, V)
+            nll.append(-logp.gather(1, column).squeeze(1))
+            dlogits_part.copy_(logp.exp_().scatter_add_(1, column, logp.new_full(column.shape, -1)))   # p - one_hot, in place
+        ctx.save_for_backward(x, weight, dlogits)
         return torch.cat(nll)
 
     @staticmethod
     def backward(ctx, grad):
-        x, weight, slope = ctx.saved_tensors
+        x, weight, dlogits = ctx.saved_tensors
         column, largest = grad.unsqueeze(1), grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
         grad_bias = None
         if ctx.needs_input_grad[2]:
-            grad_bias = (slope.T @ (grad / largest).to(x.dtype) * largest).to(x.dtype)   # of equal weights none is rounded
-        return ((slope @ weight) * column).to(x.dtype), slope.T @ (x * column).to(x.dtype), grad_bias, None
+            grad_bias = (dlogits.T @ (grad / largest).to(x.dtype) * largest).to(x.dtype)   # exact weights where all are equal
+        return ((dlogits @ weight) * column).to(x.dtype), dlogits.T @ (x * column).to(x.dtype), grad_bias, None
 
 
 def split_rows(vocab_size, *tensors):
@@ -372,7 +372,7 @@ class AOGPT(nn.Module):
         known = n_known if n_known is None else n_known.to(idx.device).unsqueeze(1)         # (B, 1)
         columns = columns if columns is None else columns.to(idx.device)
         visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
-        x = self._read_whole(idx, order, columns, known)                                    # (B, n, C)
+        x = self._full_pass(idx, order, columns, known)                                    # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         nll = token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         given = 0 if n_given is None else n_given.unsqueeze(1)
@@ -384,9 +384,9 @@ class AOGPT(nn.Module):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in `order` (B, T)."""
         if not self.config.causal:
             raise ValueError('an encoder needs a pass for every visit: use predict')
-        return self.lm_head(self._read_whole(idx, order, columns))
+        return self.lm_head(self._full_pass(idx, order, columns))
 
-    def _read_whole(self, idx, order, columns=None, known=None, mask=None):
+    def _full_pass(self, idx, order, columns=None, known=None, mask=None):
         """What the head reads (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, a decoder's plain pass."""
         T, inverse = order.size(1), None
         slots = torch.arange(T, device=idx.device).expand(order.shape)
@@ -421,22 +421,22 @@ class AOGPT(nn.Module):
             columns, mask = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1), None         # (B, n)
             if int(visits.min()) < T:
                 mask = (torch.arange(T) < visits.unsqueeze(1)).to(idx.device)[:, None, None].expand(B, 1, T, T)
-            return self.lm_head(self._read_whole(idx, order, columns, known, mask))
+            return self.lm_head(self._full_pass(idx, order, columns, known, mask))
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         S, n_keys, kept = int((end - start).max()), int(end.max()), (known + 1).clamp(max=T)
         bounds = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (3, B, 1)
         if cache is None or cache.graphs is None:
-            x = self._step(idx, order, bounds, S, n, n_keys, cache)
+            x = self._partial_pass(idx, order, bounds, S, n, n_keys, cache)
         else:   # few different sizes; what is behind a row's end repeats its last slot
             sizes = pad_size(S), pad_size(n), min(-(-n_keys // 128) * 128, cache.k.size(3))
             x = cache.graphs((idx.data_ptr(), order.data_ptr(), sizes),
-                             lambda bounds: self._step(idx, order, bounds, *sizes, cache), bounds)[:, :n]
+                             lambda bounds: self._partial_pass(idx, order, bounds, *sizes, cache), bounds)[:, :n]
         if cache is not None:
             cache.length = kept
         return self.lm_head(x)
 
-    def _step(self, idx, order, bounds, S, n, n_keys, cache):
+    def _partial_pass(self, idx, order, bounds, S, n, n_keys, cache):
         """The part of predict that runs on the device: what the head reads (B, n, C), of S slots a row and n_keys keys, for `bounds`
         (3, B, 1), which are n_known, the first slot and one past the last."""
         known, start, end = bounds                                                          # (B, 1)
@@ -492,7 +492,7 @@ class AOGPT(nn.Module):
         if self.config.learned_positions:
             x = x + t.wpe(position + 1)
         x = F.dropout(x, self.config.dropout, self.training)
-        rotations = [self._rotation(p) for p in (target, position)] if self.config.rotary else None
+        rotary = [self._cos_sin(p) for p in (target, position)] if self.config.rotary else None
         for layer, block in enumerate(t.h):
             last = columns if layer == len(t.h) - 1 else None
             if last is not None:
@@ -501,7 +501,7 @@ class AOGPT(nn.Module):
                 elif mask is not None:
                     mask = take(mask[:, 0], last).unsqueeze(1)
             x, modulation = self._inject(layer, block, x, target, inverse)
-            x = block(x, modulation, mask, store and partial(store, layer), last, rotations)
+            x = block(x, modulation, mask, store and partial(store, layer), last, rotary)
         if self.config.target_position != 'adaln':
             return t.ln_f(x)
         inverse = inverse if columns is None else None
@@ -516,7 +516,7 @@ class AOGPT(nn.Module):
             return x + block.wtpe(target), None
         return x + t.wtpe(target) if kind == 'layer_shared' or layer == 0 else x, None
 
-    def _rotation(self, position):
+    def _cos_sin(self, position):
         """(cos, sin), each (B, S, 1, D / 2), of the angles (p + 1) 10000^(-2 i / D) of the positions p (B, S); -1 is [None]."""
         D, dtype = self.config.n_embd // self.config.n_head, torch.promote_types(self.transformer.wte.weight.dtype, torch.float32)
         frequency = 10000.0 ** (-torch.arange(0, D, 2, device=position.device, dtype=dtype) / D)
