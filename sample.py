@@ -237,7 +237,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     if seeds is None:
         seeds = torch.randint(2 ** 62, (B,), generator=generator, device=generator.device if generator else 'cpu').tolist()
     seeds = [int(s) for s in seeds]   # of a tensor or not: a stream is named by numbers
-    ends = schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds) if threshold is None else None   # (B, steps) host
+    if threshold is None:                                                                    # (B, steps) host: known after each step
+        ends = known.unsqueeze(1) + schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds)
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = product_dtype(model.lm_head.weight)
     cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
@@ -251,15 +252,15 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     if cache is not None and known.max() - known.min() >= 32:
         read_by_length(network, cache, idx, order, known)
-    step, start = 0, known
+    step = -1
     while (known < stop).any():
-        n_new = (stop if ends is None else start + ends[:, step]) - known                    # (B,) revealed in this step
+        step += 1
+        n_new = (ends[:, step] if threshold is None else stop) - known                       # (B,) revealed in this step
         n = int(n_new.max()) if policy == 'given' else int((stop - known).max())
         if not n_new.any():                                                                  # a binomial step may reveal nothing
-            step += 1
             continue
         logits = network.predict(idx, order, known, n, cache, stop)[..., :n_tokens]            # (B, n, n_tokens)
-        rank = None
+        rank = torch.arange(n, device=device).expand(B, n)                                   # column of each place
         if policy != 'given':
             row, column, visit = pairs(known, stop - known, device)                          # all that remains
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
@@ -269,12 +270,12 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
                 score[row, column] += noise.to(device)[row, order[row, visit]]
             if threshold is not None:
                 n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
-            rank = score.argsort(dim=1, descending=True, stable=True)                        # (B, n) column of each place
+            rank = score.argsort(dim=1, descending=True, stable=True)                        # (B, n)
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
                 cache.length = known     # slot n_known was run for another target
         row, column, visit = pairs(known, n_new, device)                                     # (revealed,) each
-        position, logits = order[row, visit], logits[row, column if rank is None else rank[row, column]]
+        position, logits = order[row, visit], logits[row, rank[row, column]]
         token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
         trace['step'][row, position] = step
@@ -282,9 +283,9 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             logits = float32_or_better(logits)
             logprob = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
             trace['logprob'][row, position] = logprob.double()
-        known, step = known + n_new, step + 1
+        known = known + n_new
         if on_step:
-            on_step(step - 1, n_new, idx, trace)
+            on_step(step, n_new, idx, trace)
     return (idx, trace) if return_trace else idx
 
 
