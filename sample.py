@@ -251,7 +251,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     if cache is not None and known.max() - known.min() >= 32:
-        read_by_length(network, cache, idx, order, known)
+        prefill(network, cache, idx, order, known)
     step = -1
     while (known < stop).any():
         step += 1
@@ -262,7 +262,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         logits = network.predict(idx, order, known, n, cache, stop)[..., :n_tokens]            # (B, n, n_tokens)
         rank = torch.arange(n, device=device).expand(B, n)                                   # column of each place
         if policy != 'given':
-            row, column, visit = pairs(known, stop - known, device)                          # all that remains
+            row, column, visit = ragged_indices(known, stop - known, device)                          # all that remains
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
             score[row, column] = confidence(logits, policy).double()[row, column]
             if order_noise:
@@ -274,7 +274,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
                 cache.length = known     # slot n_known was run for another target
-        row, column, visit = pairs(known, n_new, device)                                     # (revealed,) each
+        row, column, visit = ragged_indices(known, n_new, device)                                     # (revealed,) each
         position, logits = order[row, visit], logits[row, rank[row, column]]
         token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
@@ -302,8 +302,8 @@ def generate_batches(model, idx, order, n_known, n_steps, policy, seeds, batch_s
     return trace.pop('idx'), trace
 
 
-def read_by_length(network, cache, idx, order, known):
-    """Run the prompts of all rows into the cache, those of about one length together, so that each costs its own tokens."""
+def prefill(network, cache, idx, order, known):
+    """Fill the cache with the prompts of all rows, those of about one length together, so that each costs its own tokens."""
     for length in (known // 32).unique():
         rows = (known // 32 == length).nonzero()[:, 0]
         n = min(int(known[rows].max()) + 1, order.size(1))
@@ -312,8 +312,9 @@ def read_by_length(network, cache, idx, order, known):
         cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = part.k, part.v, part.length
 
 
-def pairs(known, n, device):
-    """Indices (row, column, visit), column = 0 .. n[row] - 1 and visit = known[row] + column; made on the host, without a wait."""
+def ragged_indices(known, n, device):
+    """Indices (row, column, visit) of the next n (B,) visits of every row: column = 0 .. n[row] - 1, visit = known[row] + column. Made on
+    the host, which needs no wait for the device."""
     row, column = (torch.arange(int(n.max())) < n.unsqueeze(-1)).nonzero(as_tuple=True)
     return torch.stack([row, column, known[row] + column]).to(device, non_blocking=True)
 
