@@ -18,6 +18,9 @@ reads one visited token and is told which position to predict next. With the fir
 Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a cache
 is the same call that starts later. Tokens stay in natural order outside this file; nothing else knows of slots or [None].
 
+Four indices: a position is a place in the text; a visit is a place in the order, so that order[visit] = position; a slot has the number
+of the visit that it predicts; a column is a slot's place among those that a call runs, from which `columns` choose those that predict.
+
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary, L layers
 """
 import copy
@@ -231,84 +234,6 @@ class Head(nn.Linear):
         return bias.masked_fill(torch.arange(self.out_features, device=bias.device) >= self.n_real, -torch.inf)
 
 
-class TokenLoss(torch.autograd.Function):
-    """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time: of the R V logits there is no float32 copy. Only
-    d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products would round it anyway."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, tokens):
-        nll, dlogits = [], x.new_empty(len(x), len(weight))
-        for x_part, tokens_part, dlogits_part in zip(*split_rows(len(weight), x, tokens, dlogits)):
-            logits, column = F.linear(x_part, weight, bias), tokens_part.unsqueeze(1)
-            logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))   # (rows, V)
-            nll.append(-logp.gather(1, column).squeeze(1))
-            dlogits_part.copy_(logp.exp_().scatter_add_(1, column, logp.new_full(column.shape, -1)))   # p - one_hot, in place
-        ctx.save_for_backward(x, weight, dlogits)
-        return torch.cat(nll)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight, dlogits = ctx.saved_tensors
-        column, largest = grad.unsqueeze(1), grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
-        grad_bias = None
-        if ctx.needs_input_grad[2]:
-            grad_bias = (dlogits.T @ (grad / largest).to(x.dtype) * largest).to(x.dtype)   # exact weights where all are equal
-        return ((dlogits @ weight) * column).to(x.dtype), dlogits.T @ (x * column).to(x.dtype), grad_bias, None
-
-
-def split_rows(vocab_size, *tensors):
-    """Tensors (R, ...) in parts of so many rows that their logits are of moderate size."""
-    return [x.split(max(1, (2 ** 26 if x.is_cuda else 2 ** 24) // vocab_size)) for x in tensors]
-
-
-def token_nll(head, x, tokens):
-    """-log p (R,) of tokens (R,) under the logits that `head` gives for x (R, C), in float32 or better."""
-    if torch.compiler.is_compiling():   # the compiler makes no float32 copy either
-        return F.cross_entropy(float32_or_better(head(x)), tokens, reduction='none')
-    if torch.is_grad_enabled() and isinstance(head, Head):
-        dtype, bias = product_dtype(x), head.real_bias()
-        return TokenLoss.apply(x.to(dtype), head.weight.to(dtype), bias if bias is None else bias.to(dtype), tokens)
-    return torch.cat([F.cross_entropy(float32_or_better(head(part)), token, reduction='none')
-                      for part, token in zip(*split_rows(head.weight.size(0), x, tokens))])
-
-
-class OrderedRows(torch.autograd.Function):
-    """table (N, C) at order (B, N), each row of it a permutation: (B, N, C). `inverse` (B, N) is the inverse permutation, so that the
-    gradient of a row of the table is a sum of B rows: no atomic additions, in float32, one rounding."""
-
-    @staticmethod
-    def forward(ctx, table, order, inverse):
-        ctx.save_for_backward(inverse)
-        return F.embedding(order, table)
-
-    @staticmethod
-    def backward(ctx, grad):
-        inverse, = ctx.saved_tensors
-        B, N = inverse.shape
-        rows = inverse + N * torch.arange(B, device=grad.device).unsqueeze(1)
-        return F.embedding_bag(rows.T.contiguous(), grad.flatten(0, 1), mode='sum'), None, None
-
-
-class FrozenLinear(nn.Module):
-    """A linear layer for inference in `dtype`. On a CPU the weights are laid out once as oneDNN reads them, which nn.Linear has it do
-    anew at each call: for few rows that costs more than the product."""
-
-    def __init__(self, linear, dtype):
-        super().__init__()
-        bias = linear.real_bias() if isinstance(linear, Head) else linear.bias
-        self.weight, self.bias = linear.weight.detach().to(dtype), bias if bias is None else bias.detach().to(dtype)
-        self.packed = self.weight.device.type == 'cpu' and torch.backends.mkldnn.is_available() and (
-            dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        if self.packed:
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
-
-    def forward(self, x):
-        x = x.to(self.weight.dtype)
-        if self.packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
-        return F.linear(x, self.weight, self.bias)
-
-
 class AOGPT(nn.Module):
     """The any-order decoder, or with causal=False its encoder twin. Parameter names and order are those of the published checkpoints."""
 
@@ -386,14 +311,6 @@ class AOGPT(nn.Module):
             raise ValueError('an encoder needs a pass for every visit: use predict')
         return self.lm_head(self._full_pass(idx, order, columns))
 
-    def _full_pass(self, idx, order, columns=None, known=None, mask=None):
-        """What the head reads (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, a decoder's plain pass."""
-        T, inverse = order.size(1), None
-        slots = torch.arange(T, device=idx.device).expand(order.shape)
-        if torch.is_grad_enabled() and T == self.config.block_size:
-            inverse = torch.zeros_like(order).scatter_(1, order, slots)
-        return self._trunk(idx, order, slots, T - 1 if known is None else known, columns, mask, inverse=inverse)
-
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
 
@@ -436,6 +353,24 @@ class AOGPT(nn.Module):
             cache.length = kept
         return self.lm_head(x)
 
+    def _check(self, idx, order):
+        if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
+            raise ValueError(f'idx and order must be (B, N) and (B, T), got {tuple(idx.shape)} and {tuple(order.shape)}')
+        if not 1 <= order.size(1) <= idx.size(1) <= self.config.block_size:
+            raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
+                             f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
+        if not self.config.causal and order.size(1) < idx.size(1):
+            raise ValueError(f'an encoder wants whole orders, got T={order.size(1)} visits of N={idx.size(1)} tokens')
+        return order.shape
+
+    def _full_pass(self, idx, order, columns=None, known=None, mask=None):
+        """What the head reads (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, a decoder's plain pass."""
+        T, inverse = order.size(1), None
+        slots = torch.arange(T, device=idx.device).expand(order.shape)
+        if torch.is_grad_enabled() and T == self.config.block_size:
+            inverse = torch.zeros_like(order).scatter_(1, order, slots)
+        return self._trunk(idx, order, slots, T - 1 if known is None else known, columns, mask, inverse=inverse)
+
     def _partial_pass(self, idx, order, bounds, S, n, n_keys, cache):
         """The part of predict that runs on the device: what the head reads (B, n, C), of S slots a row and n_keys keys, for `bounds`
         (3, B, 1), which are n_known, the first slot and one past the last."""
@@ -449,34 +384,6 @@ class AOGPT(nn.Module):
             store = partial(cache.store, slots, n_keys)
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
         return self._trunk(idx, order, slots, known, columns, mask, store)
-
-    def _check(self, idx, order):
-        if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
-            raise ValueError(f'idx and order must be (B, N) and (B, T), got {tuple(idx.shape)} and {tuple(order.shape)}')
-        if not 1 <= order.size(1) <= idx.size(1) <= self.config.block_size:
-            raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
-                             f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
-        if not self.config.causal and order.size(1) < idx.size(1):
-            raise ValueError(f'an encoder wants whole orders, got T={order.size(1)} visits of N={idx.size(1)} tokens')
-        return order.shape
-
-    def frozen(self, dtype):
-        """A snapshot for inference, whose answers are the same but for rounding: linear weights in `dtype` (see FrozenLinear), and in place
-        of each AdaLN a table of its outputs, since they depend on nothing but which of the N positions is the target. It shares norms and
-        embeddings with the model and is good until the weights change; not to be trained, moved or saved."""
-        if isinstance(self.lm_head, FrozenLinear):
-            return self
-        model = copy.deepcopy(self, {id(p): p for p in self.parameters()})                   # modules of its own, the same weights
-        t = model.transformer
-        if self.config.target_position == 'adaln':
-            for module, name in [(block, 'adaLN') for block in t.h] + [(t.final_layer, 'adaLN_final')]:
-                setattr(module, name, nn.Embedding.from_pretrained(getattr(module, name)(t.wtpe.weight).detach().to(dtype)))
-            del t.wtpe
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, FrozenLinear(child, dtype))
-        return model.eval()
 
     def _trunk(self, idx, order, slots, known, columns=None, mask=None, store=None, inverse=None):
         """What the head reads (B, n, C), of the `columns` (B, n; None: all) of `slots` (B, S) with the first `known` (int or (B, 1)) visits
@@ -543,6 +450,105 @@ class AOGPT(nn.Module):
         adaLN = sum(n for name, n in matrices.items() if 'adaLN' in name)
         attention = tokens * c.n_layer * c.block_size * c.n_embd * (1 if c.causal else 2)
         return 6 * (tokens * (sum(matrices.values()) - adaLN) + c.block_size * adaLN + attention)
+
+    def frozen(self, dtype):
+        """A snapshot for inference, whose answers are the same but for rounding: linear weights in `dtype` (see FrozenLinear), and in place
+        of each AdaLN a table of its outputs, since they depend on nothing but which of the N positions is the target. It shares norms and
+        embeddings with the model and is good until the weights change; not to be trained, moved or saved."""
+        if isinstance(self.lm_head, FrozenLinear):
+            return self
+        model = copy.deepcopy(self, {id(p): p for p in self.parameters()})                   # modules of its own, the same weights
+        t = model.transformer
+        if self.config.target_position == 'adaln':
+            for module, name in [(block, 'adaLN') for block in t.h] + [(t.final_layer, 'adaLN_final')]:
+                setattr(module, name, nn.Embedding.from_pretrained(getattr(module, name)(t.wtpe.weight).detach().to(dtype)))
+            del t.wtpe
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, FrozenLinear(child, dtype))
+        return model.eval()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# its loss, AdaLN and inference made faster: equal up to rounding to what PyTorch would do
+
+class TokenLoss(torch.autograd.Function):
+    """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time: of the R V logits there is no float32 copy. Only
+    d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products would round it anyway."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, tokens):
+        nll, dlogits = [], x.new_empty(len(x), len(weight))
+        for x_part, tokens_part, dlogits_part in zip(*split_rows(len(weight), x, tokens, dlogits)):
+            logits, column = F.linear(x_part, weight, bias), tokens_part.unsqueeze(1)
+            logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))   # (rows, V)
+            nll.append(-logp.gather(1, column).squeeze(1))
+            dlogits_part.copy_(logp.exp_().scatter_add_(1, column, logp.new_full(column.shape, -1)))   # p - one_hot, in place
+        ctx.save_for_backward(x, weight, dlogits)
+        return torch.cat(nll)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, dlogits = ctx.saved_tensors
+        column, largest = grad.unsqueeze(1), grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
+        grad_bias = None
+        if ctx.needs_input_grad[2]:
+            grad_bias = (dlogits.T @ (grad / largest).to(x.dtype) * largest).to(x.dtype)   # exact weights where all are equal
+        return ((dlogits @ weight) * column).to(x.dtype), dlogits.T @ (x * column).to(x.dtype), grad_bias, None
+
+
+def split_rows(vocab_size, *tensors):
+    """Tensors (R, ...) in parts of so many rows that their logits are of moderate size."""
+    return [x.split(max(1, (2 ** 26 if x.is_cuda else 2 ** 24) // vocab_size)) for x in tensors]
+
+
+def token_nll(head, x, tokens):
+    """-log p (R,) of tokens (R,) under the logits that `head` gives for x (R, C), in float32 or better."""
+    if torch.compiler.is_compiling():   # the compiler makes no float32 copy either
+        return F.cross_entropy(float32_or_better(head(x)), tokens, reduction='none')
+    if torch.is_grad_enabled() and isinstance(head, Head):
+        dtype, bias = product_dtype(x), head.real_bias()
+        return TokenLoss.apply(x.to(dtype), head.weight.to(dtype), bias if bias is None else bias.to(dtype), tokens)
+    return torch.cat([F.cross_entropy(float32_or_better(head(part)), token, reduction='none')
+                      for part, token in zip(*split_rows(head.weight.size(0), x, tokens))])
+
+
+class OrderedRows(torch.autograd.Function):
+    """table (N, C) at order (B, N), each row of it a permutation: (B, N, C). `inverse` (B, N) is the inverse permutation, so that the
+    gradient of a row of the table is a sum of B rows: no atomic additions, in float32, one rounding."""
+
+    @staticmethod
+    def forward(ctx, table, order, inverse):
+        ctx.save_for_backward(inverse)
+        return F.embedding(order, table)
+
+    @staticmethod
+    def backward(ctx, grad):
+        inverse, = ctx.saved_tensors
+        B, N = inverse.shape
+        rows = inverse + N * torch.arange(B, device=grad.device).unsqueeze(1)
+        return F.embedding_bag(rows.T.contiguous(), grad.flatten(0, 1), mode='sum'), None, None
+
+
+class FrozenLinear(nn.Module):
+    """A linear layer for inference in `dtype`. On a CPU the weights are laid out once as oneDNN reads them, which nn.Linear has it do
+    anew at each call: for few rows that costs more than the product."""
+
+    def __init__(self, linear, dtype):
+        super().__init__()
+        bias = linear.real_bias() if isinstance(linear, Head) else linear.bias
+        self.weight, self.bias = linear.weight.detach().to(dtype), bias if bias is None else bias.detach().to(dtype)
+        self.packed = self.weight.device.type == 'cpu' and torch.backends.mkldnn.is_available() and (
+            dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        if self.packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
+
+    def forward(self, x):
+        x = x.to(self.weight.dtype)
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
+        return F.linear(x, self.weight, self.bias)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
