@@ -43,13 +43,13 @@ TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer')
 
 @dataclass
 class AOGPTConfig:
-    """Sizes of the network. `n_tokens` is the real vocabulary (0: all of vocab_size); rows above it are padding that has
-    probability zero everywhere. `gate_init` is the bias with which the AdaLN gates start (0 in the paper; 1 learns faster
-    in runs of minutes). `target_position` is how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same
-    one again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation). `rotary` turns queries by the target
-    position and keys by their own; then `learned_positions` can be left out. `gpt2_blocks` has LayerNorm, no norm of queries and keys, and
-    a head tied to the embedding: with target_position='input' that is sigma-GPT. `causal=False` is the encoder-only masked diffusion model:
-    every slot sees every slot, and one that is not known reads [None] where it stands."""
+    """Sizes of the network. `n_tokens` is the real vocabulary (0: all of vocab_size); the rows above it are padding, with probability
+    zero everywhere. `gate_init` is the initial bias of the AdaLN gates (0 in the paper; 1 learns faster in runs of minutes).
+    `target_position` is how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same one again in every
+    layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation). `rotary` rotates queries by the target position and
+    keys by that of their token; then `learned_positions` can be left out. `gpt2_blocks` has LayerNorm, no norm of queries and keys, and a
+    head tied to the embedding: with target_position='input' that is sigma-GPT. `causal=False` is the encoder-only masked diffusion model:
+    every slot sees every slot, stands at the position that it predicts, and reads [None] if that is not known."""
     block_size: int = 1024
     vocab_size: int = GPT2_PADDED
     n_layer: int = 12
@@ -95,7 +95,7 @@ class AOGPTConfig:
 
 class RMSNorm(nn.RMSNorm):
     def forward(self, x):
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)   # one dtype: the fused kernel
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)   # one dtype, which the fused kernel needs
 
 
 def float32_or_better(logits):
@@ -104,7 +104,7 @@ def float32_or_better(logits):
 
 
 def product_dtype(x):
-    """In which matrix products of x (of a weight, for one) are taken: autocast's dtype where that is on."""
+    """The dtype of matrix products of x (an activation or a weight): autocast's where that is on, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -125,7 +125,7 @@ def modulate(x, shift, scale):
 
 
 def take(x, columns):
-    """x (B, S, ...) at columns (B, n): (B, n, ...); all of it for None."""
+    """Columns (B, n) of x (B, S, ...): (B, n, ...); None: x itself."""
     return x if columns is None else x[torch.arange(len(x), device=x.device).unsqueeze(1), columns]
 
 
@@ -259,7 +259,7 @@ class AOGPT(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self):
-        """Truncated normal of std 0.02 cut at 3 std, residual projections by 1 / sqrt(2 L) smaller, biases 0 (AO appendix)."""
+        """Normal of std 0.02 truncated at 3 std, residual projections scaled by 1 / sqrt(2 L), biases 0 (AO appendix)."""
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 std = 0.02 / (2 * self.config.n_layer) ** 0.5 if name.endswith('c_proj.weight') else 0.02
@@ -278,11 +278,11 @@ class AOGPT(nn.Module):
 
         idx    (B, N') int64 tokens in natural order, N' at most block_size
         order  (B, T) int64 positions, T at most N'; a prefix of an order is allowed and gives the prefix of its nll
-        n_known    (B,), of an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the others
+        n_known    (B,), for an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the others
                    T / (T - n_known) times their nll, so that for a uniform n_known the row's sum is an unbiased bound in nats (AO, L_MDM)
-        n_given    (B,) visits that are given, as the clues of a puzzle: their columns are 0, n_known is at least that, and the factor
-                   (T - n_given) / (T - n_known)
-        columns    (B, n) visits, of a decoder only, by default all T: the others have no head and no last layer
+        n_given    (B,) visits that are given, as the clues of a puzzle are: their columns are 0, n_known must be at least n_given, and the
+                   factor becomes (T - n_given) / (T - n_known)
+        columns    (B, n) visits, for a decoder only, by default all T: head and last layer are not run for the others
         returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
         T = self._check(idx, order)[1]
@@ -319,9 +319,9 @@ class AOGPT(nn.Module):
         n_known    int or (B,) number of known visits of each row (a CPU tensor or int needs no device synchronisation)
         n_targets  n, by default T - min(n_known)
         cache      KVCache: runs only what is not in it and leaves n_known + 1 slots there. Slot n_known was run for the target
-                   order[:, n_known]: whoever then reorders the tail sets cache.length back to n_known.
-        n_visits   int or (B,), by default T: what an order has behind them is padding. No slot of an encoder sees it, none of a decoder
-                   ever did, since it comes later
+                   order[:, n_known]: a caller that then reorders the tail must set cache.length back to n_known.
+        n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which an encoder masks and a decoder never
+                   sees, since it comes later
         returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past a row's end are undefined
         """
         B, T = self._check(idx, order)
@@ -364,7 +364,7 @@ class AOGPT(nn.Module):
         return order.shape
 
     def _full_pass(self, idx, order, columns=None, known=None, mask=None):
-        """What the head reads (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, a decoder's plain pass."""
+        """Last hidden states (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, which is teacher forcing."""
         T, inverse = order.size(1), None
         slots = torch.arange(T, device=idx.device).expand(order.shape)
         if torch.is_grad_enabled() and T == self.config.block_size:
@@ -372,8 +372,8 @@ class AOGPT(nn.Module):
         return self._trunk(idx, order, slots, T - 1 if known is None else known, columns, mask, inverse=inverse)
 
     def _partial_pass(self, idx, order, bounds, S, n, n_keys, cache):
-        """The part of predict that runs on the device: what the head reads (B, n, C), of S slots a row and n_keys keys, for `bounds`
-        (3, B, 1), which are n_known, the first slot and one past the last."""
+        """The part of predict that runs on the device: last hidden states (B, n, C), by S slots a row and n_keys keys. `bounds` (3, B, 1)
+        are n_known, the first slot of each row and one past its last."""
         known, start, end = bounds                                                          # (B, 1)
         slots = torch.minimum(start + torch.arange(S, device=idx.device), end - 1)          # (B, S); short rows repeat their last
         mask = store = None
@@ -386,10 +386,10 @@ class AOGPT(nn.Module):
         return self._trunk(idx, order, slots, known, columns, mask, store)
 
     def _trunk(self, idx, order, slots, known, columns=None, mask=None, store=None, inverse=None):
-        """What the head reads (B, n, C), of the `columns` (B, n; None: all) of `slots` (B, S) with the first `known` (int or (B, 1)) visits
+        """Last hidden states (B, n, C) of the `columns` (B, n; None: all) of `slots` (B, S) with the first `known` (int or (B, 1)) visits
         known. A decoder's slot reads as the top of this file says and stands where its token is; an encoder's reads its own visit, or
         [None] if that is not known, and stands at its target. It sees by `mask` (B, 1, S, keys; None: causally, in an encoder all).
-        The last block leaves out attention and MLP of all other slots."""
+        The last block has queries and MLP for `columns` alone."""
         t, target = self.transformer, order.gather(1, slots)                                # (B, S)
         reads = slots.clamp(max=known) - 1 if self.config.causal else torch.where(slots < known, slots, -1)   # -1: [None]
         none, position = reads < 0, order.gather(1, reads.clamp(min=0))
@@ -443,8 +443,8 @@ class AOGPT(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def training_flops(self, batch_size):
-        """FLOPs that a training step on batch_size whole sequences needs, forward and backward: 6 for a weight of a matrix product and slot
-        (of AdaLN: and position; of the embeddings: none), 6 N C for a slot's causal attention in a layer, 12 N C for a full one."""
+        """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix product 6 a slot
+        (AdaLN: 6 a position; embeddings: none), and for attention 6 N C a slot and layer if it is causal, 12 N C if it is full."""
         c, tokens = self.config, batch_size * self.config.block_size
         matrices = {name: m.weight.numel() for name, m in self.named_modules() if isinstance(m, nn.Linear)}
         adaLN = sum(n for name, n in matrices.items() if 'adaLN' in name)
@@ -452,9 +452,9 @@ class AOGPT(nn.Module):
         return 6 * (tokens * (sum(matrices.values()) - adaLN) + c.block_size * adaLN + attention)
 
     def frozen(self, dtype):
-        """A snapshot for inference, whose answers are the same but for rounding: linear weights in `dtype` (see FrozenLinear), and in place
-        of each AdaLN a table of its outputs, since they depend on nothing but which of the N positions is the target. It shares norms and
-        embeddings with the model and is good until the weights change; not to be trained, moved or saved."""
+        """A copy for inference, equal up to rounding: linear weights in `dtype` (see FrozenLinear), and in place of each AdaLN a table of
+        its outputs, which depend only on which of the N positions is the target. It shares norms and embeddings with the model and is valid
+        until the weights change; it is not to be trained, moved or saved."""
         if isinstance(self.lm_head, FrozenLinear):
             return self
         model = copy.deepcopy(self, {id(p): p for p in self.parameters()})                   # modules of its own, the same weights
@@ -474,7 +474,7 @@ class AOGPT(nn.Module):
 # its loss, AdaLN and inference made faster: equal up to rounding to what PyTorch would do
 
 class TokenLoss(torch.autograd.Function):
-    """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time: of the R V logits there is no float32 copy. Only
+    """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time, so that the R V logits are never all in float32. Only
     d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products would round it anyway."""
 
     @staticmethod
@@ -499,13 +499,13 @@ class TokenLoss(torch.autograd.Function):
 
 
 def split_rows(vocab_size, *tensors):
-    """Tensors (R, ...) in parts of so many rows that their logits are of moderate size."""
+    """Split tensors (R, ...) by rows into parts whose logits are at most 2^24 numbers, on a GPU 2^26."""
     return [x.split(max(1, (2 ** 26 if x.is_cuda else 2 ** 24) // vocab_size)) for x in tensors]
 
 
 def token_nll(head, x, tokens):
     """-log p (R,) of tokens (R,) under the logits that `head` gives for x (R, C), in float32 or better."""
-    if torch.compiler.is_compiling():   # the compiler makes no float32 copy either
+    if torch.compiler.is_compiling():   # which fuses the cast: no float32 copy there either
         return F.cross_entropy(float32_or_better(head(x)), tokens, reduction='none')
     if torch.is_grad_enabled() and isinstance(head, Head):
         dtype, bias = product_dtype(x), head.real_bias()
@@ -515,8 +515,8 @@ def token_nll(head, x, tokens):
 
 
 class OrderedRows(torch.autograd.Function):
-    """table (N, C) at order (B, N), each row of it a permutation: (B, N, C). `inverse` (B, N) is the inverse permutation, so that the
-    gradient of a row of the table is a sum of B rows: no atomic additions, in float32, one rounding."""
+    """Rows of table (N, C) at order (B, N), of permutations: (B, N, C). By their inverses, `inverse` (B, N), the gradient of a row of the
+    table is a sum of B rows: no atomic additions, in float32, rounded once."""
 
     @staticmethod
     def forward(ctx, table, order, inverse):
@@ -532,8 +532,8 @@ class OrderedRows(torch.autograd.Function):
 
 
 class FrozenLinear(nn.Module):
-    """A linear layer for inference in `dtype`. On a CPU the weights are laid out once as oneDNN reads them, which nn.Linear has it do
-    anew at each call: for few rows that costs more than the product."""
+    """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout, which nn.Linear does
+    at every call: for few rows that costs more than the product."""
 
     def __init__(self, linear, dtype):
         super().__init__()
@@ -555,13 +555,13 @@ class FrozenLinear(nn.Module):
 # its memory
 
 class KVCache:
-    """Keys and values of the slots that stay, allocated once: 2 L B N C numbers. `length` (B,), on the host, is how many slots of a row
-    are kept; what lies behind them is overwritten by index. A slot's key depends on its target, see AOGPT.predict. `n_slots` is how many
-    there is room for, by default N. With `graphs`, a devices.StepGraphs for one model, predict runs its steps through it, in few sizes."""
+    """Keys and values of the slots that are kept, allocated once: 2 L B N C numbers. `length` (B,), on the host, is the number of slots
+    kept in each row; those beyond are overwritten by index. A slot's key depends on its target, see AOGPT.predict. There is room for
+    `n_slots`, by default N. With `graphs`, a devices.StepGraphs of one model, predict pads its steps to few sizes and runs them by it."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         shape = (config.n_layer, batch_size, config.n_head, n_slots or config.block_size, config.n_embd // config.n_head)
-        self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: 0 * NaN would pass the mask
+        self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: a masked NaN is still 0 * NaN
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
         self.graphs = None
@@ -576,7 +576,7 @@ class KVCache:
 
 
 def pad_size(n):
-    """The next power of two, above 64 the next multiple of it."""
+    """n rounded up to a power of two, above 64 to a multiple of 64."""
     return -(-n // 64) * 64 if n > 64 else 1 << (n - 1).bit_length()
 
 
@@ -584,13 +584,13 @@ def pad_size(n):
 # its input: orders
 
 def derive_seed(*names):
-    """One 63-bit seed of numbers and strings: streams that are named differently are independent of each other, but for chance: a
-    generator on the host uses 32 of the bits."""
+    """A 63-bit seed, hashed from numbers and strings: differently named streams of random numbers are independent (but for chance: a
+    generator on the host uses 32 of the bits)."""
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 
 def stream(*names):
-    """A generator, on the host, of the stream of this name, see derive_seed."""
+    """A generator on the host, seeded by these names, see derive_seed."""
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
@@ -600,7 +600,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     'random'      a uniform permutation, drawn for each row
     'l2r', 'r2l'  left to right, right to left
     'fixed'       one permutation for all rows, a function of (seed, n)
-    'block'       blocks of `block` positions from left to right, inside of each the same permutation, a function of (seed, n)"""
+    'block'       blocks of `block` positions from left to right, each in the same inner order, a function of (seed, n)"""
     if kind not in ORDERS or block < 1:
         raise ValueError(f'order must be {", ".join(ORDERS)} with blocks of at least 1, got {kind!r} and {block}')
     positions = torch.arange(n, device=device)
@@ -615,7 +615,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     return torch.where(draws[:, n:] < l2r_ratio, positions, order) if l2r_ratio else order.expand(batch_size, n).clone()
 
 
-@cache   # made on the host, where a seed means the same for all devices; copied once
+@cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
 def one_permutation(n, kind, seed, block, device):
     """(n,) of 'fixed' and 'block', see sample_order."""
     positions = torch.arange(n)
@@ -630,7 +630,7 @@ def given_first(order, given):
 
 
 def order_of(run):
-    """Keyword arguments of sample_order for the order in which a run with these options (a checkpoint's `config`) trains."""
+    """The arguments of sample_order that a run trains with, from its options (a checkpoint's `config`)."""
     return {'kind': run.get('order', 'random'), 'seed': run.get('order_seed', 0), 'block': run.get('order_block', 4)}
 
 
@@ -679,7 +679,7 @@ def save_checkpoint(path, model, ema=None, **entries):
 
 
 def is_out_of_memory(e):
-    """Whether an exception says so: PyTorch's are of several classes and, for a GPU, Linux and Windows, several wordings."""
+    """Whether an exception means that: PyTorch raises several classes, worded differently for GPU, Linux and Windows."""
     return isinstance(e, MemoryError) or any(said in str(e) for said in ('out of memory', 'allocate memory', 'not enough memory'))
 
 
@@ -709,8 +709,8 @@ def raw_weights(checkpoint):
 
 
 def config_from_checkpoint(checkpoint):
-    """AOGPTConfig of a checkpoint dict. What the published model_args leave out is read off: n_cond from the weights, and the
-    real vocabulary of GPT-2 from its padded size."""
+    """AOGPTConfig of a checkpoint dict. What the published model_args leave out is inferred: n_cond from the weights, and
+    GPT-2's real vocabulary from its padded size."""
     known = {f.name for f in fields(AOGPTConfig)}
     args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
@@ -752,6 +752,6 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     if broken:
         raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite, the first is {broken[0]}')
     model = model.to_empty(device=device)
-    model.tie()   # to_empty has parted them
+    model.tie()   # to_empty untied them
     model.load_state_dict(state, strict=False)   # names and shapes were compared above
     return model.eval()
