@@ -47,9 +47,9 @@ score = False                 # instead of writing: log-probability of the [[=te
 order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'top_prob', 'margin', 'entropy' (its choice), or a JSON file
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
-n_steps = 1024                # forward passes; as many as there are tokens or more is one token a step (unmask='fixed')
+n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
-unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' the law of masked diffusion
+unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, which with order='random' samples masked diffusion
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 # drawing
 temperature = 1.0             # 0 takes the most likely token
@@ -138,8 +138,8 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 
 
 def keep_largest(logits, top_k, top_p, width=1024):
-    """logits (n, V) with -inf in place of what top_k (0: no limit) and top_p cut, see sample_tokens. Where top_k sets no limit the `width`
-    largest are looked at first, and all of V only in rows of which these do not reach top_p: a sort costs more than the network."""
+    """logits (n, V) with -inf in place of what top_k (0: no limit) and top_p cut, see sample_tokens. Without top_k the `width` largest
+    are sorted first, and all of V only in rows where these do not reach top_p: a full sort costs more than the network."""
     V = logits.size(-1)
     values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
     among = values if top_k else logits
@@ -165,8 +165,8 @@ def invert_cdf(p, u, width=256):
 
 
 def first_above(cdf, x):
-    """First column (n,) of cdf (n, m) above x (n,), and x less the column before it. x is held below the last column after rounding
-    too, so that the column found always adds something."""
+    """First column (n,) of cdf (n, m) above x (n,), and x less the column before it. x is kept below the last
+    column whatever the rounding, so that a column of probability zero is never found."""
     last = cdf[:, -1]
     x = torch.minimum(x, torch.nextafter(last, torch.zeros_like(last))).unsqueeze(1)
     column = torch.searchsorted(cdf, x, right=True)
@@ -206,7 +206,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     n_steps   forward passes, at least 1; more than there are blanks is one token a pass ('fixed'), or finer noise levels ('binomial')
     policy    'given': the blanks are revealed as `order` has them; 'top_prob', 'margin', 'entropy': each step scores all that
-              remain (see confidence) in one cached call and reveals the best, with their probabilities of that call
+              remain (see confidence) in one cached call and reveals the best, drawn from that call's probabilities
     schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (then n_steps is not used)
     seeds     (B,) ints: a row's draws depend on its seed alone (one uniform number a position), not on batch or schedule;
               without them `generator` draws the seeds
@@ -291,7 +291,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
 
 def generate_batches(model, idx, order, n_known, n_steps, policy, seeds, batch_size, n_visits=None, on_step=None, **how):
     """generate for any number of rows, batch_size at a time: idx (R, N) and trace of all, on the host. Row r is a function of seeds[r].
-    A schedule that is a list must fit each batch. on_step(rows, ...) is told besides what generate says which rows it is about."""
+    A schedule that is a list must fit each batch. on_step gets the rows that it is about before what generate tells it."""
     device, parts = model.lm_head.weight.device, []
     for rows in torch.arange(len(idx)).split(batch_size):
         idx_part, trace = generate(model, idx[rows].to(device), order[rows].to(device), n_known[rows], n_steps, policy,
@@ -351,7 +351,7 @@ def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):
 def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
     """generate_batches for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of
     sample_order or, with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (R, N), the trace,
-    and the rows' lengths; what is behind a length is padding."""
+    and the rows' lengths; positions from a row's length on are padding."""
     seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
     idx, orders = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1)
     for r, (tokens, known) in enumerate(rows):
@@ -371,7 +371,7 @@ def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
 
 
 def read_order(order):
-    """The order it names, or the list of positions in a JSON file."""
+    """The option `order`: a name as it is, of a JSON file its list of positions."""
     if order in ('own', 'random', 'l2r', 'r2l', *ADAPTIVE):
         return order
     try:
@@ -458,7 +458,7 @@ def main(config):
 
 
 def describe(samples, config, order):
-    """Lines of the table on how the samples came about."""
+    """Lines of the table on how the samples were made."""
     n_steps = max(len({*s['step']} - {-1}) for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
     how = f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'
