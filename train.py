@@ -62,7 +62,7 @@ dropout = 0.0                     # of embeddings, attention and residual branch
 bias = True                       # in the linear layers of the blocks
 gate_init = 0.0                   # where the biases of the AdaLN gates start: 0 is the paper's, 1 learns faster in a short run
 target_position = 'adaln'         # how a slot is told what to predict: 'adaln', or added at the 'input', 'layer_shared' or 'layer'
-rotary = False                    # turn queries by the target position and keys by their own
+rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
 learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
 causal = True                     # False is the encoder-only masked diffusion model: full attention, no cache
 gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head: with target_position='input' it is sigma-GPT
@@ -130,7 +130,7 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 
 def check_options(c, world_size):
-    """Everything about the options that can be known before data, model and device are touched."""
+    """Check of the options what can be checked before data, model and device are touched."""
     at_least(c, 1, 'block_size', 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters', 'log_interval',
              'save_interval')
     at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip',
@@ -176,7 +176,7 @@ def start_checkpoint(config):
 
 
 def load_data(config):
-    """(train tokens, validation tokens, tokenizer, what meta.json says of the set); the first process makes one that needs no source."""
+    """(train tokens, validation tokens, tokenizer, what meta.json says of the set), which the first process makes if it needs no source."""
     with first_process_first():
         train_tokens, meta = open_split(config.data_dir, config.dataset, 'train')
         val_tokens, _ = open_split(config.data_dir, config.dataset, 'val')
@@ -257,9 +257,9 @@ def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, co
 
 
 def validate(model, blocks, given, batch_size, dtype, run_order, rank, world_size):
-    """{'any': nats, 'l2r': nats}, (n,) float64 each: the fixed blocks, what is `given` (n, N) in them first and free, under the order
-    of the run and left to right. The order of the run is 'any', a fixed random order for each block, or, where all have the same
-    one, 'own'. Of an encoder only that, with a fixed number of known visits; left to right would need a pass for every token."""
+    """{'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks in the order of the run and left to right; tokens that are `given`
+    (n, N) come first and cost nothing. The order of the run is 'any', a fixed random order for each block, or, if it is one for all, 'own'.
+    An encoder has no 'l2r', which would need a pass for every token; its number of known visits is fixed for each block."""
     (n, N), result = blocks.shape, {}
     mine, causal = slice(rank, None, world_size), model.config.causal
     orders = {estimate_of(run_order): draw_orders(range(n), N)[:, 0] if run_order['kind'] == 'random' else sample_order(n, N, **run_order)}
@@ -353,7 +353,7 @@ def main(config):
             if world_size > 1:
                 dist.all_reduce(totals)
                 totals /= world_size
-            loss, norm, n_finite = totals.tolist()   # here the device is waited for
+            loss, norm, n_finite = totals.tolist()   # the host waits for the device here alone
             n_iters, seconds = iter_num - logged, (time.perf_counter() - clock) / (iter_num - clock_iter)
             size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving or stopping else 0.0
             if n_finite < n_iters or not math.isfinite(size):
