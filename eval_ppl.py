@@ -15,8 +15,8 @@ accuracy  of LAMBADA's last word, left to right, greedy and exact
 
 A set is cut once into consecutive blocks of block_size, its tail dropped. Orders and contexts of a block are a function of the seed
 and of its number among the blocks evaluated, so that neither batch size nor the number of processes changes them. Errors are standard
-errors over blocks, as if these were independent, which blocks of one document are not. Protocols: `paper` reads the test splits but
-WikiText2's train split, as the family of SEDD does; `clean` test splits.
+errors over blocks, as if these were independent, which blocks of one document are not. Protocols: `paper` reads the test splits, but of
+WikiText2 the train split, as SEDD and its successors do; `clean` reads test splits only.
 """
 import hashlib
 import math
@@ -71,8 +71,8 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     """Nats of every block under its own order, sum_d -log p(x_{order_d} | x_{order_<d}): (n,) float64 for blocks, orders (n, N), over those
     visits d that are `counted` (n, N) bool, by default all.
 
-    An encoder needs N passes for that. With n_known (n,), uniform from 0 to N - 1, it gives an unbiased estimate of the mean over orders in
-    one, see AOGPT.forward, also for n_given (n,), which go in one pass or with n_known."""
+    An encoder needs N passes for that; with n_known (n,), uniform from 0 to N - 1, one pass estimates the mean over orders without bias,
+    see AOGPT.forward, as for n_given (n,), which wants a single pass: a decoder, or n_known."""
     device, sums = model.lm_head.weight.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
@@ -147,7 +147,7 @@ def shuffled_contexts(order, groups, width, n_contexts, seed):
 
 
 def batches_of(pieces, n_tokens):
-    """Cut tensors (n, length) of increasing length into lists of about n_tokens and about one length; shorter ones count as the last."""
+    """Batch tensors (n, length), by increasing length, into lists of similar length and of about n_tokens once padded to the longest."""
     batch, rows = [], 0
     for piece in pieces:
         for part in piece.split(max(1, n_tokens // piece.size(1))):
@@ -217,7 +217,7 @@ def ensemble_totals(own, members, weights):
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     """log p(x_a | x_b) of two disjoint sets of positions under a decoder, in nats, (B,) for idx (B, N).
 
-    Any order of the model defines it: n_orders = 0 reads b and then a, each left to right; K averages over K random orders of both,
+    Every order of b and then a gives another value: n_orders = 0 reads each left to right; K averages over K random orders of both,
     log 1/K sum_k p(x_a | x_b, sigma_k), a mixture of K models. a (n,) and b (m,) are lists or tensors; b may be empty."""
     a, b = (torch.as_tensor(positions, dtype=torch.long).flatten() for positions in (a, b))
     both = torch.cat([b, a])
@@ -414,7 +414,7 @@ def check_options(c):
 
 
 def digest(model):
-    """A fingerprint of its sizes and all of its weights."""
+    """A hash of the model's sizes and of all of its weights."""
     fingerprint = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
     for p in model.parameters():
         fingerprint.update(p.detach().cpu().numpy())
