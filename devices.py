@@ -43,7 +43,7 @@ def cpu_has_bfloat16():
 
 
 def autocast(device, dtype):
-    """Matrix products in bfloat16, of float32 weights, where that is the dtype."""
+    """Matrix products of the float32 weights in bfloat16 if that is the dtype; else it changes nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16')
 
 
@@ -68,14 +68,14 @@ def recording_stream(device):
 
 
 class StepGraphs:
-    """Runs step(x) -> tensor as CUDA graphs, of whose hundreds of kernels the host launches one: a key's first call runs as it is, its
-    second is recorded. All else that `step` reads or writes must be where it was at the last call with this key."""
+    """Runs step(x) -> tensor as CUDA graphs, one launch for hundreds of kernels: a key's first call runs eagerly, its second
+    is recorded, later ones are replayed. All else that `step` reads or writes must stay at the same address for one key."""
 
     def __init__(self):
         self.recorded, self.pool = {}, torch.cuda.graph_pool_handle()
 
     def __call__(self, key, step, x):
-        if key not in self.recorded:   # which also sets up what must not be set up while it is recorded
+        if key not in self.recorded:   # which also sets up what cannot be set up while recording
             self.recorded[key] = None
             return step(x)
         if self.recorded[key] is None:
