@@ -17,14 +17,14 @@ def summarize(name, nats, counts, n_bytes):
 
 
 def ratio_error(sums, counts):
-    """Standard error of sum(sums) / sum(counts) over n independent blocks, (n,) each; None for one, which has no error to tell."""
+    """Standard error of sum(sums) / sum(counts) over n independent blocks, (n,) each; None for a single one."""
     n, sums, counts = len(sums), sums.double(), counts.double()
     rest = sums - sums.sum() / counts.sum() * counts
     return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean()) if n > 1 else None
 
 
 def unigram_row(tokens, tokenizer, block_size):
-    """What a model without context would have to beat: the entropy of the set's own token frequencies, as a row of the table."""
+    """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table."""
     counts = token_counts(tokens, tokenizer.n_tokens)
     p = counts[counts > 0] / counts.sum()
     nats = float(-(p * np.log(p)).sum())
