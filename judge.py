@@ -35,7 +35,7 @@ def measure(samples, tokenizer, judged, name, device, n_each=1):
 
 
 def translate(tokens, counted, source, target):
-    """(tokens, counted) of the tokenizer `source` in those of `target`, of which those with a byte of what is counted are counted."""
+    """(tokens, counted) of the tokenizer `source` in tokens of `target`; one counts if any byte of it was in a token that counted."""
     new = []
     for is_end, part in groupby(zip(tokens, counted), key=lambda pair: pair[0] == source.eos is not None):
         ids, flags = zip(*part)
@@ -58,7 +58,7 @@ def translate(tokens, counted, source, target):
 
 def text_metrics(samples, counted):
     """How varied token lists are where they are `counted` (lists of bool). entropy: of a sample's own token frequencies, nats, mean over
-    samples; of n-grams whose last token counts: distinct_n: different ones of all samples over their number, 1 where there is none;
+    samples; of n-grams whose last token counts: distinct_n: distinct ones over all, of all samples together, 1 if there are none;
     repetition: the share of 4-grams that stand earlier in the same sample."""
     def grams(tokens, counts, n):
         return list(zip(zip(*(tokens[i:] for i in range(n))), counts[n - 1:]))
