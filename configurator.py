@@ -1,5 +1,5 @@
 """
-How the flat globals of a script are overridden, on nanoGPT's command line but strictly:
+How the flat globals of a script are overridden: nanoGPT's command line, made strict.
 
     python train.py config/quickstart.py --batch_size=32 --compile=False
 
@@ -144,8 +144,8 @@ def at_least(config, bound, *names):
 
 
 def check_out(option, path, endings, *others):
-    """The file that `option` names, or '', must have a folder to go to before the work begins, be none of the `others` of the run, and end
-    in one of `endings` ('.png, .svg'), which keeps it from data and checkpoints."""
+    """Check, before the work begins, the file to write that `option` names ('' is none): its folder must exist and be writable, it must be
+    none of the `others` of the run, and end in one of `endings` ('.png, .svg'), so that it overwrites no data and no checkpoint."""
     folder = os.path.dirname(path) or '.'
     special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
     if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
