@@ -1,5 +1,5 @@
 """
-What a run leaves on disk so that it can be left alone, of training in out_dir, of an evaluation beside its --out:
+What a run leaves on disk, so that it needs no watching: training in out_dir, an evaluation beside its --out:
 
     ckpt.pt              the newest checkpoint, always whole
     ckpt_0001000.pt      the `keep_checkpoints` ones before it, by iteration
@@ -103,7 +103,7 @@ class RunFolder:
 
     @contextmanager
     def writing(self, what):
-        """A full disk or a folder that cannot be written to is one line; the checkpoint that was there is then intact."""
+        """Makes one line of a full disk or a folder that cannot be written to; the last checkpoint is then intact."""
         try:
             yield
         except (OSError, RuntimeError) as e:   # torch.save turns a full disk into either
@@ -122,7 +122,7 @@ class RunFolder:
         self.mine = True
 
     def keep(self, path):
-        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links. The oldest go."""
+        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links. Removes the oldest."""
         if os.path.exists(path):   # the run was killed between this and its next checkpoint
             os.remove(path)
         try:
