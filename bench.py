@@ -11,7 +11,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
 sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix and
 memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
 ensemble: slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the head everywhere
-for every position and member, of which some are timed and the rest reckoned.
+for every position and member, of which some are timed and the rest extrapolated.
 train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
 permutation drawn for each row, all logits at once, the EMA tensor by tensor.
 grid: seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an update of every network.
@@ -68,7 +68,7 @@ def device_limits(device, dtype):
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """Seconds that generation with these `ends` cannot beat: every step reads all weights and the cache once and does its products.
+    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and does its products.
 
     A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1; in the last layer 4 C^2 (keys and values)
     where no token is drawn. A drawn token costs 2 C V."""
