@@ -1,5 +1,5 @@
 """
-Draw what runs gave, and print where they ended: curves of training, the ensemble by its members, generation by its steps.
+Draw the results of runs and print their last values: training curves, the ensemble by its members, generation time by steps.
 
     python plot.py out/a out/b -o loss.png
     python plot.py out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,val_l2r,loss --labels='AdamW,Muon'
