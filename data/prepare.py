@@ -157,7 +157,7 @@ def pydocs(source):
     return [text for text in dict.fromkeys(documents) if text]
 
 
-UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)   # of text that is cut, spoilt or no text
+UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)   # of a file that is cut, corrupt or not text
 
 
 def open_text(path, newline):
@@ -481,7 +481,7 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors are a ValueError; that of an unknown option names the nearest one. Options are written out, help is shown as it stands."""
+    """Errors are a ValueError; that of an unknown option names the nearest one. Options are not abbreviated, help is not reflowed."""
 
     def __init__(self, **texts):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **texts)
@@ -500,7 +500,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(main):
-    """A script whose errors are one line, and which cleans up when it is asked to end."""
+    """Run a script: an error ends it with one line, and SIGTERM lets it clean up."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))
     try:
         main()
