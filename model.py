@@ -365,11 +365,9 @@ class AOGPT(nn.Module):
 
     def _full_pass(self, idx, order, columns=None, known=None, mask=None):
         """Last hidden states (B, n, C) when every visit has its slot; `known` (B, 1) is by default T - 1, which is teacher forcing."""
-        T, inverse = order.size(1), None
+        T = order.size(1)
         slots = torch.arange(T, device=idx.device).expand(order.shape)
-        if torch.is_grad_enabled() and T == self.config.block_size:
-            inverse = torch.zeros_like(order).scatter_(1, order, slots)
-        return self._trunk(idx, order, slots, T - 1 if known is None else known, columns, mask, inverse=inverse)
+        return self._trunk(idx, order, slots, T - 1 if known is None else known, columns, mask)
 
     def _partial_pass(self, idx, order, bounds, S, n, n_keys, cache):
         """The part of predict that runs on the device: last hidden states (B, n, C), by S slots a row and n_keys keys. `bounds` (3, B, 1)
@@ -385,7 +383,7 @@ class AOGPT(nn.Module):
         columns = torch.minimum(known - start + torch.arange(n, device=idx.device), end - 1 - start)   # (B, n)
         return self._trunk(idx, order, slots, known, columns, mask, store)
 
-    def _trunk(self, idx, order, slots, known, columns=None, mask=None, store=None, inverse=None):
+    def _trunk(self, idx, order, slots, known, columns=None, mask=None, store=None):
         """Last hidden states (B, n, C) of the `columns` (B, n; None: all) of `slots` (B, S) with the first `known` (int or (B, 1)) visits
         known. A decoder's slot reads as the top of this file says and stands where its token is; an encoder's reads its own visit, or
         [None] if that is not known, and stands at its target. It sees by `mask` (B, 1, S, keys; None: causally, in an encoder all).
@@ -407,18 +405,17 @@ class AOGPT(nn.Module):
                     mask = (torch.arange(slots.size(1), device=slots.device) <= last.unsqueeze(-1)).unsqueeze(1)   # (B, 1, n, keys)
                 elif mask is not None:
                     mask = take(mask[:, 0], last).unsqueeze(1)
-            x, modulation = self._inject(layer, block, x, target, inverse)
+            x, modulation = self._inject(layer, block, x, target)
             x = block(x, modulation, mask, store and partial(store, layer), last, rotary)
         if self.config.target_position != 'adaln':
             return t.ln_f(x)
-        inverse = inverse if columns is None else None
-        return t.final_layer(x, self._modulation(t.final_layer.adaLN_final, take(target, columns), inverse))
+        return t.final_layer(x, self._modulation(t.final_layer.adaLN_final, take(target, columns)))
 
-    def _inject(self, layer, block, x, target, inverse):
+    def _inject(self, layer, block, x, target):
         """How a block is told the targets (B, S): what goes into it (B, S, C), and its modulation (B, S, 6 C) or None."""
         kind, t = self.config.target_position, self.transformer
         if kind == 'adaln':
-            return x, self._modulation(block.adaLN, target, inverse)
+            return x, self._modulation(block.adaLN, target)
         if kind == 'layer':
             return x + block.wtpe(target), None
         return x + t.wtpe(target) if kind == 'layer_shared' or layer == 0 else x, None
@@ -430,14 +427,14 @@ class AOGPT(nn.Module):
         angle = (position + 1)[..., None, None] * frequency
         return angle.cos(), angle.sin()
 
-    def _modulation(self, adaLN, target, inverse=None):
-        """Outputs (B, S, .) of an AdaLN for targets (B, S). With `inverse` (see OrderedRows) it runs once per position, not per slot."""
+    def _modulation(self, adaLN, target):
+        """Outputs (B, S, .) of an AdaLN for targets (B, S). In training it runs once per position, not per slot, if those are fewer."""
         if isinstance(adaLN, nn.Embedding):                                                # frozen
             return adaLN(target)
         positions = self.transformer.wtpe.weight                                           # (N, n_cond)
-        if inverse is None:
-            return adaLN(F.embedding(target, positions))
-        return OrderedRows.apply(adaLN(positions), target, inverse)
+        if torch.is_grad_enabled() and target.numel() > len(positions):
+            return Rows.apply(adaLN(positions), target)
+        return adaLN(F.embedding(target, positions))
 
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
@@ -514,21 +511,22 @@ def token_nll(head, x, tokens):
                       for part, token in zip(*split_rows(head.weight.size(0), x, tokens))])
 
 
-class OrderedRows(torch.autograd.Function):
-    """Rows of table (N, C) at order (B, N), of permutations: (B, N, C). By their inverses, `inverse` (B, N), the gradient of a row of the
-    table is a sum of B rows: no atomic additions, in float32, rounded once."""
+class Rows(torch.autograd.Function):
+    """table[index] (B, S, C) of table (N, C) and index (B, S). The gradient of a row of the table is the sum of those of its copies, in
+    float32 and rounded once, without atomic additions."""
 
     @staticmethod
-    def forward(ctx, table, order, inverse):
-        ctx.save_for_backward(inverse)
-        return F.embedding(order, table)
+    def forward(ctx, table, index):
+        ctx.save_for_backward(index)
+        ctx.n_rows = len(table)
+        return F.embedding(index, table)
 
     @staticmethod
     def backward(ctx, grad):
-        inverse, = ctx.saved_tensors
-        B, N = inverse.shape
-        rows = inverse + N * torch.arange(B, device=grad.device).unsqueeze(1)
-        return F.embedding_bag(rows.T.contiguous(), grad.flatten(0, 1), mode='sum'), None, None
+        index, = ctx.saved_tensors
+        ranked, copies = index.flatten().sort(stable=True)
+        starts = torch.searchsorted(ranked, torch.arange(ctx.n_rows, device=index.device))
+        return F.embedding_bag(copies, grad.flatten(0, 1), starts, mode='sum'), None
 
 
 class FrozenLinear(nn.Module):

@@ -239,7 +239,7 @@ def gradients(model, nats):
 def plain_gradients(model, idx, order, weights, monkeypatch):
     """Gradients of the weighted loss by torch's own cross-entropy of all logits, with AdaLN for every slot."""
     with monkeypatch.context() as m:
-        m.setattr(AOGPT, '_modulation', lambda self, adaLN, target, inverse: adaLN(self.transformer.wtpe(target)))
+        m.setattr(AOGPT, '_modulation', lambda self, adaLN, target: adaLN(self.transformer.wtpe(target)))
         nll = torch.nn.functional.cross_entropy(model.logits(idx, order).transpose(1, 2), idx.gather(1, order), reduction='none')
         return gradients(model, (nll * weights).sum())
 
@@ -249,7 +249,7 @@ def test_gradients_of_the_loss_are_those_of_the_plain_one(batch, monkeypatch, ro
     model, (idx, order) = make_model(vocab_size=16, n_tokens=11, **VARIANTS[variant]).requires_grad_(True), batch
     weights = torch.rand(idx.shape, dtype=torch.float64)
     monkeypatch.setattr('model.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors])
-    for T in (9, 4):   # a whole order looks AdaLN up by position, a prefix does not
+    for T in (9, 4):   # AdaLN is looked up by position where there are more slots
         expected = plain_gradients(model, idx, order[:, :T], weights[:, :T], monkeypatch)
         for name, g in gradients(model, (model(idx, order[:, :T]) * weights[:, :T]).sum()).items():
             torch.testing.assert_close(g, expected[name], **close, msg=name)
