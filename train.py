@@ -130,7 +130,7 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 
 def check_options(c, world_size):
-    """Check of the options what can be checked before data, model and device are touched."""
+    """Check all that can be known of the options before data, model and device are touched."""
     at_least(c, 1, 'block_size', 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters', 'log_interval',
              'save_interval')
     at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'grad_clip',
