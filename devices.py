@@ -109,7 +109,7 @@ def matmul_flops(device, dtype):
     return 2 * n ** 3 / seconds(lambda: a @ b, device, 6)
 
 
-def seconds(function, device, repeats=1):
+def seconds(function, device, repeats):
     """Wall-clock seconds of the fastest of `repeats` calls, the device's work included."""
     best = float('inf')
     for _ in range(repeats):

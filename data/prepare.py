@@ -314,14 +314,14 @@ DATA_SETS = {
 # ---------------------------------------------------------------------------------------------------------------------
 # documents -> files
 
-def split_documents(documents, val_ratio, seed=SPLIT_SEED):
-    """{split: (number of documents, iterable)}: whole documents drawn by `seed`; a document alone is cut at 1 - val_ratio."""
+def split_documents(documents, val_ratio):
+    """{split: (number of documents, iterable)}: whole documents drawn by SPLIT_SEED; a document alone is cut at 1 - val_ratio."""
     n = len(documents)
     if n == 1:
         text, = documents
         cut = int(len(text) * (1 - val_ratio))
         return {'train': (1, [text[:cut]]), 'val': (1, [text[cut:]])}
-    val = set(random.Random(seed).sample(range(n), max(1, round(n * val_ratio))))
+    val = set(random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))))
     return {'train': (n - len(val), (text for i, text in enumerate(documents) if i not in val)),
             'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
 
