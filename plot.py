@@ -49,14 +49,13 @@ def read_run(path):
 
 
 def read_results(path):
-    """{label: entries} of a JSON file: of eval_ppl.py the nats of the ensemble by its members, of an encoder its any-order bound, which
-    has one, for each data set; of bench.py the seconds of generation of each network by the steps."""
-    name = label_of(path)
+    """{data set or network: entries} of a JSON file: of eval_ppl.py the nats of the ensemble by its members, of an encoder its any-order
+    bound, which has one, for each data set; of bench.py the seconds of generation of each network by the steps."""
     try:
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
         if 'generation' in result:
-            return {f'{name}: {network}': [{'steps': float(r['steps']), 'seconds': float(r[network])} for r in result['generation']]
+            return {network: [{'steps': float(r['steps']), 'seconds': float(r[network])} for r in result['generation']]
                     for network in ('decoder', 'encoder')}
         sets = list(dict.fromkeys(r['dataset'] for r in result['results']))
         nats = {(r['dataset'], *r['estimate'].split(' x ')): float(r['nats_per_token']) for r in result['results'] if 'nats_per_token' in r}
@@ -65,7 +64,7 @@ def read_results(path):
             members = [{'members': int(key[2]), 'nats': value} for key, value in nats.items() if key[:2] == (data, 'ensemble')]
             members = members or [{'members': 1, 'nats': value} for key, value in nats.items() if key[:2] == (data, 'any order')]
             if members:
-                found[name if len(sets) == 1 else f'{name}: {data}'] = members
+                found[data] = members
     except FileNotFoundError:
         raise ValueError(f'no file {path}') from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -73,6 +72,12 @@ def read_results(path):
     if not found:
         raise ValueError(f'{path} has neither an ensemble nor an any-order bound: run eval_ppl.py with --estimates=ensemble or any')
     return found
+
+
+def shortest(names):
+    """{name: it without its folder}, if these tell all of them apart."""
+    short = [os.path.basename(name) for name in names]
+    return dict(zip(names, short if len(set(short)) == len(short) else names))
 
 
 def label_of(path):
@@ -143,8 +148,9 @@ def format_ends(runs, x, ys):
         for y in ys:
             last = [entry for entries in group for entry in [e for e in entries if x in e and y in e][-1:]]
             ends, uneven = [entry[y] for entry in last], ', uneven' * (len({entry.get('iter', entry[x]) for entry in last}) > 1)
-            error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:.3f} ({len(ends)}{uneven})' if len(ends) > 1 else ''
-            line += f'{statistics.mean(ends):.3f}{error}'.rjust(28) if ends else ' ' * 28
+            digits = '.3f' if all(abs(end) >= 0.1 for end in ends) else '.3g'
+            error = f' ± {statistics.stdev(ends) / len(ends) ** 0.5:{digits}} ({len(ends)}{uneven})' if len(ends) > 1 else ''
+            line += f'{statistics.mean(ends):{digits}}{error}'.rjust(28) if ends else ' ' * 28
         lines.append(line)
     return '\n'.join(lines)
 
@@ -158,13 +164,15 @@ def main(argv=None):
     parser.add_argument('--labels', default='', help='what to call them, with commas between (default: names of folders and files)')
     args = parser.parse_args(argv)
     check_out('out', args.out, PICTURES, *args.runs)
-    runs = [run for path in {os.path.realpath(log_of(path)): path for path in args.runs}.values()
-            for run in (read_results(path) if path.endswith('.json') else {label_of(path): read_run(path)}).items()]
-    names = list(dict.fromkeys(label for label, _ in runs))
-    short = [os.path.basename(name) for name in names]
-    labels = args.labels.split(',') if args.labels else short if len(set(short)) == len(short) else names
-    if len(labels) != len(names):
-        raise ValueError(f'--labels must name {len(names)}: {", ".join(names)}; got {len(labels)}: {args.labels}')
+    runs = [((label_of(path), what), entries) for path in {os.path.realpath(log_of(path)): path for path in args.runs}.values()
+            for what, entries in (read_results(path) if path.endswith('.json') else {'': read_run(path)}).items()]
+    names = list(dict.fromkeys(name for name, _ in runs))                      # (run without its seed, its data set or network)
+    run_names, whats = (shortest(list(dict.fromkeys(column))) for column in zip(*names))
+    labels = [': '.join([run_names[run], whats[what]][:len(whats)]) for run, what in names]
+    if args.labels:
+        labels, found = args.labels.split(','), labels
+        if len(labels) != len(found):
+            raise ValueError(f'--labels must name {len(found)}: {", ".join(found)}; got {len(labels)}: {args.labels}')
     runs = [(labels[names.index(name)], entries) for name, entries in runs]
     kinds = {'steps' if 'steps' in e else 'members' if 'members' in e else 'logs' for _, entries in runs for e in entries[:1]}
     if len(kinds) > 1:

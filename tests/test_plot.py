@@ -84,15 +84,23 @@ def test_ensembles_and_generation_are_read_from_json(runs, capsys):
     encoder = write(runs / 'e_seed1.json', {'results': [result('any order x 4', 2.5)]})
     rows = [{'steps': n, 'decoder': n / 4, 'encoder': n / 2} for n in (4, 8)]
     grid, other = (write(runs / name, {'generation': rows}) for name in ('grid.json', 'other.json'))
-    assert read_results('d_seed1.json') == {'d': [{'members': m, 'nats': 3 - m / 10} for m in (1, 2, 4)]}
-    assert read_results('e_seed1.json') == {'e': [{'members': 1, 'nats': 2.5}]}
-    assert read_results('grid.json')['grid: encoder'] == [{'steps': 4, 'seconds': 2.0}, {'steps': 8, 'seconds': 4.0}]
+    assert read_results('d_seed1.json') == {'books': [{'members': m, 'nats': 3 - m / 10} for m in (1, 2, 4)]}
+    assert read_results('e_seed1.json') == {'books': [{'members': 1, 'nats': 2.5}]}
+    assert read_results('grid.json')['encoder'] == [{'steps': 4, 'seconds': 2.0}, {'steps': 8, 'seconds': 4.0}]
     two = write(runs / 'two.json', {'results': [*ensemble, result('any order x 4', 9, 'ptb')]})
-    assert read_results('two.json') == {'two: books': read_results('d_seed1.json')['d'], 'two: ptb': [{'members': 1, 'nats': 9}]}
+    assert read_results('two.json') == {**read_results('d_seed1.json'), 'ptb': [{'members': 1, 'nats': 9}]}
     for paths in ([decoder, encoder], [two], [grid, other]):
         main([*paths, '-o', 'picture.png'])
     said = capsys.readouterr().out.splitlines()
     assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
+
+
+def test_seeds_are_those_of_one_data_set(runs, capsys):
+    for seed, data, nats in (1, 'books', 2), (2, 'books', 3), (3, 'texts/ptb.txt', 9):
+        write(runs / f'd_seed{seed}.json', {'results': [result('any order x 4', nats, data)]})
+    main([*(f'd_seed{seed}.json' for seed in (1, 2, 3)), '-o', 'picture.png'])
+    said = capsys.readouterr().out.splitlines()
+    assert [' '.join(line.split()) for line in said[1:3]] == ['d: books 2.500 ± 0.500 (2)', 'd: ptb.txt 9.000']
 
 
 def test_lines_have_the_colour_of_their_label(runs):
