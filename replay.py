@@ -4,8 +4,10 @@ What did a generation look like? Redraws it in the terminal as it runs (sample.p
 """
 import json
 import math
+import re
 import shutil
 import sys
+from itertools import groupby
 
 import numpy as np
 
@@ -21,8 +23,21 @@ def kendall_tau(steps):
     return float(above.sum() / math.sqrt(untied * len(above))) if untied else None
 
 
-def token_texts(tokens, tokenizer):
-    return [tokenizer.decode([t]) for t in tokens]
+def token_texts(tokens, tokenizer, there=None):
+    """The text of each token. A letter of several tokens stands at its last, if all of them are `there` (by default they are)."""
+    texts = [tokenizer.decode([t]) for t in tokens]
+    for in_part, run in groupby(range(len(texts)), key=lambda i: '\ufffd' in texts[i] and (there is None or there[i])):
+        places, letters = list(run), []
+        for i in places * in_part:
+            letters.append(tokens[i])
+            text = tokenizer.decode(letters)
+            texts[i], letters = ('', letters) if text.endswith('\ufffd') and i != places[-1] else (text, [])
+    return texts
+
+
+def visible(text):
+    """text with escapes in place of what would control a terminal."""
+    return re.sub(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]', lambda found: f'\\x{ord(found[0]):02x}', text)
 
 
 class Watch:
@@ -42,7 +57,7 @@ class Watch:
 
     def lines(self, tokens, steps, step, width):
         lines, column = [''], 0
-        for text, s in zip(token_texts(tokens, self.tokenizer), steps):
+        for text, s in zip(token_texts(tokens, self.tokenizer, [s is not None for s in steps]), steps):
             for letter in '·' if s is None else text:
                 if letter == '\n' or column == width:
                     lines.append('')

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from data.prepare import Bytes
-from replay import Watch, kendall_tau, write_page
+from replay import Watch, kendall_tau, token_texts, visible, write_page
 
 
 def test_kendall_tau_by_counting_pairs():
@@ -37,6 +37,17 @@ def test_watch_redraws_in_80_columns(monkeypatch):
     silent = io.StringIO()
     Watch(Bytes(), silent)(tokens, [0] * 125, 0)
     assert silent.getvalue() == ''
+
+
+def test_a_letter_of_several_tokens_stands_at_its_last():
+    tokens = list('a\u0439\u20ac'.encode()) + [0x80, *b'b']
+    assert token_texts(tokens, Bytes()) == ['a', '', '\u0439', '', '', '\u20ac', '\ufffd', 'b']
+    there = [i != 4 for i in range(8)]
+    assert token_texts(tokens, Bytes(), there) == ['a', '', '\u0439', '\ufffd', '\ufffd', '', '\ufffd\ufffd', 'b']
+
+
+def test_nothing_written_controls_a_terminal():
+    assert visible('a\x1b[2J\tb\n\0\r\x9b\u0439') == 'a\\x1b[2J\tb\n\\x00\\x0d\\x9b\u0439'
 
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path):
