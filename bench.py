@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import Config, at_least, check_out, configure, one_line_errors
+from configurator import Config, at_least, check_out, configure, one_line_errors, refuse_idle
 from data.prepare import write_json
 from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds
 from eval_ppl import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
@@ -217,7 +217,7 @@ def bench_ensemble(config):
     print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")
     print(f"{'ours':<10}{sum(slots) // config.repeats:>14,}{sum(heads) // config.repeats:>14,}{ours:>10.2f}")
     print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}   ({len(rows)} of {n_visits * M:,} passes timed)")
-    print(f'ours is {slow / ours:.1f} times faster')
+    print(f'ours is {slow / ours:.1f} times as fast')
 
 
 def plain_update(model, optimizer, ema, tokens, config, device):
@@ -293,7 +293,7 @@ def bench_train(config):
         optimizer, average = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(model)
         average.requires_grad_(False)
         slow = row('plain', 'float32', False, lambda: plain_update(model, optimizer, average, tokens, config, device))
-        print(f'ours is {slow / ours:.2f} times faster')
+        print(f'ours is {slow / ours:.2f} times as fast')
 
 
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
@@ -349,7 +349,10 @@ def bench_grid(config):
         print(f'\nwritten: {config.out}')
 
 
-BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'grid': bench_grid}
+BENCHES = {'sample': (bench_sample, {'batch_size', 'steps', 'cuda_graphs', 'plain'}),   # and what is said of what to time
+           'ensemble': (bench_ensemble, {'n_contexts', 'n_positions', 'ensemble_block', 'n_plain'}),
+           'train': (bench_train, {'batch_size', 'plain', 'n_updates', 'optimizer', 'compile'}),
+           'grid': (bench_grid, {'batch_size', 'steps', 'n_updates', 'optimizer', 'compile', 'out'})}
 
 
 def main(argv):
@@ -361,7 +364,9 @@ def main(argv):
     for name in ('steps', 'plain'):
         if any(not n.isdecimal() or int(n) < 1 for n in config[name].split(',') if n or name == 'steps'):
             raise ValueError(f'{name} must be numbers of steps from 1 with commas between, got {config[name]!r}')
-    BENCHES[words[0]](config)
+    bench, used = BENCHES[words[0]]
+    refuse_idle(config, *set().union(*(names for _, names in BENCHES.values())) - used)
+    bench(config)
 
 
 if __name__ == '__main__':

@@ -35,15 +35,15 @@ def configure(namespace, argv=None):
     if '--help' in argv or '-h' in argv:
         print(help_text(namespace, defaults))
         raise SystemExit(0)
-    given = {}
+    given, options = {}, [(arg, *arg[2:].partition('=')) for arg in argv if arg.startswith('--')]
+    for arg, key, equals, _ in options:   # before its value, after a blank, is read as a file
+        if key in defaults and not equals and not isinstance(defaults[key], bool):
+            raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
     for arg in argv:
         if not arg.startswith('--'):
             for line, key, value in read_config_file(arg, defaults | given):
                 given[key] = check(defaults, key, value, f'{arg} line {line}')
-    for arg in (a for a in argv if a.startswith('--')):
-        key, equals, text = arg[2:].partition('=')
-        if key in defaults and not equals and not isinstance(defaults[key], bool):
-            raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
+    for _, key, equals, text in options:
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
     config = Config(defaults | given)
     config.given = frozenset(given)
@@ -141,6 +141,12 @@ def at_least(config, bound, *names):
     for name in names:
         if config[name] < bound:
             raise ValueError(f'{name} must be at least {bound}, got {config[name]}')
+
+
+def refuse_idle(config, *names):
+    """Raise ValueError if options that would change nothing were set."""
+    if idle := sorted(config.given & set(names)):
+        raise ValueError(f"{', '.join(idle)} would change nothing here: leave it out")
 
 
 def check_out(option, path, endings, *others):

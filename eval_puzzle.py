@@ -15,7 +15,7 @@ import os
 
 import torch
 
-from configurator import at_least, check_out, configure, one_line_errors
+from configurator import at_least, check_out, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, open_split
 from data.hub import open_checkpoint
 from data.prepare import progress, read_meta, write_json
@@ -101,7 +101,7 @@ def open_puzzles(checkpoint, tokenizer, c):
     meta = read_meta(os.path.join(data_dir, name))
     is_text = 'puzzle' not in meta if meta else not c.dataset and tokenizer.eos is not None
     if is_text:
-        raise ValueError(f'{name} is text, not puzzles: python eval_ppl.py --ckpt={c.ckpt} measures it')
+        raise ValueError(f'{name} is text, not puzzles' + f': python eval_ppl.py --ckpt={c.ckpt} measures it' * (tokenizer.eos is not None))
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '
                          f'--split={c.split}')
@@ -132,8 +132,7 @@ def main(config):
     at_least(config, 1, 'batch_size')
     at_least(config, 0, 'n_puzzles')
     idle = SOLVING if config.error_map else {name for name, used in (('show', config.html), ('noise_kind', max(noises))) if not used}
-    if idle := idle & config.given:
-        raise ValueError(f"{', '.join(sorted(idle))} would change nothing here: leave it out")
+    refuse_idle(config, *idle)
     if config.temperature != 'auto':
         if type(config.temperature) not in (int, float):
             raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")

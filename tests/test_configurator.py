@@ -37,6 +37,11 @@ def test_wrong_arguments(arg, said):
     assert '\n' not in str(e.value)
 
 
+def test_a_value_after_a_blank_is_not_read_as_a_file():
+    with pytest.raises(ValueError, match='--batch_size needs a value'):
+        configure(OPTIONS, ['--batch_size', '4'])
+
+
 @pytest.mark.parametrize('text, said', [
     ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
     ('\nbatch_size = "4"', 'line 2: .* wants int'),
