@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from configurator import at_least, check_out, configure, one_line_errors
+from configurator import at_least, check_out, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, check_length, open_split
 from data.hub import open_checkpoint
 from data.prepare import DATA_SETS, TextFile, encode_documents, progress, write_json
@@ -273,7 +273,7 @@ def read_tokens(name, split, data_dir, tokenizer):
     """(tokens, where they are from) of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
     if is_file(name):
         if tokenizer.eos is None:
-            raise ValueError(f'the checkpoint is of {tokenizer.name} puzzles, {name} is text: measure it with python eval_puzzle.py')
+            raise ValueError(f'{name} is text, the checkpoint is of {tokenizer.name} puzzles, which python eval_puzzle.py gives it')
         documents = list(encode_documents(TextFile(name), tokenizer))
         if not sum(n_bytes for _, n_bytes in documents):
             raise ValueError(f'{name} holds no text')
@@ -283,7 +283,8 @@ def read_tokens(name, split, data_dir, tokenizer):
     if tokens.ndim == 2:
         raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')
     if meta['tokenizer'] != tokenizer.name:
-        raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens")
+        raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens: prepare it "
+                         f'with --tokenizer={tokenizer.name}, under another --name if that one is still wanted')
     return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}
 
 
@@ -293,11 +294,12 @@ def is_file(name):
 
 def open_sets(names, block_size, tokenizer, data_dir, c):
     """{name: (label with split and protocol, {source, sha256}, tokens, blocks (n, N))} of prepared sets and text files."""
-    sets = {}
+    sets, protocols = {}, [name for name in names if name in DATA_SETS and DATA_SETS[name].splits]
+    refuse_idle(c, *['split'] * (protocols == names), *['protocol'] * (not protocols))   # which says what split it is
     for name in names:
         split, label = '', os.path.basename(name)
         if not is_file(name):
-            zero_shot = name in DATA_SETS and DATA_SETS[name].splits
+            zero_shot = name in protocols
             split = (PAPER_SPLITS.get(name, 'test') if c.protocol == 'paper' else 'test') if zero_shot else c.split
             label = f'{name} ({split}, protocol {c.protocol})' if zero_shot else f'{name} ({split})'
         tokens, origin = read_tokens(name, split, data_dir, tokenizer)
@@ -364,20 +366,20 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
             with progress(total=total, desc=f'{label} {kind}', unit='tok', unit_scale=True, leave=False, disable=rank > 0) as bar:
                 nats[kind] = run_pass(key, n, chunk, partial(work, bar=bar), journal)
 
-    def row(name, column):
-        return summarize(name, column, N, n_bytes)
+    def row(name, column, kind='', n=1):
+        return {'kind': kind, 'n': n} | summarize(name, column, N, n_bytes)
     if 'l2r' in kinds:
-        rows.append(row('left to right', nats['l2r'][:, 0]))
+        rows.append(row('left to right', nats['l2r'][:, 0], 'l2r'))
     if 'own' in kinds:
-        rows.append(row(f"own order ({run_order['kind']})", nats['own'][:, 0]))
+        rows.append(row(f"own order ({run_order['kind']})", nats['own'][:, 0], 'own'))
     if 'any' in kinds:
-        rows.append(row(f'any order x {c.n_orders}', nats['orders'].mean(1)))
+        rows.append(row(f'any order x {c.n_orders}', nats['orders'].mean(1), 'any', c.n_orders))
     if 'iw' in kinds:
-        rows += [row(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k])) for k in powers_of_two(c.n_orders)]
+        rows += [row(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k]), 'iw', k) for k in powers_of_two(c.n_orders)]
     if 'ensemble' in kinds:
         for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T):
             gain = row('', nats['ensemble'][:, 0] - column)   # by block: their spread does not hide it
-            rows.append(row(f'ensemble x {m}', column) | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+            rows.append(row(f'ensemble x {m}', column, 'ensemble', m) | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
     return rows
 
 
@@ -390,7 +392,8 @@ def accuracy(model, tokens, tokenizer, c):
     with progress(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
         hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, bar))
     hits = sum(gather(hits))
-    return {'estimate': 'last word', 'accuracy': hits / len(rows), 'stderr': share_error(hits, len(rows)), 'rows': len(rows)}
+    return {'kind': 'accuracy', 'estimate': 'last word', 'accuracy': hits / len(rows),
+            'stderr': share_error(hits, len(rows)), 'rows': len(rows)}
 
 
 def check_ensemble(c):
@@ -409,6 +412,8 @@ def check_options(c):
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
+    idle = [] if 'ensemble' in kinds else ['n_contexts', 'n_positions', 'ensemble_block']
+    refuse_idle(c, *idle, *['n_orders'] * bool(kinds and not {'any', 'iw'} & set(kinds)))
     check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','))
     return kinds
 
@@ -425,7 +430,7 @@ def main(config):
     kinds, (rank, world_size) = check_options(config), processes()
     checkpoint, tokenizer = open_checkpoint(config.ckpt)
     run = checkpoint.get('config', {})
-    names = [n for n in (config.datasets or run.get('dataset', '')).split(',') if n]
+    names = [name for n in (config.datasets or run.get('dataset', '')).split(',') if (name := n.strip())]
     if not names:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     if 'accuracy' in kinds and 'lambada' not in names:

@@ -257,7 +257,9 @@ def test_protocols_name_their_splits(script, ckpt, tmp_path):
 
 @pytest.mark.parametrize('args, said', [
     (['--estimates=l2r,best'], "got 'l2r,best'"), (['--protocol=mine'], 'protocol'),
-    (['--n_contexts=0'], 'n_contexts'), (['--n_positions=-1'], 'n_positions'), (['--n_positions=1', '--ensemble_block=2'], 'n_positions'),
+    (['--n_contexts=0'], 'n_contexts'), (['--estimates=l2r', '--n_contexts=4'], 'n_contexts would change nothing'),
+    (['--estimates=l2r', '--n_orders=4'], 'n_orders would change nothing'), (['--protocol=clean'], 'protocol would change nothing'),
+    (['--n_positions=-1'], 'n_positions'), (['--n_positions=1', '--ensemble_block=2'], 'n_positions'),
     (['--estimates=accuracy'], 'lambada'), (['--datasets=ptb'], 'python data/prepare.py ptb'),
     (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
     (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'), (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'),
