@@ -28,9 +28,9 @@ def measure(samples, tokenizer, judged, name, device, n_each=1):
         if its_tokenizer.name != tokenizer.name:
             tokens, counted = zip(*(translate(*sample, tokenizer, its_tokenizer) for sample in zip(tokens, counted)))
         verdict = generative_perplexity(judge.to(device), tokens, counted, n_each=n_each)
-        error = f" ± {verdict['stderr']:.2f}" if verdict['stderr'] else ''
+        error = f" ± {verdict['perplexity_stderr']:.2f}" if verdict['stderr'] else ''
         lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {name}"
-        metrics['judge'] = {'ckpt': name, **verdict}
+        metrics['judge'] = {'ckpt': name, 'tokenizer': its_tokenizer.name, **verdict}
     return metrics, lines
 
 
@@ -79,8 +79,9 @@ def text_metrics(samples, counted):
 
 def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     """Perplexity of token lists under a judge model, left to right: exp(sum nats / number) of the tokens that are `counted` (lists of
-    bool), given all before them. Samples longer than the judge's context are cut into pieces of it. Returns {'perplexity', 'stderr'}, the
-    standard error over samples or, where `n_each` after each other are of one prompt, over prompts."""
+    bool), given all before them. Samples longer than the judge's context are cut into pieces of it. Returns {'nats_per_token',
+    'perplexity', each with its error, 'tokens'}; standard errors are over samples or, where `n_each` after each other are of one prompt,
+    over prompts."""
     N, n, by_length = judge.config.block_size, len(samples), defaultdict(list)
     for r, (tokens, counts) in enumerate(zip(samples, counted)):
         for i in range(0, len(tokens), N):
@@ -90,8 +91,9 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
         rows, *pieces = zip(*pieces)
         blocks, counts = map(torch.tensor, pieces)
         np.add.at(nats, list(rows), block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, counted=counts).numpy())
-    mean, error = nats.sum() / sizes.sum(), ratio_error(*(torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes)))
-    return {'perplexity': perplexity(mean), 'stderr': error and perplexity(mean) * error}
+    mean, error = float(nats.sum() / sizes.sum()), ratio_error(*(torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes)))
+    return {'nats_per_token': mean, 'stderr': error, 'perplexity': perplexity(mean),
+            'perplexity_stderr': error and perplexity(mean) * error, 'tokens': int(sizes.sum())}
 
 
 class GPT2(nn.Module):

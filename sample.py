@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from configurator import at_least, check_out, configure, one_line_errors
+from configurator import at_least, check_out, configure, one_line_errors, refuse_idle
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
 from data.prompts import parse_prompt, read_prompts
@@ -33,7 +33,7 @@ from model import (
     split_rows,
     stream,
 )
-from replay import Watch, write_page
+from replay import Watch, visible, write_page
 
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -57,7 +57,7 @@ top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
 use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
 cuda_graphs = False           # on a GPU, for many steps with the cache: record one and launch it as one; not yet timed on one
-seed = 1337                   # sample r is a function of seed + r alone (in float32)
+seed = 1337                   # sample r is a function of seed + r alone (in float32): other samples want a seed n_samples further
 # system
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
@@ -396,6 +396,8 @@ def collect(idx, trace, lengths, tokenizer):
 
 def main(config):
     at_least(config, 1, 'n_samples', 'batch_size')
+    refuse_idle(config, *['temperature', 'top_k', 'top_p'] * config.score, *['n_steps', 'schedule'] * (config.threshold is not None),
+                *['order_noise_kind'] * (not config.order_noise))
     check_schedule(config.n_steps, config.schedule)
     check_drawing(config.temperature, config.top_k, config.top_p)
     order, prompts = read_order(config.order), read_prompts(config.prompt)
@@ -421,29 +423,36 @@ def main(config):
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     start = time.perf_counter()
-    show = Watch(tokenizer) if config.watch else None
-    with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, \
-            autocast(device, dtype):
-        def on_step(rows, step, n_new, idx, trace):
-            bar.update(int(n_new.sum()))
-            if show:
-                known = parsed[rows[0]][1]
-                steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
-                show(idx[0, :len(known)].tolist(), steps, step)
-        written = write_samples(model, [(tokens, known) for tokens, known, _ in parsed], order, config.seed, config.n_steps,
-                                forced=config.score, on_step=on_step, **policy, **{name: config[name] for name in (
-                                    'batch_size', 'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
-    samples, seconds = collect(*written, tokenizer), time.perf_counter() - start
-    about = describe(samples, config, order_name)
-    result = {'config': config, 'seconds': seconds, 'metrics': {}, 'samples': samples}
+    show, samples, saved = Watch(tokenizer) if config.watch else None, [], start
+    result = {'config': config, 'iter_num': checkpoint.get('iter_num'), 'tokenizer': tokenizer.name, 'order': order, 'device': str(device),
+              'dtype': dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
 
     def write():
         if config.out:
             replace_file(config.out, json.dumps(result).encode())
+    with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, autocast(device, dtype):
+        for first in range(0, len(parsed), config.batch_size):
+            rows = [(tokens, known) for tokens, known, _ in parsed[first:first + config.batch_size]]
+
+            def on_step(_, step, n_new, idx, trace, known=rows[0][1]):
+                bar.update(int(n_new.sum()))
+                if show:
+                    steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
+                    show(idx[0, :len(known)].tolist(), steps, step)
+            written = write_samples(model, rows, order, config.seed + first, config.n_steps, len(rows), on_step=on_step,
+                                    forced=config.score, **policy, **{name: config[name] for name in (
+                                        'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
+            samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample
+                        for r, sample in enumerate(collect(*written, tokenizer), first)]
+            result['seconds'] = time.perf_counter() - start
+            if time.perf_counter() - saved > 60:   # what a killed run leaves
+                saved = time.perf_counter()
+                write()
+    about, seconds = describe(samples, config, order_name), result['seconds']
     write()   # whatever becomes of the judge
     for r, s in enumerate(samples):
         each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
-        print(f"--- sample {r} (seed {config.seed + r}), -log p = {each}\n{s['text']}", flush=True)
+        print(f"--- sample {r} (seed {s['seed']}), -log p = {each}\n{visible(s['text'])}", flush=True)
     if config.html:
         write_page(config.html, samples, tokenizer, f"{about['order']}, {about['drawing']}")
     lines = {}

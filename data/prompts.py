@@ -9,9 +9,12 @@ def read_prompts(prompt):
         return [prompt]
     try:
         with open(prompt[5:], encoding='utf-8-sig') as f:
-            return [json.loads(line)['prompt'] + '' for line in f if line.strip()]
+            prompts = [json.loads(line)['prompt'] + '' for line in f if line.strip()]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise ValueError(f'{prompt[5:]} must be a .jsonl file with a string under "prompt" on every line ({type(e).__name__})') from None
+    if not prompts:
+        raise ValueError(f'{prompt[5:]} holds no prompt: write {{"prompt": "..."}} on a line for each')
+    return prompts
 
 
 def parse_prompt(prompt, tokenizer, length):

@@ -3,6 +3,7 @@ import gc
 import itertools
 import json
 import math
+import os
 import sys
 
 import pytest
@@ -562,7 +563,9 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--prompt=[[999999999]]'], 'does not fit'), (['--prompt=ab', '--length=2'], 'no blank'), (['--prompt=' + 'x' * 33], 'does not fit'),
     (['--prompt=a[[3]]', '--score'], 'score'),
     (['--judge=x.pt'], 'metrics'), (['--metrics', '--judge=gpt2-large'], 'package transformers'),
-    (['--prompt=FILE:no.jsonl'], 'no.jsonl'), (['--tempratur=1'], "'temperature'"),
+    (['--prompt=FILE:no.jsonl'], 'no.jsonl'), ([f'--prompt=FILE:{os.devnull}'], 'holds no prompt'),
+    (['--score', '--prompt=a[[=b]]', '--top_k=1'], 'top_k would change nothing'),
+    (['--order=margin', '--threshold=0.5', '--n_steps=2'], 'n_steps would change nothing'), (['--tempratur=1'], "'temperature'"),
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
     ([f'--ckpt={REFERENCE}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
     (['--html=no/x.html'], '--html=no/x.html'),
@@ -612,3 +615,5 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[0, 1, 4, 3, 2]]))
     assert first['text'] == 'abcde' and math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5) and first['blanks'] == 2
     assert second['order'] == [6, 5, 4, 3, 2, 1, 0] and second['blanks'] == 7
+    assert second['prompt'] == '[[=abcdefg]]' and second['seed'] == first['seed'] + 1 and result['order'] == 'r2l'
+    assert result['metrics']['judge']['tokens'] == 9 and result['tokenizer'] == result['metrics']['judge']['tokenizer'] == 'bytes'
