@@ -10,6 +10,7 @@ Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, eval
 run_folder.py. Ctrl-C, SIGTERM and a terminal that is closed finish the iteration, save, and say how to go on.
 """
 import math
+import os
 import shlex
 import sys
 import time
@@ -40,6 +41,7 @@ from model import (
     order_of,
     sample_order,
 )
+from replay import visible
 from run_folder import RunFolder, load_newest
 from sample import write_samples
 from tables import format_table, summarize, unigram_row
@@ -88,7 +90,7 @@ grad_clip = 1.0                   # norm of all gradients together; 0 is off
 ema_decay = 0.9999                # per update, after min(ema_decay, (1 + n) / (10 + n))
 # watching
 eval_interval = 1000              # iterations between validations of the EMA weights
-eval_iters = 32                   # batches of a validation, a fixed set of blocks and orders
+eval_iters = 32                   # batches of a validation: for one batch_size a fixed set of blocks and orders
 log_interval = 10                 # iterations between lines of the log and of the terminal
 wandb_log = False
 wandb_project = 'ao-gpt'
@@ -109,6 +111,11 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
         return learning_rate * (it + 1) / (warmup_iters + 1)
     done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
     return min_lr + 0.5 * (1 + math.cos(math.pi * done)) * (learning_rate - min_lr)
+
+
+def lr_of(it, config):
+    """get_lr of a run with these options."""
+    return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], config['lr_decay_iters'] or config['max_iters'])
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
@@ -160,6 +167,8 @@ def start_checkpoint(config):
     if config.init_from == 'scratch':
         return None, config, []
     resume = config.init_from == 'resume'
+    if not resume and not config.init_from.startswith('hf:') and not os.path.exists(config.init_from):
+        raise ValueError(f"init_from must be 'scratch', 'resume' or a checkpoint, and there is no file {config.init_from!r}")
     checkpoint = load_newest(config.out_dir) if resume else load_checkpoint(local_path(config.init_from))
     if resume and not ({'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'} <= checkpoint.keys()
                        and isinstance(checkpoint.get('optimizer'), list)):
@@ -172,7 +181,10 @@ def start_checkpoint(config):
     saved = {k: v for k, v in checkpoint['config'].items() if k in config} if resume else {}
     shape, given = {name: getattr(args, name) for name in SHAPE}, {k: config[k] for k in sorted(config.given)}
     changed = [f'{k} {saved[k]} -> {v}' for k, v in given.items() if k in saved and v != saved[k] and k not in ('init_from', 'out_dir')]
-    return checkpoint, Config(config | saved | given | shape | {'out_dir': config.out_dir}), changed
+    goes_on = Config(config | saved | given | shape | {'out_dir': config.out_dir})
+    if resume and (old := lr_of(checkpoint['iter_num'], config | saved)) != (new := lr_of(checkpoint['iter_num'], goes_on)):
+        changed.append(f'learning rate at once {old:.3g} -> {new:.3g}')
+    return checkpoint, goes_on, changed
 
 
 def load_data(config):
@@ -220,7 +232,7 @@ def start_wandb(config):
     try:
         wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, config=dict(config))
     except wandb.Error as e:
-        raise ValueError(f'wandb: {str(e).splitlines()[0]}; log in with `wandb login`, or set WANDB_MODE=offline') from None
+        raise ValueError(f'wandb: {str(e).splitlines()[0]}; WANDB_MODE=offline needs no login') from None
     return wandb
 
 
@@ -340,7 +352,7 @@ def main(config):
     with bar, stop_requests(world_size) as stop_requested:
         stopping = False
         while not (final or stopping):
-            lr = get_lr(iter_num, config.learning_rate, config.min_lr, config.warmup_iters, config.lr_decay_iters or config.max_iters)
+            lr = lr_of(iter_num, config)
             totals += update(model, run_model, optimizers, ema, train_tokens, micros, iter_num, lr, device, config)
             iter_num, n_seen = iter_num + 1, n_seen + tokens_per_iter
             bar.update()
@@ -408,7 +420,7 @@ def write_both_ways(model, tokenizer, config, ckpt_path):
     for seed, kind in enumerate(dict.fromkeys((config.order, 'l2r')), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
         idx, _, _ = write_samples(model, [blank], order_of(config) | {'kind': kind}, seed, config.block_size)
-        print(f'\nwritten {titles.get(kind, "in its own order")}\n{tokenizer.decode(idx[0].tolist())}')
+        print(f'\nwritten {titles.get(kind, "in its own order")}\n{visible(tokenizer.decode(idx[0].tolist()))}')
     print('\ngo on with\n  python sample.py --ckpt={0}\n  python eval_ppl.py --ckpt={0}'.format(shlex.quote(ckpt_path)))
 
 

@@ -3,6 +3,7 @@ import glob
 import json
 import math
 import os
+import re
 import resource
 import shutil
 import signal
@@ -173,6 +174,10 @@ def test_a_resume_says_what_it_changes(data, capsys):
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=3', '--batch_size=4')
     assert 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data\n' in capsys.readouterr().out
+    run('--init_from=resume', '--max_iters=4', '--learning_rate=0.5', '--min_lr=0.5')
+    assert re.search(r'learning_rate .* -> 0.5, .*, learning rate at once 0.0\d+ -> 0.5\n', capsys.readouterr().out)
+    with pytest.raises(ValueError, match="'scratch', 'resume' or a checkpoint, and there is no file 'scratc'"):
+        run('--init_from=scratc')
 
 
 def test_two_runs_do_not_write_to_one_folder(data):
