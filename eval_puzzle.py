@@ -148,14 +148,16 @@ def main(config):
     task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    config.update(device=str(device), dtype=dtype)
+    if config.temperature == 'auto':
+        config.update(temperature=0.0 if given.any() else 1.0)
     if config.error_map and given.any():
         raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
           f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature '
-          f'{temperature:g}, {device}, {dtype}, seed {config.seed}')
+          f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}')
     rows, samples = [], []
     with autocast(device, dtype):
         if config.error_map:
@@ -168,7 +170,7 @@ def main(config):
             print(f'\n{config.error_map} written')
         else:
             print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
-            for row, shown in solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config):
+            for row, shown in solve_all(model, task, tokens, given, policies, steps, noises, show, config):
                 rows, samples = [*rows, row], samples + shown
                 write_results(config, checkpoint, label, rows)   # at once: the next one may take hours
                 print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}" + ''.join(
@@ -184,14 +186,14 @@ def write_results(config, checkpoint, label, rows):
         write_json(config.out, {'config': config, 'iter_num': checkpoint.get('iter_num'), 'set': label, 'results': rows})
 
 
-def solve_all(model, task, tokens, given, policies, steps, noises, temperature, show, config):
+def solve_all(model, task, tokens, given, policies, steps, noises, show, config):
     """For every policy, number of steps and noise its row of the table, and the puzzles of `show` as samples of a page."""
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in ADAPTIVE else [0.0]:
                 with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
                     idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, unmask=config.unmask,
-                                       temperature=temperature, order_noise=noise, order_noise_kind=config.noise_kind,
+                                       temperature=config.temperature, order_noise=noise, order_noise_kind=config.noise_kind,
                                        on_step=lambda rows, step, n_new, *_, bar=bar: bar.update(int(n_new.sum())))
                 counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
                 shown = [{'name': f"puzzle {p}, {policy}, {len(trace['step'][p].unique()) - int(given[p].any())} steps",

@@ -272,7 +272,7 @@ def test_the_order_and_the_temperature_are_those_asked_for(tmp_path, monkeypatch
     assert torch.equal(whole, alone)
     tiny_run(tmp_path, monkeypatch)
     seen = []
-    monkeypatch.setattr(eval_puzzle, 'solve_all', lambda *a: seen.append(a[7]) or [])
+    monkeypatch.setattr(eval_puzzle, 'solve_all', lambda *a: seen.append(a[-1].temperature) or [])
     eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=out/ckpt.pt']))
     prepare_puzzles('nae_sat', 'data', n_rows={'train': 40, 'val': 40, 'test': 5}, n_latents=8, n_observations=8)
     tiny_run(tmp_path, monkeypatch, '--dataset=nae_sat', '--out_dir=nae')
