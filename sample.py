@@ -8,6 +8,7 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
 
 Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures; \\[[ is a plain [[.
+<|endoftext|> is the token that ends a document.
 """
 import json
 import math

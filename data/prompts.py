@@ -2,6 +2,8 @@
 import json
 import re
 
+from data.prepare import END_OF_TEXT
+
 
 def read_prompts(prompt):
     """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
@@ -15,6 +17,12 @@ def read_prompts(prompt):
     if not prompts:
         raise ValueError(f'{prompt[5:]} holds no prompt: write {{"prompt": "..."}} on a line for each')
     return prompts
+
+
+def encode(text, tokenizer):
+    """Tokens of a text in which <|endoftext|> is the end of a document, as where tokens are shown."""
+    first, *rest = text.split(END_OF_TEXT) if tokenizer.eos is not None else [text]
+    return sum(([tokenizer.eos, *tokenizer.encode(part)] for part in rest), list(tokenizer.encode(first)))
 
 
 def parse_prompt(prompt, tokenizer, length):
@@ -43,7 +51,7 @@ def parse_prompt(prompt, tokenizer, length):
     rows = []   # lists of (token, known, answer), ranges for [[n]], None for [[..]]
     for piece, kind in pieces:
         if kind == 'known' or piece[0] == '=':
-            ids = tokenizer.encode(piece if kind == 'known' else piece[1:])
+            ids = encode(piece if kind == 'known' else piece[1:], tokenizer)
             rows.append([(i, kind == 'known', kind == 'blank') for i in ids])
         else:
             rows.append(None if piece == '..' else range(int(piece)))   # not yet a list: it may be far too long

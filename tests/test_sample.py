@@ -11,7 +11,7 @@ import torch
 from conftest import ROOT, make_model
 from test_model import VARIANTS, load_reference
 
-from data.prepare import Bytes
+from data.prepare import Bytes, get_tokenizer
 from data.prompts import parse_prompt, read_prompts
 from model import AOGPT, EMA, KVCache, model_from_checkpoint, product_dtype, sample_order, save_checkpoint, stream
 from sample import (
@@ -478,6 +478,14 @@ def test_parsing_of_blanks():
     assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c' and parse('[[..]]', 4) == '____'
     assert parse('abc', 5) == 'abc__' and parse('', 2) == '__' and parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
     assert parse('a]]b[[1]]') == 'a]]b_' and parse('x[[[2]]]') == 'x[__]' and parse('[[=a\nb]]') == 'A\nB' and parse('abcde', 5) == 'abcde'
+
+
+def test_the_end_of_a_document_is_one_token():
+    tokens, known, answer = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9)
+    assert tokens == [256, *b'abc', 256] and known == [True] * 3 + [False] * 2 and answer == [False] * 3 + [True] * 2
+    assert Bytes().decode(tokens) == '<|endoftext|>abc<|endoftext|>'
+    with pytest.raises(ValueError, match='sudoku4 has the tokens'):   # which has no documents
+        parse_prompt('12<|endoftext|>', get_tokenizer('sudoku4'), 16)
 
 
 def test_files_of_prompts(tmp_path):
