@@ -46,7 +46,7 @@ def translate(tokens, counted, source, target):
         for flag, run in groupby(flags):
             n_read += len(list(run))
             before, text = text, source.decode(ids[:n_read])
-            if flag and not text.startswith(before):   # it ends the letter that the last run began
+            if flag and before and (text == before or not text.startswith(before)):   # it goes on with the letter that the last run began
                 letters[-1] = True
             letters += [flag] * (len(text) - len(letters))
         flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]   # of every byte

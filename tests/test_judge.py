@@ -57,6 +57,9 @@ def test_a_word_that_was_written_in_part_is_read_whole():
     assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (True, False, True, False, False)
     for flags in [True, False, False], [False, True, False]:
         assert translate([0xc3, 0xa9, *b'a'], flags, Bytes(), Pairs())[1] == (True, False)   # half of a letter
+    for flags in [True, False, False], [False, True, False], [False, False, True]:           # two of its bytes are a token, one is one
+        assert any(translate('\u20ac'.encode(), flags, Bytes(), Pairs())[1])
+    assert translate('\u20aca'.encode(), [False] * 3 + [True], Bytes(), Pairs())[1] == (False, True)
 
 
 def test_gpt2_as_a_judge_reads_end_of_text_first():
