@@ -349,7 +349,7 @@ def bench_grid(config):
         print(f'\nwritten: {config.out}')
 
 
-BENCHES = {'sample': (bench_sample, {'batch_size', 'steps', 'cuda_graphs', 'plain'}),   # and what is said of what to time
+BENCHES = {'sample': (bench_sample, {'batch_size', 'steps', 'cuda_graphs', 'plain'}),   # and the options that not all of them have
            'ensemble': (bench_ensemble, {'n_contexts', 'n_positions', 'ensemble_block', 'n_plain'}),
            'train': (bench_train, {'batch_size', 'plain', 'n_updates', 'optimizer', 'compile'}),
            'grid': (bench_grid, {'batch_size', 'steps', 'n_updates', 'optimizer', 'compile', 'out'})}

@@ -20,9 +20,10 @@ from model import is_out_of_memory
 
 
 class Config(dict):
-    """The resolved options, config.name or config['name']; `given` holds the names that a file or the command line set."""
+    """The resolved options, config.name or config['name']; `given` holds the names that a file or the command line set, `typed` those of
+    the command line."""
     __getattr__ = dict.__getitem__
-    given = frozenset()
+    given = typed = frozenset()
 
 
 def configure(namespace, argv=None):
@@ -46,7 +47,7 @@ def configure(namespace, argv=None):
     for _, key, equals, text in options:
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
     config = Config(defaults | given)
-    config.given = frozenset(given)
+    config.given, config.typed = frozenset(given), frozenset(key for _, key, *_ in options)
     return config
 
 
@@ -144,9 +145,9 @@ def at_least(config, bound, *names):
 
 
 def refuse_idle(config, *names):
-    """Raise ValueError if options that would change nothing were set."""
-    if idle := sorted(config.given & set(names)):
-        raise ValueError(f"{', '.join(idle)} would change nothing here: leave it out")
+    """Raise ValueError if the command line sets options that would change nothing; a file may serve several commands."""
+    if idle := sorted(config.typed & set(names)):
+        raise ValueError(f"{', '.join(idle)} would change nothing here: leave {'it' if len(idle) == 1 else 'them'} out")
 
 
 def check_out(option, path, endings, *others):

@@ -295,7 +295,8 @@ def is_file(name):
 def open_sets(names, block_size, tokenizer, data_dir, c):
     """{name: (label with split and protocol, {source, sha256}, tokens, blocks (n, N))} of prepared sets and text files."""
     sets, protocols = {}, [name for name in names if name in DATA_SETS and DATA_SETS[name].splits]
-    refuse_idle(c, *['split'] * (protocols == names), *['protocol'] * (not protocols))   # which says what split it is
+    has_split = any(not is_file(name) and name not in protocols for name in names)
+    refuse_idle(c, *['split'] * (not has_split), *['protocol'] * (not protocols))   # which says what split it is
     for name in names:
         split, label = '', os.path.basename(name)
         if not is_file(name):
@@ -412,8 +413,6 @@ def check_options(c):
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
-    idle = [] if 'ensemble' in kinds else ['n_contexts', 'n_positions', 'ensemble_block']
-    refuse_idle(c, *idle, *['n_orders'] * bool(kinds and not {'any', 'iw'} & set(kinds)))
     check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','))
     return kinds
 
@@ -438,6 +437,8 @@ def main(config):
     args, run_order = config_from_checkpoint(checkpoint), order_of(run)
     N, causal = args.block_size, args.causal
     kinds = kinds or list(dict.fromkeys(['l2r', estimate_of(run_order)] if causal else [estimate_of(run_order)]))
+    refuse_idle(config, *[] if 'ensemble' in kinds else ['n_contexts', 'n_positions', 'ensemble_block'],
+                *['n_orders'] * (not {'any', 'iw'} & set(kinds)))
     if 'own' in kinds and estimate_of(run_order) != 'own':
         raise ValueError(f"own is of a model trained in one order other than left to right, this one's is {run_order['kind']}: take "
                          f'{estimate_of(run_order)}')

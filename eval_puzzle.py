@@ -15,7 +15,7 @@ import os
 
 import torch
 
-from configurator import at_least, check_out, configure, one_line_errors, refuse_idle
+from configurator import Config, at_least, check_out, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, open_split
 from data.hub import open_checkpoint
 from data.prepare import progress, read_meta, write_json
@@ -148,9 +148,8 @@ def main(config):
     task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
-    config.update(device=str(device), dtype=dtype)
-    if config.temperature == 'auto':
-        config.update(temperature=0.0 if given.any() else 1.0)
+    temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
     if config.error_map and given.any():
         raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):

@@ -70,7 +70,8 @@ class Watch:
 
 def write_page(path, samples, tokenizer, title, columns=0):
     """One self-contained page that replays `samples`: dicts of tokens, step (-1: known from the start) and logprob, in natural order, and
-    a `name` and which tokens are `wrong` if they like. With `columns` they are laid out as a grid of so many."""
+    a `name` and which tokens are `wrong` if they like. With `columns` they are laid out as a grid of so many. A letter of several tokens
+    stands at its last, whenever the others come."""
     rows = []
     for s in samples:
         drawn = [step for step in s['step'] if step >= 0]

@@ -58,12 +58,12 @@ top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
 use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
 cuda_graphs = False           # on a GPU, for many steps with the cache: record one and launch it as one; not yet timed on one
-seed = 1337                   # sample r is a function of seed + r alone (in float32): other samples want a seed n_samples further
+seed = 1337                   # sample r is a function of seed + r alone (in float32): others want a seed further off than there are samples
 # system
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
-out = ''                      # write samples, orders and log-probabilities to this JSON file, each minute those done so far
+out = ''                      # write samples, orders and log-probabilities to this JSON file; between batches each minute
 html = ''                     # write a page that replays the generation to this file
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
@@ -263,7 +263,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         logits = network.predict(idx, order, known, n, cache, stop)[..., :n_tokens]            # (B, n, n_tokens)
         rank = torch.arange(n, device=device).expand(B, n)                                   # column of each place
         if policy != 'given':
-            row, column, visit = ragged_indices(known, stop - known, device)                          # all that remains
+            row, column, visit = ragged_indices(known, stop - known, device)                 # all that remains
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
             score[row, column] = confidence(logits, policy).double()[row, column]
             if order_noise:
@@ -275,7 +275,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
                 cache.length = known     # slot n_known was run for another target
-        row, column, visit = ragged_indices(known, n_new, device)                                     # (revealed,) each
+        row, column, visit = ragged_indices(known, n_new, device)                            # (revealed,) each
         position, logits = order[row, visit], logits[row, rank[row, column]]
         token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
