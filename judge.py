@@ -12,7 +12,7 @@ from data.hub import open_checkpoint
 from data.prepare import get_tokenizer, quiet_hub
 from eval_ppl import block_nll
 from model import model_from_checkpoint, sample_order
-from tables import perplexity, ratio_error
+from tables import summarize
 
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
@@ -91,9 +91,8 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
         rows, *pieces = zip(*pieces)
         blocks, counts = map(torch.tensor, pieces)
         np.add.at(nats, list(rows), block_nll(judge, blocks, sample_order(*blocks.shape, 'l2r'), batch_size, counted=counts).numpy())
-    mean, error = float(nats.sum() / sizes.sum()), ratio_error(*(torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes)))
-    return {'nats_per_token': mean, 'stderr': error, 'perplexity': perplexity(mean),
-            'perplexity_stderr': error and perplexity(mean) * error, 'tokens': int(sizes.sum())}
+    row = summarize('', *(torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes)), n_bytes=0)
+    return {name: row[name] for name in ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')}
 
 
 class GPT2(nn.Module):

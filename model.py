@@ -297,7 +297,7 @@ class AOGPT(nn.Module):
         known = n_known if n_known is None else n_known.to(idx.device).unsqueeze(1)         # (B, 1)
         columns = columns if columns is None else columns.to(idx.device)
         visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
-        x = self._full_pass(idx, order, columns, known)                                    # (B, n, C)
+        x = self._full_pass(idx, order, columns, known)                                     # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                       # (B, n)
         nll = token_nll(self.lm_head, x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         given = 0 if n_given is None else n_given.unsqueeze(1)
