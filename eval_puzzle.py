@@ -26,7 +26,7 @@ from eval_ppl import draw_orders
 from model import derive_seed, given_first, model_from_checkpoint, sample_order
 from plot import PICTURES, draw
 from replay import write_page
-from sample import ADAPTIVE, check_drawing, check_policy, generate_batches
+from sample import ADAPTIVE, check_drawing, check_policy, generate
 from tables import ratio_error, share_error
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -58,8 +58,14 @@ def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
     """Write the blanks of puzzles tokens, given (n, N): idx (n, N) and the trace of generate. Puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     order, n_given = given_first(sample_order(n, N, 'l2r') if policy == 'l2r' else draw_orders(range(n), N, 1, seed)[:, 0], given)
-    return generate_batches(model, tokens.masked_fill(~given, 0), order, n_given, n_steps or N, policy if policy in ADAPTIVE else 'given',
-                            [derive_seed(seed, r) for r in range(n)], batch_size, **how)
+    blank, device, parts = tokens.masked_fill(~given, 0), model.lm_head.weight.device, []
+    for rows in torch.arange(n).split(batch_size):
+        idx, trace = generate(model, blank[rows].to(device), order[rows].to(device), n_given[rows], n_steps or N,
+                              policy if policy in ADAPTIVE else 'given', seeds=[derive_seed(seed, int(r)) for r in rows],
+                              return_trace=True, **how)
+        parts.append({name: value.cpu() for name, value in [('idx', idx), *trace.items()]})
+    trace = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return trace.pop('idx'), trace
 
 
 def score(task, tokens, given, idx):
@@ -193,7 +199,7 @@ def solve_all(model, task, tokens, given, policies, steps, noises, show, config)
                 with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
                     idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, unmask=config.unmask,
                                        temperature=config.temperature, order_noise=noise, order_noise_kind=config.noise_kind,
-                                       on_step=lambda rows, step, n_new, *_, bar=bar: bar.update(int(n_new.sum())))
+                                       on_step=lambda step, n_new, *_, bar=bar: bar.update(int(n_new.sum())))
                 counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
                 shown = [{'name': f"puzzle {p}, {policy}, {len(trace['step'][p].unique()) - int(given[p].any())} steps",
                           'tokens': idx[p].tolist(), 'wrong': wrong, **{name: trace[name][p].tolist() for name in ('step', 'logprob')}}

@@ -13,7 +13,6 @@ Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]
 import json
 import math
 import time
-from functools import partial
 
 import torch
 
@@ -290,19 +289,6 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     return (idx, trace) if return_trace else idx
 
 
-def generate_batches(model, idx, order, n_known, n_steps, policy, seeds, batch_size, n_visits=None, on_step=None, **how):
-    """generate for any number of rows, batch_size at a time: idx (R, N) and trace of all, on the host. Row r is a function of seeds[r].
-    A schedule that is a list must fit each batch. on_step gets the rows that it is about before what generate tells it."""
-    device, parts = model.lm_head.weight.device, []
-    for rows in torch.arange(len(idx)).split(batch_size):
-        idx_part, trace = generate(model, idx[rows].to(device), order[rows].to(device), n_known[rows], n_steps, policy,
-                                   seeds=[seeds[r] for r in rows], n_visits=n_visits if n_visits is None else n_visits[rows],
-                                   return_trace=True, on_step=on_step and partial(on_step, rows), **how)
-        parts.append({name: value.cpu() for name, value in [('idx', idx_part), *trace.items()]})
-    trace = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return trace.pop('idx'), trace
-
-
 def prefill(network, cache, idx, order, known):
     """Fill the cache with the prompts of all rows, those of about one length together, so that each costs its own tokens."""
     for length in (known // 32).unique():
@@ -349,10 +335,10 @@ def schedule_ends(n_blanks, n_steps, schedule, unmask='fixed', seeds=None):
     return torch.tensor([e + [n] * (width - len(e)) for e, n in zip(ends, n_blanks)], dtype=torch.long).view(len(ends), width)
 
 
-def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
-    """generate_batches for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of
-    sample_order or, with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (R, N), the trace,
-    and the rows' lengths; positions from a row's length on are padding."""
+def write_samples(model, rows, order, seed, n_steps, **how):
+    """generate for rows of (tokens, known) lists of any lengths; row r depends on seed + r alone. `order` is a kind of
+    sample_order or, with its arguments, what order_of gives; an adaptive policy; or a list of positions. Returns idx (B, N), the trace,
+    and the rows' lengths, all on the host; positions from a row's length on are padding."""
     seeds, lengths, N = [seed + r for r in range(len(rows))], [len(tokens) for tokens, _ in rows], max(len(tokens) for tokens, _ in rows)
     idx, orders = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1)
     for r, (tokens, known) in enumerate(rows):
@@ -366,9 +352,10 @@ def write_samples(model, rows, order, seed, n_steps, batch_size=32, **how):
         idx[r, :len(tokens)], known = torch.tensor(tokens), torch.tensor(known)
         orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])   # what is known left to right, then blanks
     n_known = torch.tensor([sum(known) for _, known in rows])
-    written = generate_batches(model, idx, orders, n_known, n_steps, order if order in ADAPTIVE else 'given', seeds, batch_size,
-                               torch.tensor(lengths), **how)
-    return *written, lengths
+    device = model.lm_head.weight.device
+    idx, trace = generate(model, idx.to(device), orders.to(device), n_known, n_steps, order if order in ADAPTIVE else 'given', seeds=seeds,
+                          n_visits=torch.tensor(lengths), return_trace=True, **how)
+    return idx.cpu(), {name: value.cpu() for name, value in trace.items()}, lengths
 
 
 def read_order(order):
@@ -435,12 +422,12 @@ def main(config):
         for first in range(0, len(parsed), config.batch_size):
             rows = [(tokens, known) for tokens, known, _ in parsed[first:first + config.batch_size]]
 
-            def on_step(_, step, n_new, idx, trace, known=rows[0][1]):
+            def on_step(step, n_new, idx, trace, known=rows[0][1]):
                 bar.update(int(n_new.sum()))
                 if show:
                     steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
                     show(idx[0, :len(known)].tolist(), steps, step)
-            written = write_samples(model, rows, order, config.seed + first, config.n_steps, len(rows), on_step=on_step,
+            written = write_samples(model, rows, order, config.seed + first, config.n_steps, on_step=on_step,
                                     forced=config.score, **policy, **{name: config[name] for name in (
                                         'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
             samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample

@@ -284,7 +284,7 @@ def test_scores_that_tie_do_not_depend_on_the_batch(batch):
 @pytest.mark.parametrize('causal', [True, False])
 def test_rows_do_not_depend_on_the_width_of_the_batch(causal):
     model = make_model(vocab_size=16, n_tokens=11, causal=causal)
-    rows = [([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 9, [False] * 9), ([3, 0], [True, False])]
+    rows = [([1, 0, 0, 2, 0], [True, False, False, True, False]), ([4, 4], [True, True]), ([0] * 9, [False] * 9), ([3, 0], [True, False])]
     for order in ('random', 'r2l', 'margin'):
         idx, trace, lengths = write_samples(model, rows, order, 7, 3)
         for r, row in enumerate(rows):
@@ -292,19 +292,6 @@ def test_rows_do_not_depend_on_the_width_of_the_batch(causal):
             n = lengths[r]
             assert torch.equal(alone[0], idx[r, :n]) and torch.equal(other['order'][0], trace['order'][r, :n])
             torch.testing.assert_close(other['logprob'][0], trace['logprob'][r, :n], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize('order', ['random', 'margin'])
-def test_samples_do_not_depend_on_how_many_run_at_a_time(order):
-    model, new = make_model(), []
-    rows = [([1, 0, 2], [True, False, True]), ([4, 4], [True, True]), ([0] * 9, [False] * 9), ([3, 0, 0, 0], [True, False, False, False])]
-    idx, trace, _ = write_samples(model, rows, order, 7, 3)
-    for size in (1, 3):
-        parts = write_samples(model, rows, order, 7, 3, size, on_step=lambda r, step, n_new, *_: new.append((r.tolist(), int(n_new.sum()))))
-        assert torch.equal(parts[0], idx) and torch.equal(parts[1]['order'], trace['order'])
-        torch.testing.assert_close(parts[1]['logprob'], trace['logprob'], rtol=0, atol=1e-12)
-    revealed = {tuple(part): sum(n for p, n in new if p == part) for part, _ in new}
-    assert revealed == {(0,): 1, (2,): 9, (3,): 2 * 3, (0, 1, 2): 1 + 9}
 
 
 @pytest.mark.parametrize('wrong', [dict(n_known=10), dict(n_known=-1), dict(n_known=5, n_visits=4), dict(n_known=0, seeds=[1]),
@@ -594,7 +581,7 @@ def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, 
     assert p.stdout.count('--- sample') == 2 and 'sudoku4 has the tokens' in p.stderr
 
 
-def test_watch_shows_the_first_sample_of_every_batch(ckpt, script, monkeypatch, tmp_path):
+def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
     monkeypatch.setattr('replay.Watch', lambda tokenizer: lambda *what: shown.append(what))
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch', '--out=o.json')
@@ -602,6 +589,9 @@ def test_watch_shows_the_first_sample_of_every_batch(ckpt, script, monkeypatch, 
     assert [step for _, _, step in shown] == [0, 1, 2, 3] * 2
     assert [steps.count(None) for _, steps, _ in shown] == [3, 2, 1, 0] * 2
     assert [tokens for tokens, _, step in shown if step == 3] == [samples[0]['tokens'], samples[2]['tokens']]
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--out=p.json')
+    assert [(s['tokens'], s['order'], s['seed']) for s in json.loads((tmp_path / 'p.json').read_text())['samples']] == [
+        (s['tokens'], s['order'], s['seed']) for s in samples]
 
 
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
