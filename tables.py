@@ -37,9 +37,11 @@ def perplexity(nats):
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
+    """`n_bytes` is None where tokens are not text."""
     bits = nats * n_tokens / math.log(2)
+    bits_per_byte = None if n_bytes is None else bits / n_bytes if n_bytes else math.inf
     return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
-            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': bits / n_bytes if n_bytes else math.inf,
+            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': bits_per_byte,
             'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
 
 
@@ -51,7 +53,8 @@ def format_table(rows):
     lines = [f"{'':<19} {'nats/token':>16} {'perplexity':>17} {'bits/byte':>9} {'blocks':>6} {'tokens':>8}"]
     for r in rows:
         nats, ppl = figure(r['nats_per_token'], r['stderr'], 4), figure(r['perplexity'], r['perplexity_stderr'], 2)
-        lines.append(f"{r['estimate']:<19} {nats:>16} {ppl:>17} {r['bits_per_byte']:>9.4f} {r['blocks']:>6} {r['tokens']:>8}")
+        bits = '-' if r['bits_per_byte'] is None else figure(r['bits_per_byte'], None, 4)
+        lines.append(f"{r['estimate']:<19} {nats:>16} {ppl:>17} {bits:>9} {r['blocks']:>6} {r['tokens']:>8}")
     return '\n'.join(lines)
 
 

@@ -400,7 +400,7 @@ def main(config):
         save()
     val = val or validate(ema.model, val_blocks, given, config.batch_size, dtype, order_of(config), rank, world_size)
     if master:
-        n_bytes = n_val if puzzles else int(tokenizer.n_bytes[val_blocks].sum())
+        n_bytes = None if puzzles else int(tokenizer.n_bytes[val_blocks].sum())
         names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': 'own order'}
         rows = [summarize(names[name], nats, (~given).sum(1), n_bytes) for name, nats in val.items()]
         rows += [] if puzzles else [unigram_row(val_tokens, tokenizer, config.block_size)]

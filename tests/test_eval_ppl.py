@@ -30,7 +30,7 @@ from eval_ppl import (
 )
 from model import sample_order, save_checkpoint
 from run_folder import Journal
-from tables import summarize, table_row
+from tables import format_table, summarize, table_row
 
 
 def test_one_context_is_the_plain_nll(batch):
@@ -184,6 +184,7 @@ def test_summary_by_hand():
     assert row['nats_per_token'] == 6 / 8 and row['tokens'] == 8 and row['blocks'] == 2
     assert math.isclose(row['stderr'], math.sqrt(2) / math.sqrt(2) / 4)          # std of (2, 4) is sqrt 2
     assert table_row('no text', 1.0, None, 1, 5, 0)['bits_per_byte'] == math.inf
+    assert format_table([table_row('a puzzle', 1.0, None, 1, 5, None)]).split()[-3:] == ['-', '1', '5']
     assert math.isclose(row['bits_per_byte'], 6 / 6 / math.log(2)) and math.isclose(row['perplexity'], math.exp(0.75))
     assert summarize('x', torch.tensor([2.0]), 4, 6)['stderr'] is None
 
