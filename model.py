@@ -311,7 +311,7 @@ class AOGPT(nn.Module):
             raise ValueError('an encoder needs a pass for every visit: use predict')
         return self.lm_head(self._full_pass(idx, order, columns))
 
-    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None):
+    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
@@ -322,6 +322,7 @@ class AOGPT(nn.Module):
                    order[:, n_known]: a caller that then reorders the tail must set cache.length back to n_known.
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which an encoder masks and a decoder never
                    sees, since it comes later
+        picked     (row, column), (m,) each: the head is run for these alone, and returns (m, V)
         returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past a row's end are undefined
         """
         B, T = self._check(idx, order)
@@ -338,7 +339,8 @@ class AOGPT(nn.Module):
             columns, mask = (known + torch.arange(n, device=idx.device)).clamp(max=T - 1), None         # (B, n)
             if int(visits.min()) < T:
                 mask = (torch.arange(T) < visits.unsqueeze(1)).to(idx.device)[:, None, None].expand(B, 1, T, T)
-            return self.lm_head(self._full_pass(idx, order, columns, known, mask))
+            x = self._full_pass(idx, order, columns, known, mask)
+            return self.lm_head(x if picked is None else x[picked])
         end = (known + n).clamp(max=T)                                      # one past the last slot of each row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         S, n_keys, kept = int((end - start).max()), int(end.max()), (known + 1).clamp(max=T)
@@ -351,7 +353,7 @@ class AOGPT(nn.Module):
                              lambda bounds: self._partial_pass(idx, order, bounds, *sizes, cache), bounds)[:, :n]
         if cache is not None:
             cache.length = kept
-        return self.lm_head(x)
+        return self.lm_head(x if picked is None else x[picked])
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
@@ -563,6 +565,14 @@ class KVCache:
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
         self.graphs = None
+
+    def keep(self, rows):
+        """Forget all rows of the batch but these (ascending, on the host), which move up in place."""
+        for memory in (self.k, self.v):
+            for new, old in enumerate(rows.tolist()):
+                if new < old:
+                    memory[:, new] = memory[:, old]
+        self.k, self.v, self.length = self.k[:, :len(rows)], self.v[:, :len(rows)], self.length[rows]
 
     def store(self, slots, n_keys, layer, *new):
         """Put keys and values `new` (B, S, H, D) of a layer at `slots` (B, S); returns the first n_keys of every row, (B, n_keys, H, D)."""

@@ -222,7 +222,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
     """
     B, N = order.shape
-    device, n_tokens = idx.device, model.config.n_real
+    device = idx.device
     if model.training:
         raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps and not on others')
     check_drawing(temperature, top_k, top_p)
@@ -241,7 +241,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         ends = known.unsqueeze(1) + schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds)
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = product_dtype(model.lm_head.weight)
-    cache = KVCache(model.config, B, device, dtype) if use_cache and model.config.causal else None
+    live = torch.arange(B) if cuda_graphs else (known < stop).nonzero()[:, 0]                # host: rows that run
+    cache = KVCache(model.config, len(live), device, dtype) if use_cache and model.config.causal else None
     if cuda_graphs:
         if device.type == 'cpu' or cache is None:
             why = f'the device is {device}' if device.type == 'cpu' else 'the model is an encoder' if use_cache else 'use_cache is False'
@@ -250,21 +251,21 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     network = model.frozen(dtype) if use_cache else model
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
-    if cache is not None and known.max() - known.min() >= 32:
-        prefill(network, cache, idx, order, known)
+    if len(live) and cache is not None and known[live].max() - known[live].min() >= 32:
+        prefill(network, cache, idx[live.to(device)], order[live.to(device)], known[live])
     step = -1
     while (known < stop).any():
         step += 1
         n_new = (ends[:, step] if threshold is None else stop) - known                       # (B,) revealed in this step
-        n = int(n_new.max()) if policy == 'given' else int((stop - known).max())
         if not n_new.any():                                                                  # a binomial step may reveal nothing
             continue
-        logits = network.predict(idx, order, known, n, cache, stop)[..., :n_tokens]            # (B, n, n_tokens)
-        rank = torch.arange(n, device=device).expand(B, n)                                   # column of each place
+        n_targets = n_new if policy == 'given' else stop - known                             # (B,)
+        n, (row, column, visit) = int(n_targets.max()), ragged_indices(known, n_targets, device)  # (m,) each
+        rows, place = (slice(None), row) if len(live) == B else (live.to(device), torch.searchsorted(live.to(device), row))
+        logits = network.predict(idx[rows], order[rows], known[live], n, cache, stop[live], (place, column))   # (m, V)
         if policy != 'given':
-            row, column, visit = ragged_indices(known, stop - known, device)                 # all that remains
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
-            score[row, column] = confidence(logits, policy).double()[row, column]
+            score[row, column] = confidence(logits, policy).double()
             if order_noise:
                 noise = draw_noise(N, order_noise, order_noise_kind, [stream(s, f'noise of step {step}') for s in seeds])   # by position
                 score[row, column] += noise.to(device)[row, order[row, visit]]
@@ -273,9 +274,11 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             rank = score.argsort(dim=1, descending=True, stable=True)                        # (B, n)
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
-                cache.length = known     # slot n_known was run for another target
-        row, column, visit = ragged_indices(known, n_new, device)                            # (revealed,) each
-        position, logits = order[row, visit], logits[row, rank[row, column]]
+                cache.length = known[live]   # slot n_known was run for another target
+            which = rank.new_zeros(B, n).index_put((row, column), torch.arange(len(row), device=device))   # row of logits
+            row, column, visit = ragged_indices(known, n_new, device)                        # (revealed,) each
+            logits = logits[which[row, rank[row, column]]]
+        position = order[row, visit]
         token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
         trace['step'][row, position] = step
@@ -286,6 +289,11 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         known = known + n_new
         if on_step:
             on_step(step, n_new, idx, trace)
+        left = (known < stop)[live]
+        if not cuda_graphs and not left.all():   # a row that has finished costs nothing more
+            live = live[left]
+            if cache is not None:
+                cache.keep(left.nonzero()[:, 0])
     return (idx, trace) if return_trace else idx
 
 
@@ -295,7 +303,7 @@ def prefill(network, cache, idx, order, known):
         rows = (known // 32 == length).nonzero()[:, 0]
         n = min(int(known[rows].max()) + 1, order.size(1))
         part = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
-        network.predict(idx[rows], order[rows], known[rows], 1, part)
+        network.predict(idx[rows], order[rows], known[rows], 1, part, picked=([], []))   # the cache alone
         cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = part.k, part.v, part.length
 
 

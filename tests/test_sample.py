@@ -407,15 +407,25 @@ def test_noise_moves_the_order_by_its_scale():
         assert noise.shape == (400, 50) and torch.equal(draw_noise(50, 2.0, kind, rngs()), noise)
 
 
-def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch):
-    model, slots = make_model(block_size=250, vocab_size=16, n_tokens=11).float(), []
+@pytest.mark.parametrize('order, n_blanks, slots_of_batch, slots_alone', [
+    # 980 tokens of prompts at the width of those of about the same length (padded: 1600), then one slot a row and blank
+    ('random', lambda n: 40, 1028 + 8 * 40, 980 + 8 * 40),
+    ('random', lambda n: 240 - n, 1028 + 940, 980 + 940),
+    ('random', lambda n: 40 if n == 50 else 5, 1028 + 75, 980 + 75),
+    # a step scores all that remain, at the width of the row with most of them
+    ('margin', lambda n: 240 - n, 116_130, 67_282)])
+def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch, order, n_blanks, slots_of_batch, slots_alone):
+    model, slots, heads = make_model(block_size=250, vocab_size=16, n_tokens=11).float().frozen(torch.float32), [], []
     trunk = AOGPT._trunk
     monkeypatch.setattr(AOGPT, '_trunk', lambda *a: slots.append(a[3].numel()) or trunk(*a))
-    lengths = [200, 70, 90, 110, 130, 150, 180, 50]
-    rows = [([1] * n + [0] * 40, [True] * n + [False] * 40) for n in lengths]
-    write_samples(model, rows, 'random', 0, 40)
-    # 988 slots of prompts at the width of those of about the same length, then one slot a row at every step; padded: 1600
-    assert sum(slots[:-40]) == 988 + 20 + 20 and slots[-40:] == [8] * 40
+    model.lm_head.register_forward_pre_hook(lambda _, args: heads.append(args[0].shape[:-1].numel()))
+    rows = [([1] * n + [0] * n_blanks(n), [True] * n + [False] * n_blanks(n)) for n in (200, 70, 90, 110, 130, 150, 180, 50)]
+    write_samples(model, rows, order, 0, 250)
+    together, slots[:] = sum(slots), []
+    heads_together, heads[:] = sum(heads), []
+    for row in rows:
+        write_samples(model, [row], order, 0, 250)
+    assert (together, sum(slots)) == (slots_of_batch, slots_alone) and heads_together == sum(heads)
 
 
 def test_generation_runs_on_one_frozen_copy(monkeypatch):
