@@ -26,6 +26,7 @@ from model import (
     KVCache,
     config_from_checkpoint,
     float32_or_better,
+    given_first,
     model_from_checkpoint,
     order_of,
     product_dtype,
@@ -212,7 +213,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               without them `generator` draws the seeds
     unmask    'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers, see binomial_schedule
     order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores of an adaptive policy
-    threshold a probability: a step reveals every position whose score, noise included, is at least that, and at least one; for
+    threshold a probability: a step reveals every position whose score, without noise, is at least that, and at least one; for
               top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
@@ -266,12 +267,14 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if policy != 'given':
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
             score[row, column] = confidence(logits, policy).double()
+            sure = None if threshold is None else score >= threshold
             if order_noise:
                 noise = draw_noise(N, order_noise, order_noise_kind, [stream(s, f'noise of step {step}') for s in seeds])   # by position
                 score[row, column] += noise.to(device)[row, order[row, visit]]
-            if threshold is not None:
-                n_new = (score >= threshold).sum(1).cpu().clamp(min=1).minimum(stop - known)
             rank = score.argsort(dim=1, descending=True, stable=True)                        # (B, n)
+            if threshold is not None:
+                rank, n_sure = given_first(rank, sure)
+                n_new = n_sure.cpu().clamp(min=1).minimum(stop - known)
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
                 cache.length = known[live]   # slot n_known was run for another target

@@ -239,7 +239,7 @@ EVERY = [*ADAPTIVE, dict(unmask='binomial'), dict(unmask='binomial', schedule='c
 
 def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=0.0, order_noise_kind='gumbel', threshold=None):
     """One row written by the definition, without cache or batch: score all that remain, reveal the best n_reveal (or those over a
-    threshold, at least one), go on. Returns (tokens, visits, step of each visit)."""
+    threshold before noise, at least one), go on. Returns (tokens, visits, step of each visit)."""
     idx, visits, steps, step = idx.clone(), order[:known].tolist(), [], 0
     u = torch.rand(9, dtype=torch.float64, generator=stream(seed, 'tokens'))
     while len(visits) < len(order):
@@ -250,10 +250,10 @@ def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=
             prob = model.predict(idx[None], torch.tensor([[*visits, p]]), len(visits))[0, 0].softmax(-1)
             top = prob.topk(2).values
             score = {'top_prob': top[0], 'margin': top[0] - top[1], 'entropy': (prob * prob.log()).sum()}[policy]
-            scored.append((float(score + order_noise * noise[p]), p, prob))
-        scored.sort(key=lambda s: -s[0])
-        n = n_reveal[step] if threshold is None else max(1, sum(s >= threshold for s, _, _ in scored))
-        for _, p, prob in scored[:n]:
+            scored.append((threshold is not None and bool(score >= threshold), float(score + order_noise * noise[p]), p, prob))
+        scored.sort(key=lambda s: s[:2], reverse=True)
+        n = n_reveal[step] if threshold is None else max(1, sum(sure for sure, *_ in scored))
+        for *_, p, prob in scored[:n]:
             idx[p] = int((prob.cumsum(-1) <= u[p]).sum())
             visits.append(p)
             steps.append(step)
