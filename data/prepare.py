@@ -326,10 +326,28 @@ def split_documents(documents, val_ratio):
             'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
 
 
+class Surviving:
+    """A stream of which what cannot be written is dropped: a reader that is gone or a full disk must not end a run of days."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        with contextlib.suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self):
+        with contextlib.suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
 def progress(rows=None, **how):
     """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
     seconds = 0.5 if sys.stderr.isatty() else 30
-    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), **how)
+    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
 
 
 @contextlib.contextmanager
