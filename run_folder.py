@@ -96,9 +96,14 @@ class RunFolder:
         """save_checkpoint(ckpt.pt, *args, ...); the one that was there becomes a numbered one."""
         with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
             self.set_aside()
-            if self.keep_checkpoints and self.saved not in (None, iter_num):
-                self.keep(os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt'))
+            keeping = self.keep_checkpoints and self.saved not in (None, iter_num)
+            kept = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt') if keeping else ''
+            if keeping:
+                self.keep(kept)
             save_checkpoint(self.ckpt_path, *args, iter_num=iter_num, **entries)
+            if keeping:   # only now, so that an older one is there if this save fails
+                for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
+                    os.remove(name)
         self.saved = iter_num
 
     @contextmanager
@@ -122,7 +127,7 @@ class RunFolder:
         self.mine = True
 
     def keep(self, path):
-        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links. Removes the oldest."""
+        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links."""
         if os.path.exists(path):   # the run was killed between this and its next checkpoint
             os.remove(path)
         try:
@@ -130,9 +135,6 @@ class RunFolder:
         except OSError:
             shutil.copyfile(self.ckpt_path, f'{path}.tmp')
             os.replace(f'{path}.tmp', path)
-        older = [name for name in numbered(self.out_dir) if name <= path]
-        for name in older[:-self.keep_checkpoints]:
-            os.remove(name)
 
     def way_on(self):
         """What to do after a stop or a failure."""
