@@ -238,7 +238,7 @@ def plain_update(model, optimizer, ema, tokens, config, device):
 def peak_memory(device, reset=False):
     """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux)."""
     if device.type == 'cuda':
-        return torch.cuda.reset_peak_memory_stats() if reset else torch.cuda.max_memory_allocated()
+        return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
     try:
         if reset:
             with open('/proc/self/clear_refs', 'w') as f:

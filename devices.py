@@ -138,6 +138,8 @@ def start_processes(device, dtype, patience=None):
     """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU.
     `patience`, a timedelta, is how long they wait for each other before they give up (None: PyTorch's default)."""
     _, world_size = processes()
+    if world_size > 1 and str(device).startswith('cuda:'):
+        raise ValueError(f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}')
     own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
     device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
     if own:

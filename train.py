@@ -26,7 +26,17 @@ from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.hub import local_path
 from data.prepare import check_folder, get_tokenizer, progress
 from data.puzzles import unpack
-from devices import autocast, end_processes, first_process_first, peak_flops, processes, resolve_compile, start_processes, stop_requests
+from devices import (
+    autocast,
+    end_processes,
+    first_process_first,
+    gather,
+    peak_flops,
+    processes,
+    resolve_compile,
+    start_processes,
+    stop_requests,
+)
 from eval_ppl import block_nll, draw_known, draw_orders, estimate_of
 from model import (
     AOGPT,
@@ -227,6 +237,16 @@ def resume(checkpoint, optimizers, ema, config):
     return checkpoint['iter_num']
 
 
+def check_agreement(iter_num, sha, config):
+    """Raise ValueError unless all processes go on from the same update, on the same data and with the same options."""
+    own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
+    every = gather(own | {'the iteration to go on from': iter_num, 'the training data': sha})
+    differing = [name for name in every[0] if any(other[name] != every[0][name] for other in every)]
+    if differing:
+        values = ', '.join(sorted({str(other[differing[0]]) for other in every}))
+        raise ValueError(f'the processes differ in {", ".join(differing)} ({values}): give them the same command, checkpoint and data')
+
+
 def start_wandb(config):
     import wandb
     try:
@@ -317,6 +337,7 @@ def main(config):
                              f'--init_from={config.out_dir}/ckpt.pt')
         changed += ['the training data'] * (checkpoint.get('data', sha) != sha)
     del checkpoint
+    check_agreement(iter_num, sha, config)
     flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
     compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
@@ -369,8 +390,10 @@ def main(config):
             n_iters, seconds = iter_num - logged, (time.perf_counter() - clock) / (iter_num - clock_iter)
             size = sum(torch._foreach_norm(list(model.parameters()))).item() if saving or stopping else 0.0
             if n_finite < n_iters or not math.isfinite(size):
-                raise ValueError(f'loss {loss / n_iters:.4g}, gradient norm {norm / n_iters:.4g}, weight norm {size:.4g}: not finite since '
-                                 f'iteration {logged + int(n_finite) + 1}, and not saved; lower the learning rate and {folder.way_on()}')
+                norms = f'gradient norm {norm / n_iters:.4g}' + f', weight norm {size:.4g}' * (saving or stopping)
+                since = min(logged + int(n_finite) + 1, iter_num)   # weights may overflow after losses that are finite
+                raise ValueError(f'loss {loss / n_iters:.4g}, {norms}: not finite since iteration {since}, and not saved; lower the '
+                                 f'learning rate and {folder.way_on()}')
             if evaluating or saving or logging:
                 entry = {'iter': iter_num, 'tokens': n_seen, 'loss': loss / n_iters, 'lr': lr, 'grad_norm': norm / n_iters,
                          'tokens_per_sec': round(tokens_per_iter / seconds, 1), 'mfu': round(flops_per_iter / seconds / peak, 4),

@@ -314,6 +314,28 @@ def test_older_checkpoints_are_kept_and_one_is_offered(data):
     assert numbered('out') == ['out/ckpt_0000006.pt'] and [e['iter'] for e in log()] == list(range(1, 9))
 
 
+def test_a_save_that_fails_removes_no_older_checkpoint(data, monkeypatch):
+    run('--max_iters=4', '--save_interval=2', '--keep_checkpoints=1')
+
+    def full(*args, **kwargs):
+        raise OSError('no space')
+    with monkeypatch.context() as patched, pytest.raises(ValueError, match='iteration 6 could not be written'):
+        patched.setattr('run_folder.save_checkpoint', full)
+        resume('--max_iters=6')
+    os.truncate('out/ckpt.pt', 1000)   # and ckpt_0000004.pt, another name for it
+    with pytest.raises(ValueError, match='the one of iteration 2 is whole'):
+        resume()
+
+
+def test_a_run_whose_reader_is_gone_goes_on(data):
+    reading, writing = os.pipe()
+    os.close(reading)
+    p = subprocess.run([sys.executable, f'{ROOT}/train.py', *TOY, '--max_iters=3'], stderr=writing, stdout=subprocess.PIPE, text=True,
+                       timeout=170, check=False)
+    os.close(writing)
+    assert p.returncode == 0 and 'go on with' in p.stdout and load_checkpoint('out/ckpt.pt')['iter_num'] == 3
+
+
 def test_a_full_disk_is_one_line_and_the_old_checkpoint_intact(data):
     run('--max_iters=4')
     size = os.path.getsize('out/ckpt.pt') // 2
@@ -398,6 +420,20 @@ def test_two_processes_see_the_batch_of_one(data, machines):
     for a, b in zip(one, two, strict=True):
         for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r'):
             assert (key in a) == (key in b) and math.isclose(a.get(key, 0), b.get(key, 0), rel_tol=1e-5), key
+
+
+def test_processes_that_differ_do_not_start(data, monkeypatch):
+    with socket.create_server(('127.0.0.1', 0)) as s:
+        port = s.getsockname()[1]
+    started = [torchrun(*TOY, '--gradient_accumulation_steps=2', f'--seed={n}', agent=(
+        '--nnodes=2', f'--node_rank={n}', '--nproc_per_node=1', '--master_addr=127.0.0.1', f'--master_port={port}')) for n in (0, 1)]
+    for p in started:
+        _, err = p.communicate(timeout=170)
+        assert p.returncode != 0 and 'error: the processes differ in seed (0, 1)' in err
+    assert not os.path.exists('out')
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    with pytest.raises(ValueError, match='--device=cuda, got cuda:0'):
+        train.start_processes('cuda:0', 'float32')
 
 
 def test_two_processes_that_are_asked_to_end_save_first_and_a_lost_one_ends_the_other(data):
