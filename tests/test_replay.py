@@ -39,6 +39,29 @@ def test_watch_redraws_in_80_columns(monkeypatch):
     assert silent.getvalue() == ''
 
 
+def test_watch_counts_wide_letters_twice_and_spaces_of_all_kinds_once():
+    watch = Watch(Bytes())
+
+    def lines(text, width):
+        tokens = list(text.encode())
+        return watch.lines(tokens, [-1] * len(tokens), 1, width)
+    assert lines('漢字かなab', 5) == ['漢字', 'かなa', 'b'] and lines('e\u0301' * 3, 3) == ['e\u0301' * 3]
+    assert lines('a\tb\u3000c\xa0\x07d', 9) == ['a b c d']
+
+
+def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '21')
+    monkeypatch.setenv('LINES', '5')
+    out, tokens = Terminal(), [ord('a') + i // 20 for i in range(200)]   # ten lines, of which three fit
+    watch = Watch(Bytes(), out)
+    for step, place in enumerate((0, 199, 100, 90, 0)):
+        before = len(out.getvalue())
+        watch(tokens, [step if i == place else -1 for i in range(200)], step)
+        shown = out.getvalue()[before:]
+        assert '\x1b[7m' in shown and len(shown.splitlines()) == 3
+    assert [chr(c) for c in b'abc'] == [line[-1] for line in re.sub(r'\x1b\[[0-9]*[mFJ]', '', shown).splitlines()]
+
+
 def test_a_letter_of_several_tokens_stands_at_its_last():
     tokens = list('a\u0439\u20ac'.encode()) + [0x80, *b'b']
     assert token_texts(tokens, Bytes()) == ['a', '', '\u0439', '', '', '\u20ac', '\ufffd', 'b']
@@ -59,4 +82,4 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path):
     data = json.loads(re.search(r'<script id="data" type="application/json">(.*)</script>', page)[1])
     row = data['samples'][0]
     assert data['title'] == 'a title' and len(data['samples']) == 2 and ''.join(row['text'][:14]) == 'a</script><b>"'
-    assert row['step'] == sample['step'] and row['p'][1] == 0.36788 and row['tau'] == 1 and row['drawn'] == len(tokens) - 1
+    assert row['step'] == sample['step'] and row['p'][1] == 0.368 and row['tau'] == 1 and row['drawn'] == len(tokens) - 1
