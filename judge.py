@@ -11,7 +11,7 @@ from torch import nn
 from data.hub import open_checkpoint
 from data.prepare import get_tokenizer, quiet_hub
 from eval_ppl import block_nll
-from model import model_from_checkpoint, sample_order
+from model import model_from_checkpoint, order_of, sample_order
 from tables import summarize
 
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
@@ -28,8 +28,9 @@ def measure(samples, tokenizer, judged, name, device, n_each=1):
         if its_tokenizer.name != tokenizer.name:
             tokens, counted = zip(*(translate(*sample, tokenizer, its_tokenizer) for sample in zip(tokens, counted)))
         verdict = generative_perplexity(judge.to(device), tokens, counted, n_each=n_each)
-        error = f" ± {verdict['perplexity_stderr']:.2f}" if verdict['stderr'] else ''
-        lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right, under {name}"
+        error, N = f" ± {verdict['perplexity_stderr']:.2f}" if verdict['stderr'] else '', judge.config.block_size
+        pieces = f', in pieces of {N} tokens' if max(map(len, tokens)) > N else ''
+        lines['judge'] = f"perplexity {verdict['perplexity']:.2f}{error} a {its_tokenizer.name} token, left to right{pieces}, under {name}"
         metrics['judge'] = {'ckpt': name, 'tokenizer': its_tokenizer.name, **verdict}
     return metrics, lines
 
@@ -117,6 +118,10 @@ def open_judge(name):
     transformers and, the first time, a network."""
     if name not in GPT2_SIZES:
         checkpoint, tokenizer = open_checkpoint(name)
+        run = checkpoint.get('config', {})
+        kind = order_of(run)['kind']
+        if kind not in ('random', 'l2r') and not run.get('l2r_ratio'):
+            raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose another --judge')
         return model_from_checkpoint(checkpoint, 'ema' if 'ema_model' in checkpoint else 'raw'), tokenizer
     quiet_hub()
     try:

@@ -1,6 +1,7 @@
 """Measures of samples by hand, and judges that weight every token equally."""
 import itertools
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from conftest import make_model
 
 from data.prepare import Bytes
-from judge import GPT2, generative_perplexity, text_metrics, translate
-from model import sample_order
+from judge import GPT2, generative_perplexity, measure, open_judge, text_metrics, translate
+from model import sample_order, save_checkpoint
 
 
 class Pairs(Bytes):   # two bytes a token, and the last alone
@@ -91,6 +92,18 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
     assert math.isclose(result['stderr'], variance ** 0.5) and math.isclose(result['perplexity_stderr'], math.exp(mean) * variance ** 0.5)
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
+
+
+def test_a_judge_reads_left_to_right(tmp_path):
+    judge = make_model(block_size=4, vocab_size=320, n_tokens=257).float()
+    for config, fits in (({'order': 'fixed'}, False), ({'order': 'fixed', 'l2r_ratio': 0.1}, True), ({'order': 'l2r'}, True), ({}, True)):
+        save_checkpoint(tmp_path / 'judge.pt', judge, tokenizer='bytes', config=config)
+        with nullcontext() if fits else pytest.raises(ValueError, match='trained in another order'):
+            open_judge(str(tmp_path / 'judge.pt'))
+    samples = [{'tokens': [1, 2, 3, 4, 5], 'step': [0] * 5}]
+    _, lines = measure(samples, Bytes(), (judge, Bytes()), 'judge.pt', 'cpu')
+    assert 'left to right, in pieces of 4 tokens, under judge.pt' in lines['judge']
+    assert 'pieces' not in measure([{'tokens': [1, 2], 'step': [0] * 2}], Bytes(), (judge, Bytes()), 'judge.pt', 'cpu')[1]['judge']
 
 
 def test_the_error_is_over_prompts():
