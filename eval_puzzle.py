@@ -23,7 +23,7 @@ from data.puzzles import SHARES, unpack
 from data.rules import TASKS, make_task
 from devices import autocast, resolve_device
 from eval_ppl import draw_orders
-from model import derive_seed, given_first, model_from_checkpoint, sample_order
+from model import derive_seed, given_first, model_from_checkpoint, product_dtype, sample_order
 from plot import PICTURES, draw
 from replay import write_page
 from sample import ADAPTIVE, check_drawing, check_policy, generate
@@ -59,6 +59,7 @@ def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
     n, N = tokens.shape
     order, n_given = given_first(sample_order(n, N, 'l2r') if policy == 'l2r' else draw_orders(range(n), N, 1, seed)[:, 0], given)
     blank, device, parts = tokens.masked_fill(~given, 0), model.lm_head.weight.device, []
+    model = model.frozen(product_dtype(model.lm_head.weight))
     for rows in torch.arange(n).split(batch_size):
         idx, trace = generate(model, blank[rows].to(device), order[rows].to(device), n_given[rows], n_steps or N,
                               policy if policy in ADAPTIVE else 'given', seeds=[derive_seed(seed, int(r)) for r in rows],
