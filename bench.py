@@ -158,6 +158,8 @@ def random_tokens(config):
 
 
 def bench_sample(config):
+    if 'plain' in config.typed and set(config.plain.split(',')) - {'', *config.steps.split(',')}:
+        raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')
     device, dtype = resolve_device(config.device, config.dtype)
     model = random_model(config, device)
     order = sample_order(config.batch_size, config.block_size, device=device)

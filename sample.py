@@ -19,7 +19,7 @@ import torch
 from configurator import at_least, check_out, configure, one_line_errors, refuse_idle
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
-from data.prompts import parse_prompt, read_prompts
+from data.prompts import parse_prompts, read_prompts
 from devices import StepGraphs, autocast, resolve_device
 from judge import measure, open_judge
 from model import (
@@ -56,9 +56,9 @@ threshold = None              # with top_prob or margin: reveal all that are at 
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
-use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; in float32 the same text)
+use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; up to rounding the same text)
 cuda_graphs = False           # on a GPU, for many steps with the cache: record one and launch it as one; not yet timed on one
-seed = 1337                   # sample r is a function of seed + r alone (in float32): others want a seed further off than there are samples
+seed = 1337                   # sample r is a function of seed + r alone, up to rounding: others want a seed further off than n_samples
 # system
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
@@ -354,8 +354,7 @@ def write_samples(model, rows, order, seed, n_steps, **how):
     idx, orders = torch.zeros(len(rows), N, dtype=torch.long), torch.arange(N).repeat(len(rows), 1)
     for r, (tokens, known) in enumerate(rows):
         if isinstance(order, list):
-            if sorted(order) != list(range(len(tokens))):
-                raise ValueError(f'an order must hold every position from 0 to {len(tokens) - 1} once')
+            check_order(order, len(tokens))
             visits = torch.tensor(order)
         else:
             kind = order if isinstance(order, dict) else {'kind': 'random' if order in ADAPTIVE else order}
@@ -381,6 +380,12 @@ def read_order(order):
     except (OSError, ValueError, RecursionError):
         pass
     raise ValueError(f'order must be own, random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with a list of positions, got {order!r}')
+
+
+def check_order(order, n):
+    if sorted(order) != list(range(n)):
+        raise ValueError(f'an order must hold every position of the sample, from 0 to {n - 1}, once; got {len(order)} from '
+                         f'{min(order, default=None)} to {max(order, default=None)}')
 
 
 def collect(idx, trace, lengths, tokenizer):
@@ -413,12 +418,17 @@ def main(config):
     order, order_name = (own, own['kind']) if order == 'own' else (order, config.order)
     if not 0 <= config.length <= block_size:
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
-    parsed = [row for p in prompts for row in [parse_prompt(p, tokenizer, config.length or block_size)] * config.n_samples]
+    parsed = [row for row in parse_prompts(prompts, tokenizer, config.length or block_size) for _ in range(config.n_samples)]
+    if isinstance(order, list):
+        for tokens, _, _ in parsed:
+            check_order(order, len(tokens))
     if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
     n_blanks = sum(known.count(False) for _, known, _ in parsed)
     if not n_blanks:
         raise ValueError('there is no blank to write or score in the prompt')
+    if config.unmask == 'fixed' and config.n_steps >= max(known.count(False) for _, known, _ in parsed):
+        refuse_idle(config, 'schedule')   # one token a step
     device, dtype = resolve_device(config.device, config.dtype)
     model = model_from_checkpoint(checkpoint, config.weights, device)
     start = time.perf_counter()
@@ -430,25 +440,29 @@ def main(config):
         if config.out:
             replace_file(config.out, json.dumps(result).encode())
     with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, autocast(device, dtype):
-        for first in range(0, len(parsed), config.batch_size):
-            rows = [(tokens, known) for tokens, known, _ in parsed[first:first + config.batch_size]]
+        network = model.frozen(product_dtype(model.lm_head.weight)) if config.use_cache else model
+        try:
+            for first in range(0, len(parsed), config.batch_size):
+                rows = [(tokens, known) for tokens, known, _ in parsed[first:first + config.batch_size]]
 
-            def on_step(step, n_new, idx, trace, known=rows[0][1]):
-                bar.update(int(n_new.sum()))
-                if show:
-                    steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
-                    show(idx[0, :len(known)].tolist(), steps, step)
-            written = write_samples(model, rows, order, config.seed + first, config.n_steps, on_step=on_step,
-                                    forced=config.score, **policy, **{name: config[name] for name in (
-                                        'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
-            samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample
-                        for r, sample in enumerate(collect(*written, tokenizer), first)]
-            result['seconds'] = time.perf_counter() - start
-            if time.perf_counter() - saved > 60:   # what a killed run leaves
-                saved = time.perf_counter()
+                def on_step(step, n_new, idx, trace, known=rows[0][1]):
+                    bar.update(int(n_new.sum()))
+                    if show:
+                        steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
+                        show(idx[0, :len(known)].tolist(), steps, step)
+                written = write_samples(network, rows, order, config.seed + first, config.n_steps, on_step=on_step,
+                                        forced=config.score, **policy, **{name: config[name] for name in (
+                                            'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
+                samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample
+                            for r, sample in enumerate(collect(*written, tokenizer), first)]
+                result['seconds'] = time.perf_counter() - start
+                if time.perf_counter() - saved > 60:   # what a killed run leaves
+                    saved = time.perf_counter()
+                    write()
+        finally:   # whatever stops the run or becomes of the judge
+            if samples:
                 write()
     about, seconds = describe(samples, config, order_name), result['seconds']
-    write()   # whatever becomes of the judge
     for r, s in enumerate(samples):
         each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         print(f"--- sample {r} (seed {s['seed']}), -log p = {each}\n{visible(s['text'])}", flush=True)

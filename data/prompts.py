@@ -7,15 +7,19 @@ from data.prepare import END_OF_TEXT
 
 def read_prompts(prompt):
     """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
-    if not prompt.startswith('FILE:'):
+    path, n, prompts = prompt.removeprefix('FILE:'), 0, []
+    if path == prompt:
         return [prompt]
     try:
-        with open(prompt[5:], encoding='utf-8-sig') as f:
-            prompts = [json.loads(line)['prompt'] + '' for line in f if line.strip()]
+        with open(path, encoding='utf-8-sig') as f:
+            for n, line in enumerate(f, 1):
+                if line.strip():
+                    prompts.append(json.loads(line)['prompt'] + '')
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        raise ValueError(f'{prompt[5:]} must be a .jsonl file with a string under "prompt" on every line ({type(e).__name__})') from None
+        where = f'line {n}: ' * (n > 0) + type(e).__name__
+        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file with a string under "prompt" on every line ({where})') from None
     if not prompts:
-        raise ValueError(f'{prompt[5:]} holds no prompt: write {{"prompt": "..."}} on a line for each')
+        raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
     return prompts
 
 
@@ -25,6 +29,17 @@ def encode(text, tokenizer):
     return sum(([tokenizer.eos, *tokenizer.encode(part)] for part in rest), list(tokenizer.encode(first)))
 
 
+def parse_prompts(prompts, tokenizer, length):
+    """parse_prompt of each; of several, the error says which."""
+    rows = []
+    for n, prompt in enumerate(prompts, 1):
+        try:
+            rows.append(parse_prompt(prompt, tokenizer, length))
+        except ValueError as e:
+            raise ValueError(f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)) from None
+    return rows
+
+
 def parse_prompt(prompt, tokenizer, length):
     """(tokens, known, answer) lists of a prompt with blanks; at most `length` long, exactly so with [[..]] or without a blank.
 
@@ -32,10 +47,14 @@ def parse_prompt(prompt, tokenizer, length):
     are tokenized one by one; the text of a blank ends at the first ]]. Raises ValueError for a blank that is not [[n]], [[..]] or
     [[=text]], and for a prompt too long."""
     pieces, text = [], ''
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:   # half of a pair of surrogates, or a byte of a command line that is no UTF-8
+        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
     for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
-        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,8})\]\]', part, flags=re.DOTALL)
+        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,17})\]\]', part, flags=re.DOTALL)
         if blank:
-            pieces += [(text, 'known'), (blank[1], 'blank')]
+            pieces += [(text, 'known'), (blank[1].replace(r'\[[', '[['), 'blank')]
             text = ''
         elif part == r'\[[':
             text += '[['

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import sys
 
 import pytest
@@ -12,7 +13,7 @@ from conftest import ROOT, make_model
 from test_model import VARIANTS, load_reference
 
 from data.prepare import Bytes, get_tokenizer
-from data.prompts import parse_prompt, read_prompts
+from data.prompts import parse_prompt, parse_prompts, read_prompts
 from model import AOGPT, EMA, KVCache, model_from_checkpoint, product_dtype, sample_order, save_checkpoint, stream
 from sample import (
     binomial_schedule,
@@ -474,6 +475,7 @@ def test_parsing_of_blanks():
         return ''.join(chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer))
     assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c' and parse('[[..]]', 4) == '____'
     assert parse('abc', 5) == 'abc__' and parse('', 2) == '__' and parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
+    assert parse(r'[[=\[[x]]') == '[[X'
     assert parse('a]]b[[1]]') == 'a]]b_' and parse('x[[[2]]]') == 'x[__]' and parse('[[=a\nb]]') == 'A\nB' and parse('abcde', 5) == 'abcde'
 
 
@@ -491,8 +493,10 @@ def test_files_of_prompts(tmp_path):
         if content[0] == 0xef:
             assert read_prompts(f'FILE:{tmp_path}/p.jsonl') == ['a', 'b[[1]]']
         else:
-            with pytest.raises(ValueError, match='p.jsonl must be'):
+            with pytest.raises(ValueError, match=r'p.jsonl must name a .jsonl file .* \(line 1: '):
                 read_prompts(f'FILE:{tmp_path}/p.jsonl')
+    with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
+        parse_prompts(['a', 'abcd'], Bytes(), 3)
 
 
 def test_pieces_are_read_left_to_right_before_the_blanks():
@@ -567,6 +571,8 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], '33 tokens'),
     (['--prompt=[[999999999]]'], 'does not fit'), (['--prompt=ab', '--length=2'], 'no blank'), (['--prompt=' + 'x' * 33], 'does not fit'),
     (['--prompt=a[[3]]', '--score'], 'score'),
+    (['--prompt=[[9999999999]]'], 'does not fit'), (['--prompt=a\udcff'], 'UTF-8'), (['--prompt=FILE:'], 'FILE: must name'),
+    (['--schedule=cosine'], 'schedule would change nothing'),
     (['--judge=x.pt'], 'metrics'), (['--metrics', '--judge=gpt2-large'], 'package transformers'),
     (['--prompt=FILE:no.jsonl'], 'no.jsonl'), ([f'--prompt=FILE:{os.devnull}'], 'holds no prompt'),
     (['--score', '--prompt=a[[=b]]', '--top_k=1'], 'top_k would change nothing'),
@@ -582,6 +588,25 @@ def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', *args]))
     assert said in e.value.code and '\n' not in e.value.code
+
+
+def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatch):
+    import sample
+    from configurator import configure
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sample, 'write_samples', lambda *a, calls=[], write=sample.write_samples, **k:
+                        (calls.append(1), write(*a, **k) if len(calls) < 3 else signal.raise_signal(signal.SIGINT))[1])
+    with pytest.raises(KeyboardInterrupt):
+        sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9', '--batch_size=2',
+                                             '--out=o.json']))
+    assert len(json.loads((tmp_path / 'o.json').read_text())['samples']) == 4
+
+
+def test_an_order_that_does_not_fit_is_found_before_anything_is_written(ckpt, tmp_path, script):
+    (tmp_path / 'order.json').write_text('[0, 2, 1]')
+    (tmp_path / 'p.jsonl').write_text('{"prompt": "[[3]]"}\n{"prompt": "[[4]]"}\n')
+    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--order=order.json', '--prompt=FILE:p.jsonl', '--batch_size=1', code=1)
+    assert 'from 0 to 3, once; got 3 from 0 to 2' in p.stderr and '--- sample' not in p.stdout
 
 
 def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, script):
