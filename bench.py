@@ -6,6 +6,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
+    python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
 
 sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix and
@@ -14,9 +15,11 @@ ensemble: slots and seconds for one block of the context-order ensemble, and the
 for every position and member, of which some are timed and the rest extrapolated.
 train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
 permutation drawn for each row, all logits at once, the EMA tensor by tensor.
+loss: seconds, peak memory and error of the loss and its gradients alone, model.TokenLoss beside what else there is.
 grid: seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an update of every network.
 """
 import copy
+import gc
 import resource
 import sys
 from functools import partial
@@ -24,12 +27,14 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from configurator import Config, at_least, check_out, configure, one_line_errors, refuse_idle
 from data.prepare import write_json
 from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds
 from eval_ppl import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
-from model import AOGPT, EMA, AOGPTConfig, modulate, sample_order
+from model import AOGPT, EMA, AOGPTConfig, TokenLoss, modulate, sample_order
 from sample import generate, unmask_schedule
 from train import make_optimizers, update
 
@@ -41,7 +46,7 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample, train, grid: rows
+batch_size = 4             # sample, train, loss, grid: rows
 steps = '16,64,256,1024'   # sample, grid: numbers of forward passes
 cuda_graphs = False        # sample: of ours, see sample.py
 plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
@@ -298,6 +303,52 @@ def bench_train(config):
         print(f'ours is {slow / ours:.2f} times as fast')
 
 
+def plain_loss(x, weight, bias, tokens):
+    return F.cross_entropy(F.linear(x, weight, bias).float(), tokens, reduction='none')
+
+
+def chunked_loss(x, weight, bias, tokens, n=256):
+    """plain_loss of n rows at a time, whose logits are computed again for the backward pass."""
+    return torch.cat([checkpoint(plain_loss, x_part, weight, bias, part, use_reentrant=False)
+                      for x_part, part in zip(x.split(n), tokens.split(n))])
+
+
+def torch_loss(x, weight, bias, tokens):
+    return F.linear_cross_entropy(x, weight, tokens, linear_bias=bias, reduction='none', options=nn.LinearCrossEntropyOptions())
+
+
+LOSSES = {'all logits in float32': plain_loss, 'in parts, recomputed': chunked_loss, 'F.linear_cross_entropy, in parts': torch_loss,
+          'TokenLoss': TokenLoss.apply}
+
+
+def bench_loss(config):
+    device, dtype = resolve_device(config.device, config.dtype)
+    generator, n = torch.Generator(device).manual_seed(config.seed), config.batch_size * config.block_size
+    x, weight, bias = (torch.randn(shape, device=device, generator=generator).mul_(std).to(getattr(torch, dtype)).requires_grad_()
+                       for shape, std in (((n, config.n_embd), 1), ((config.vocab_size, config.n_embd), 0.1), (config.vocab_size, 0.1)))
+    tokens = torch.randint(config.n_tokens, (n,), device=device, generator=generator)
+    with torch.no_grad():
+        exact = sum(float(plain_loss(*part[:1], weight.float(), bias.float(), part[1]).double().sum())
+                    for part in zip(x.float().split(256), tokens.split(256))) / n
+    print(f'{n:,} rows of width {config.n_embd}, vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}; the loss of '
+          f"float32 products is {exact:.4f} nats a token\n{'':<34}{'seconds':>10}{'peak MiB':>10}{'off by':>10}")
+    for name, loss in LOSSES.items():
+        if loss is torch_loss and not hasattr(F, 'linear_cross_entropy'):
+            print(f'{name:<34}{"not in this torch":>30}')
+            continue
+        total = []
+
+        def step(loss=loss, total=total):
+            nll = loss(x, weight, bias, tokens)
+            torch.autograd.grad(nll.sum(), (x, weight, bias))
+            total[:] = [float(nll.detach().double().sum()) / n]
+        step()
+        gc.collect()
+        peak_memory(device, reset=True)
+        time = seconds(step, device, config.repeats)
+        print(f'{name:<34}{time:>10.2f}{peak_memory(device) / 2 ** 20:>10,.0f}{abs(total[0] - exact):>10.4f}', flush=True)
+
+
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
             'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
             'rotary alone': {'rotary': True, 'learned_positions': False},
@@ -354,6 +405,7 @@ def bench_grid(config):
 BENCHES = {'sample': (bench_sample, {'batch_size', 'steps', 'cuda_graphs', 'plain'}),   # and the options that not all of them have
            'ensemble': (bench_ensemble, {'n_contexts', 'n_positions', 'ensemble_block', 'n_plain'}),
            'train': (bench_train, {'batch_size', 'plain', 'n_updates', 'optimizer', 'compile'}),
+           'loss': (bench_loss, {'batch_size'}),
            'grid': (bench_grid, {'batch_size', 'steps', 'n_updates', 'optimizer', 'compile', 'out'})}
 
 

@@ -37,6 +37,18 @@ def test_the_plain_loss_is_the_loss(batch):
     torch.testing.assert_close(plain_nll(model, *batch), model(*batch), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize('name', bench.LOSSES)
+def test_the_losses_that_are_timed_are_one(name):
+    if name.startswith('F.') and not hasattr(torch.nn.functional, 'linear_cross_entropy'):
+        pytest.skip('this torch has none')
+    g = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=g, requires_grad=True) for shape in ((600, 8), (50, 8), (50,)))
+    tokens, upstream = torch.randint(50, (600,), generator=g), torch.rand(600, generator=g)
+    results = [(loss(x, weight, bias, tokens), torch.autograd.grad(loss(x, weight, bias, tokens), (x, weight, bias), upstream))
+               for loss in (bench.LOSSES[name], bench.plain_loss)]
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
 def test_training_flops_are_those_of_the_matrix_products(batch):
     model = make_model(vocab_size=16, n_tokens=11).requires_grad_(True)
     with FlopCounterMode(display=False) as counter:
