@@ -343,7 +343,7 @@ def main(config):
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
     run_model = torch.compile(model) if compiled else model
     if world_size > 1:
-        run_model = DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None)
+        run_model = DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None, gradient_as_bucket_view=True)
     peak = peak_flops(device, dtype)
 
     folder = RunFolder(config.out_dir, config.keep_checkpoints, iter_num if config.init_from == 'resume' else None)
