@@ -327,7 +327,7 @@ def split_documents(documents, val_ratio):
 
 
 class Surviving:
-    """A stream of which what cannot be written is dropped: a reader that is gone or a full disk must not end a run of days."""
+    """A stream for bars, of which what cannot be written is dropped: a reader that is gone or a full disk must not end a run of days."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -342,6 +342,11 @@ class Surviving:
 
     def __getattr__(self, name):
         return getattr(self.stream, name)
+
+    def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
+        return self.stream is other
+
+    __hash__ = None
 
 
 def progress(rows=None, **how):

@@ -1,4 +1,5 @@
 """Text to tokens and back: formats, splits, atomic files, and what is said when something is missing."""
+import contextlib
 import gzip
 import hashlib
 import json
@@ -302,3 +303,16 @@ def test_names_of_the_hub(monkeypatch):
         with pytest.raises(ValueError, match=name) as e:
             local_path(name)
         assert '\n' not in str(e.value)
+
+
+def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):
+    reading, writing = os.pipe()
+    stream = open(writing, 'w', buffering=1)
+    monkeypatch.setattr('sys.stderr', stream)
+    bar = p.progress(total=3)
+    assert bar.fp == stream   # as tqdm asks before it measures the terminal
+    os.close(reading)
+    bar.update(3)
+    bar.close()
+    with contextlib.suppress(OSError):
+        stream.close()
