@@ -63,6 +63,7 @@ class Watch:
             lines, n_shown = self.lines(tokens, steps, step, max(2, width - 1)), max(1, height - 2)
             new = [i for i, line in enumerate(lines) if HIGHLIGHT in line] or [self.top]
             self.top = min(max(self.top, new[-1] - n_shown + 1), new[0])   # scrolled as little as will do
+            self.top = max(0, min(self.top, len(lines) - n_shown))
             lines = lines[self.top:self.top + n_shown]
             self.out.write(f'\x1b[{self.drawn}F' * bool(self.drawn) + '\x1b[J' + '\n'.join(lines) + '\n')
             self.out.flush()

@@ -13,7 +13,7 @@ import json
 import os
 import shlex
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 try:
     import fcntl
@@ -96,15 +96,16 @@ class RunFolder:
         """save_checkpoint(ckpt.pt, *args, ...); the one that was there becomes a numbered one."""
         with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
             self.set_aside()
-            keeping = self.keep_checkpoints and self.saved not in (None, iter_num)
-            kept = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt') if keeping else ''
-            if keeping:
+            kept = None
+            if self.keep_checkpoints and self.saved not in (None, iter_num):
+                kept = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
                 self.keep(kept)
             save_checkpoint(self.ckpt_path, *args, iter_num=iter_num, **entries)
-            if keeping:   # only now, so that an older one is there if this save fails
-                for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
+            self.saved = iter_num
+        if kept:   # only now, so that an older one is there if the save fails
+            for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
+                with suppress(OSError):
                     os.remove(name)
-        self.saved = iter_num
 
     @contextmanager
     def writing(self, what):

@@ -59,6 +59,10 @@ def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(monk
         watch(tokens, [step if i == place else -1 for i in range(200)], step)
         shown = out.getvalue()[before:]
         assert '\x1b[7m' in shown and len(shown.splitlines()) == 3
+    watch.top = 7
+    before = len(out.getvalue())
+    watch([ord('a')] * 80, [-1] * 80, 9)   # another text, of four lines, with nothing new
+    assert watch.top == 1 and out.getvalue()[before:].count('a') == 60
     assert [chr(c) for c in b'abc'] == [line[-1] for line in re.sub(r'\x1b\[[0-9]*[mFJ]', '', shown).splitlines()]
 
 
