@@ -237,13 +237,14 @@ def resume(checkpoint, optimizers, ema, config):
     return checkpoint['iter_num']
 
 
-def check_agreement(iter_num, sha, config):
-    """Raise ValueError unless all processes go on from the same update, on the same data and with the same options."""
+def check_agreement(ema, iter_num, meta, config):
+    """Raise ValueError unless all processes go on from the same update and weights, on the same data and with the same options."""
     own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
-    every = gather(own | {'the iteration to go on from': iter_num, 'the training data': sha})
-    differing = [name for name in every[0] if any(other[name] != every[0][name] for other in every)]
+    every = gather(own | {'the iteration to go on from': iter_num, 'the data': {k: meta['splits'][k]['sha256'] for k in ('train', 'val')},
+                          'the weights': [float(p.sum()) for p in ema.model.parameters()]})
+    differing = [name for name in every[0] if any(other.get(name) != every[0][name] for other in every)]
     if differing:
-        values = ', '.join(sorted({str(other[differing[0]]) for other in every}))
+        values = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
         raise ValueError(f'the processes differ in {", ".join(differing)} ({values}): give them the same command, checkpoint and data')
 
 
@@ -337,7 +338,7 @@ def main(config):
                              f'--init_from={config.out_dir}/ckpt.pt')
         changed += ['the training data'] * (checkpoint.get('data', sha) != sha)
     del checkpoint
-    check_agreement(iter_num, sha, config)
+    check_agreement(ema, iter_num, meta, Config(config | {'dtype': dtype}))
     flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
     compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})

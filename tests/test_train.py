@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -422,6 +423,24 @@ def test_two_processes_see_the_batch_of_one(data, machines):
             assert (key in a) == (key in b) and math.isclose(a.get(key, 0), b.get(key, 0), rel_tol=1e-5), key
 
 
+def test_what_processes_must_agree_on(monkeypatch):
+    config, meta = configure(vars(train), TOY), {'splits': {name: {'sha256': name} for name in ('train', 'val')}}
+    ema = EMA(AOGPT(AOGPTConfig(8, 64, 1, 1, 8)), 0.9)
+    with torch.no_grad():
+        other = EMA(ema.model, 0.9)
+        other.model.lm_head.bias += 1
+    for said, args in (('', (ema, 4, meta, config | {'out_dir': 'a', 'data_dir': 'b'})), ('seed', (ema, 4, meta, config | {'seed': 7})),
+                       ('iteration to go on from', (ema, 5, meta, config)), ('the weights', (other, 4, meta, config)),
+                       ('the data', (ema, 4, {'splits': meta['splits'] | {'val': {'sha256': 'x'}}}, config))):
+        every = []
+        monkeypatch.setattr(train, 'gather', lambda own, every=every: every.append(own) or [own])
+        train.check_agreement(ema, 4, meta, config)
+        train.check_agreement(*args)
+        monkeypatch.setattr(train, 'gather', lambda own, every=every: every)
+        with pytest.raises(ValueError, match=f'differ in .*{said}') if said else nullcontext():
+            train.check_agreement(ema, 4, meta, config)
+
+
 def test_processes_that_differ_do_not_start(data, monkeypatch):
     with socket.create_server(('127.0.0.1', 0)) as s:
         port = s.getsockname()[1]
@@ -429,7 +448,7 @@ def test_processes_that_differ_do_not_start(data, monkeypatch):
         '--nnodes=2', f'--node_rank={n}', '--nproc_per_node=1', '--master_addr=127.0.0.1', f'--master_port={port}')) for n in (0, 1)]
     for p in started:
         _, err = p.communicate(timeout=170)
-        assert p.returncode != 0 and 'error: the processes differ in seed (0, 1)' in err
+        assert p.returncode != 0 and 'error: the processes differ in seed, the weights (0, 1)' in err
     assert not os.path.exists('out')
     monkeypatch.setenv('WORLD_SIZE', '2')
     with pytest.raises(ValueError, match='--device=cuda, got cuda:0'):
