@@ -322,31 +322,32 @@ LOSSES = {'all logits in float32': plain_loss, 'in parts, recomputed': chunked_l
 
 
 def bench_loss(config):
+    if not 1 <= config.n_tokens <= config.vocab_size:
+        raise ValueError(f'n_tokens must be 1 to vocab_size={config.vocab_size}, got {config.n_tokens}')
     device, dtype = resolve_device(config.device, config.dtype)
     generator, n = torch.Generator(device).manual_seed(config.seed), config.batch_size * config.block_size
     x, weight, bias = (torch.randn(shape, device=device, generator=generator).mul_(std).to(getattr(torch, dtype)).requires_grad_()
                        for shape, std in (((n, config.n_embd), 1), ((config.vocab_size, config.n_embd), 0.1), (config.vocab_size, 0.1)))
     tokens = torch.randint(config.n_tokens, (n,), device=device, generator=generator)
     with torch.no_grad():
-        exact = sum(float(plain_loss(*part[:1], weight.float(), bias.float(), part[1]).double().sum())
-                    for part in zip(x.float().split(256), tokens.split(256))) / n
+        exact = sum(float(plain_loss(x_part.float(), weight.float(), bias.float(), part).double().sum())
+                    for x_part, part in zip(x.split(256), tokens.split(256))) / n
     print(f'{n:,} rows of width {config.n_embd}, vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}; the loss of '
           f"float32 products is {exact:.4f} nats a token\n{'':<34}{'seconds':>10}{'peak MiB':>10}{'off by':>10}")
     for name, loss in LOSSES.items():
         if loss is torch_loss and not hasattr(F, 'linear_cross_entropy'):
             print(f'{name:<34}{"not in this torch":>30}')
             continue
-        total = []
 
-        def step(loss=loss, total=total):
+        def mean_and_gradients(loss=loss):
             nll = loss(x, weight, bias, tokens)
             torch.autograd.grad(nll.sum(), (x, weight, bias))
-            total[:] = [float(nll.detach().double().sum()) / n]
-        step()
+            return float(nll.detach().double().mean())
+        error = abs(mean_and_gradients() - exact)
         gc.collect()
         peak_memory(device, reset=True)
-        time = seconds(step, device, config.repeats)
-        print(f'{name:<34}{time:>10.2f}{peak_memory(device) / 2 ** 20:>10,.0f}{abs(total[0] - exact):>10.4f}', flush=True)
+        time = seconds(mean_and_gradients, device, config.repeats)
+        print(f'{name:<34}{time:>10.2f}{peak_memory(device) / 2 ** 20:>10,.0f}{error:>10.4f}', flush=True)
 
 
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
@@ -402,11 +403,13 @@ def bench_grid(config):
         print(f'\nwritten: {config.out}')
 
 
-BENCHES = {'sample': (bench_sample, {'batch_size', 'steps', 'cuda_graphs', 'plain'}),   # and the options that not all of them have
-           'ensemble': (bench_ensemble, {'n_contexts', 'n_positions', 'ensemble_block', 'n_plain'}),
-           'train': (bench_train, {'batch_size', 'plain', 'n_updates', 'optimizer', 'compile'}),
-           'loss': (bench_loss, {'batch_size'}),
-           'grid': (bench_grid, {'batch_size', 'steps', 'n_updates', 'optimizer', 'compile', 'out'})}
+NETWORK = {'n_layer', 'n_head'}
+BENCHES = {   # with the options that not all of them have
+    'sample': (bench_sample, NETWORK | {'batch_size', 'steps', 'cuda_graphs', 'plain'}),
+    'ensemble': (bench_ensemble, NETWORK | {'n_contexts', 'n_positions', 'ensemble_block', 'n_plain'}),
+    'train': (bench_train, NETWORK | {'batch_size', 'plain', 'n_updates', 'optimizer', 'compile'}),
+    'loss': (bench_loss, {'batch_size'}),
+    'grid': (bench_grid, NETWORK | {'batch_size', 'steps', 'n_updates', 'optimizer', 'compile', 'out'})}
 
 
 def main(argv):

@@ -322,7 +322,7 @@ class AOGPT(nn.Module):
                    order[:, n_known]: a caller that then reorders the tail must set cache.length back to n_known.
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which an encoder masks and a decoder never
                    sees, since it comes later
-        picked     (row, column), (m,) each: the head is run for these alone, and returns (m, V)
+        picked     index of (B, n), as (rows of idx, columns), (m,) each: the head is run for these alone, and gives (m, V)
         returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past a row's end are undefined
         """
         B, T = self._check(idx, order)

@@ -19,7 +19,7 @@ import torch
 from configurator import at_least, check_out, configure, one_line_errors, refuse_idle
 from data.hub import open_checkpoint
 from data.prepare import progress, replace_file
-from data.prompts import parse_prompts, read_prompts
+from data.prompts import parse_prompts, prompt_file, read_prompts
 from devices import StepGraphs, autocast, resolve_device
 from judge import measure, open_judge
 from model import (
@@ -217,7 +217,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
-    cuda_graphs  on a GPU, for many steps: record those with a cache, of each size the second, and replay them
+    cuda_graphs  on a GPU, for many steps: record those with a cache, of each size the second, and replay them; rows that have
+              finished then run on
     on_step   called after each step with (step from 0, n_new (B,) revealed in it, on the host, idx, trace)
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` (natural order, from 0; -1 for what
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
@@ -242,7 +243,8 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         ends = known.unsqueeze(1) + schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds)
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = product_dtype(model.lm_head.weight)
-    live = torch.arange(B) if cuda_graphs else (known < stop).nonzero()[:, 0]                # host: rows that run
+    live = torch.arange(B) if cuda_graphs else (known < stop).nonzero()[:, 0]                # host: the rows that run
+    at = live.to(device)
     cache = KVCache(model.config, len(live), device, dtype) if use_cache and model.config.causal else None
     if cuda_graphs:
         if device.type == 'cpu' or cache is None:
@@ -253,16 +255,17 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     if len(live) and cache is not None and known[live].max() - known[live].min() >= 32:
-        prefill(network, cache, idx[live.to(device)], order[live.to(device)], known[live])
+        prefill(network, cache, idx[at], order[at], known[live])
     step = -1
     while (known < stop).any():
         step += 1
         n_new = (ends[:, step] if threshold is None else stop) - known                       # (B,) revealed in this step
         if not n_new.any():                                                                  # a binomial step may reveal nothing
             continue
-        n_targets = n_new if policy == 'given' else stop - known                             # (B,)
-        n, (row, column, visit) = int(n_targets.max()), ragged_indices(known, n_targets, device)  # (m,) each
-        rows, place = (slice(None), row) if len(live) == B else (live.to(device), torch.searchsorted(live.to(device), row))
+        n_targets = (n_new if policy == 'given' else stop - known)[live]
+        place, column, visit = ragged_indices(known[live], n_targets, device)                # (m,) each; a place in `live`
+        n, row = int(n_targets.max()), at[place]
+        rows = slice(None) if len(live) == B else at                                         # all: graphs want idx itself, no copy
         logits = network.predict(idx[rows], order[rows], known[live], n, cache, stop[live], (place, column))   # (m, V)
         if policy != 'given':
             score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
@@ -278,9 +281,9 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
             order[row, visit] = order[row, visit - column + rank[row, column]]
             if cache is not None:
                 cache.length = known[live]   # slot n_known was run for another target
-            which = rank.new_zeros(B, n).index_put((row, column), torch.arange(len(row), device=device))   # row of logits
+            where = rank.new_zeros(B, n).index_put((row, column), torch.arange(len(row), device=device))   # in logits
             row, column, visit = ragged_indices(known, n_new, device)                        # (revealed,) each
-            logits = logits[which[row, rank[row, column]]]
+            logits = logits[where[row, rank[row, column]]]
         position = order[row, visit]
         token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
@@ -293,8 +296,9 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if on_step:
             on_step(step, n_new, idx, trace)
         left = (known < stop)[live]
-        if not cuda_graphs and not left.all():   # a row that has finished costs nothing more
+        if not cuda_graphs and not left.all():   # a row that has finished runs no more slots
             live = live[left]
+            at = live.to(device, non_blocking=True)
             if cache is not None:
                 cache.keep(left.nonzero()[:, 0])
     return (idx, trace) if return_trace else idx
@@ -306,7 +310,7 @@ def prefill(network, cache, idx, order, known):
         rows = (known // 32 == length).nonzero()[:, 0]
         n = min(int(known[rows].max()) + 1, order.size(1))
         part = KVCache(network.config, len(rows), cache.k.device, cache.k.dtype, n)
-        network.predict(idx[rows], order[rows], known[rows], 1, part, picked=([], []))   # the cache alone
+        network.predict(idx[rows], order[rows], known[rows], 1, part, picked=slice(0))   # the cache alone
         cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = part.k, part.v, part.length
 
 
@@ -407,7 +411,7 @@ def main(config):
     order, prompts = read_order(config.order), read_prompts(config.prompt)
     policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
-    reads = config.ckpt, config.judge, config.order, config.prompt.removeprefix('FILE:') if config.prompt.startswith('FILE:') else ''
+    reads = config.ckpt, config.judge, config.order, prompt_file(config.prompt) or ''
     check_out('out', config.out, '.json', *reads)
     check_out('html', config.html, '.html', *reads)
     if config.judge and not config.metrics:
@@ -459,7 +463,7 @@ def main(config):
                 if time.perf_counter() - saved > 60:   # what a killed run leaves
                     saved = time.perf_counter()
                     write()
-        finally:   # whatever stops the run or becomes of the judge
+        finally:   # an error or Ctrl-C, now or while a judge reads, loses nothing
             if samples:
                 write()
     about, seconds = describe(samples, config, order_name), result['seconds']

@@ -5,13 +5,18 @@ import re
 from data.prepare import END_OF_TEXT
 
 
+def prompt_file(prompt):
+    """The path of FILE:path, or None."""
+    return prompt.removeprefix('FILE:') if prompt.startswith('FILE:') else None
+
+
 def read_prompts(prompt):
     """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
-    path, n, prompts = prompt.removeprefix('FILE:'), 0, []
-    if path == prompt:
+    path, n, prompts = prompt_file(prompt), 0, []
+    if path is None:
         return [prompt]
     try:
-        with open(path, encoding='utf-8-sig') as f:
+        with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:   # parse_prompt says which prompt is no UTF-8
             for n, line in enumerate(f, 1):
                 if line.strip():
                     prompts.append(json.loads(line)['prompt'] + '')
@@ -44,8 +49,8 @@ def parse_prompt(prompt, tokenizer, length):
     """(tokens, known, answer) lists of a prompt with blanks; at most `length` long, exactly so with [[..]] or without a blank.
 
     tokens holds 0 in blanks and the tokens of the text in [[=text]]; known marks the text that stands, answer the [[=text]]. The pieces
-    are tokenized one by one; the text of a blank ends at the first ]]. Raises ValueError for a blank that is not [[n]], [[..]] or
-    [[=text]], and for a prompt too long."""
+    are tokenized one by one; \\[[ is a plain [[, and the text of a blank ends at the first ]]. Raises ValueError for a blank that is not
+    [[n]], [[..]] or [[=text]], and for a prompt too long."""
     pieces, text = [], ''
     try:
         prompt.encode()

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import os
-import signal
 import sys
 
 import pytest
@@ -285,7 +284,7 @@ def test_scores_that_tie_do_not_depend_on_the_batch(batch):
 @pytest.mark.parametrize('causal', [True, False])
 def test_rows_do_not_depend_on_the_width_of_the_batch(causal):
     model = make_model(vocab_size=16, n_tokens=11, causal=causal)
-    rows = [([1, 0, 0, 2, 0], [True, False, False, True, False]), ([4, 4], [True, True]), ([0] * 9, [False] * 9), ([3, 0], [True, False])]
+    rows = [([3, 0], [True, False]), ([4, 4], [True, True]), ([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 9, [False] * 9)]
     for order in ('random', 'r2l', 'margin'):
         idx, trace, lengths = write_samples(model, rows, order, 7, 3)
         for r, row in enumerate(rows):
@@ -429,6 +428,13 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch, order, n_b
     assert (together, sum(slots)) == (slots_of_batch, slots_alone) and heads_together == sum(heads)
 
 
+def test_the_head_of_an_encoder_is_run_for_what_is_drawn():
+    model, heads = make_model(block_size=8, causal=False).frozen(torch.float64), []
+    model.lm_head.register_forward_pre_hook(lambda _, args: heads.append(args[0].shape[:-1].numel()))
+    write_samples(model, [([0] * 8, [False] * 8), ([0] * 5, [False] * 5)], 'random', 0, 8)
+    assert heads == [2] * 5 + [1] * 3
+
+
 def test_generation_runs_on_one_frozen_copy(monkeypatch):
     model, calls = make_model(block_size=8).float(), []
     frozen, linear = AOGPT.frozen, torch.nn.Linear.forward
@@ -505,7 +511,7 @@ def test_pieces_are_read_left_to_right_before_the_blanks():
     for order, blanks in (('l2r', [1, 2, 4, 5]), ('r2l', [5, 4, 2, 1]), ([6, 5, 4, 3, 2, 1, 0], [5, 4, 2, 1])):
         _, trace, lengths = write_samples(model, [(tokens, known)], order, 0, 9)
         assert trace['order'][0].tolist() == [0, 3, 6, *blanks] and lengths == [7]
-    with pytest.raises(ValueError, match='every position from 0 to 6'):
+    with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):
         write_samples(model, [(tokens, known)], [0, 1, 2], 0, 9)
 
 
@@ -593,9 +599,12 @@ def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
 def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatch):
     import sample
     from configurator import configure
+
+    def interrupt():
+        raise KeyboardInterrupt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sample, 'write_samples', lambda *a, calls=[], write=sample.write_samples, **k:
-                        (calls.append(1), write(*a, **k) if len(calls) < 3 else signal.raise_signal(signal.SIGINT))[1])
+                        (calls.append(1), write(*a, **k) if len(calls) < 3 else interrupt())[1])
     with pytest.raises(KeyboardInterrupt):
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9', '--batch_size=2',
                                              '--out=o.json']))

@@ -4,9 +4,11 @@ import math
 import re
 
 import pytest
+from conftest import make_model
 
 from data.prepare import prepare
 from data.puzzles import prepare_puzzles
+from model import save_checkpoint
 
 SMALL = ['--n_layer=1', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=4', '--eval_iters=1', '--compile=False',
          '--n_threads=1', '--eval_interval=100', '--log_interval=100', '--gate_init=1']
@@ -42,6 +44,19 @@ def test_tensors_of_both_devices_do_not_mix(process, tmp_path):
         (tmp_path / 'mixed.py').write_text(f"import torch\nprint((torch.ones(2, device='sim') + torch.ones({size})).tolist())\n")
         p = process('tests/simulated_gpu.py', str(tmp_path / 'mixed.py'), code=code)
         assert "aten::add of ['sim', 'cpu']" in p.stderr if code else p.stdout.startswith('[2.0, 2.0]\nwaited in ')
+
+
+@pytest.mark.parametrize('order, graphs', [('margin', False), ('random', True)])
+def test_prompts_of_unequal_length(gpu, script, tmp_path, order, graphs):
+    save_checkpoint(tmp_path / 'ckpt.pt', make_model(block_size=64, vocab_size=320, n_tokens=257).float(), tokenizer='bytes')
+    prompts = '[[2]]', 'a' * 40 + '[[9]]', 'b[[5]]c', 'begin[[3]]'
+    (tmp_path / 'p.jsonl').write_text('\n'.join(json.dumps({'prompt': prompt}) for prompt in prompts))
+    options = ['--ckpt=ckpt.pt', '--weights=raw', '--prompt=FILE:p.jsonl', '--n_samples=1', f'--order={order}']
+    waits = gpu('sample.py', *options, '--out=gpu.json', f'--cuda_graphs={graphs}')
+    assert (waits.pop('replayed', 0) > 0) == graphs and max(waits.values()) == 4                # at the end: none in a step
+    script('sample.py', *options, '--out=cpu.json', '--device=cpu')
+    cpu, gpu = (json.loads((tmp_path / name).read_text())['samples'] for name in ('cpu.json', 'gpu.json'))
+    assert [(s['tokens'], s['order']) for s in cpu] == [(s['tokens'], s['order']) for s in gpu] and len(cpu) == 4
 
 
 def test_text(gpu, script, words, tmp_path):
