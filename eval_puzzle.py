@@ -59,7 +59,6 @@ def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
     n, N = tokens.shape
     order, n_given = given_first(sample_order(n, N, 'l2r') if policy == 'l2r' else draw_orders(range(n), N, 1, seed)[:, 0], given)
     blank, device, parts = tokens.masked_fill(~given, 0), model.lm_head.weight.device, []
-    model = model.frozen(product_dtype(model.lm_head.weight))
     for rows in torch.arange(n).split(batch_size):
         idx, trace = generate(model, blank[rows].to(device), order[rows].to(device), n_given[rows], n_steps or N,
                               policy if policy in ADAPTIVE else 'given', seeds=[derive_seed(seed, int(r)) for r in rows],
@@ -194,6 +193,7 @@ def write_results(config, checkpoint, label, rows):
 
 def solve_all(model, task, tokens, given, policies, steps, noises, show, config):
     """For every policy, number of steps and noise its row of the table, and the puzzles of `show` as samples of a page."""
+    model = model.frozen(product_dtype(model.lm_head.weight))
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in ADAPTIVE else [0.0]:

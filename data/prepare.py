@@ -346,8 +346,6 @@ class Surviving:
     def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
         return self.stream is other
 
-    __hash__ = None
-
 
 def progress(rows=None, **how):
     """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
