@@ -37,7 +37,7 @@ from devices import (
     start_processes,
     stop_requests,
 )
-from eval_ppl import block_nll, draw_known, draw_orders, estimate_of
+from eval_ppl import block_nll, digest, draw_known, draw_orders, estimate_of
 from model import (
     AOGPT,
     EMA,
@@ -241,7 +241,7 @@ def check_agreement(ema, iter_num, meta, config):
     """Raise ValueError unless all processes go on from the same update and weights, on the same data and with the same options."""
     own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
     every = gather(own | {'the iteration to go on from': iter_num, 'the data': {k: meta['splits'][k]['sha256'] for k in ('train', 'val')},
-                          'the weights': [float(p.sum()) for p in ema.model.parameters()]})
+                          'the weights': digest(ema.model)})
     differing = [name for name in every[0] if any(other.get(name) != every[0][name] for other in every)]
     if differing:
         values = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
@@ -338,7 +338,8 @@ def main(config):
                              f'--init_from={config.out_dir}/ckpt.pt')
         changed += ['the training data'] * (checkpoint.get('data', sha) != sha)
     del checkpoint
-    check_agreement(ema, iter_num, meta, Config(config | {'dtype': dtype}))
+    if world_size > 1:
+        check_agreement(ema, iter_num, meta, Config(config | {'dtype': dtype}))
     flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
     compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
