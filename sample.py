@@ -268,22 +268,23 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         rows = slice(None) if len(live) == B else at                                         # all: graphs want idx itself, no copy
         logits = network.predict(idx[rows], order[rows], known[live], n, cache, stop[live], (place, column))   # (m, V)
         if policy != 'given':
-            score = torch.full((B, n), -torch.inf, dtype=torch.float64, device=device)
-            score[row, column] = confidence(logits, policy).double()
+            score = torch.full((len(live), n), -torch.inf, dtype=torch.float64, device=device)
+            score[place, column] = confidence(logits, policy).double()
             sure = None if threshold is None else score >= threshold
             if order_noise:
-                noise = draw_noise(N, order_noise, order_noise_kind, [stream(s, f'noise of step {step}') for s in seeds])   # by position
-                score[row, column] += noise.to(device)[row, order[row, visit]]
-            rank = score.argsort(dim=1, descending=True, stable=True)                        # (B, n)
+                rngs = [stream(seeds[r], f'noise of step {step}') for r in live]
+                noise = draw_noise(N, order_noise, order_noise_kind, rngs).to(device)        # by position
+                score[place, column] += noise[place, order[row, visit]]
+            rank = score.argsort(dim=1, descending=True, stable=True)                        # columns, the best first
             if threshold is not None:
                 rank, n_sure = given_first(rank, sure)
-                n_new = n_sure.cpu().clamp(min=1).minimum(stop - known)
-            order[row, visit] = order[row, visit - column + rank[row, column]]
+                n_new[live] = n_sure.cpu().clamp(min=1).minimum(n_targets)
+            order[row, visit] = order[row, visit - column + rank[place, column]]
             if cache is not None:
                 cache.length = known[live]   # slot n_known was run for another target
-            where = rank.new_zeros(B, n).index_put((row, column), torch.arange(len(row), device=device))   # in logits
-            row, column, visit = ragged_indices(known, n_new, device)                        # (revealed,) each
-            logits = logits[where[row, rank[row, column]]]
+            where = torch.zeros_like(rank).index_put((place, column), torch.arange(len(place), device=device))   # in logits
+            place, column, visit = ragged_indices(known[live], n_new[live], device)          # (revealed,) each
+            row, logits = at[place], logits[where[place, rank[place, column]]]
         position = order[row, visit]
         token = idx[row, position] if forced else sample_tokens(logits, temperature, top_k, top_p, u=u[row, position])
         idx[row, position] = token
