@@ -30,12 +30,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from configurator import Config, at_least, check_out, configure, one_line_errors, refuse_idle
-from data.prepare import write_json
-from devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds
-from eval_ppl import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
-from model import AOGPT, EMA, AOGPTConfig, TokenLoss, modulate, sample_order
-from sample import generate, unmask_schedule
+from anyorder.devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds
+from anyorder.files import check_out, write_json
+from anyorder.generation import generate, unmask_schedule
+from anyorder.likelihood import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
+from anyorder.orders import sample_order
+from configurator import Config, at_least, configure, one_line_errors, refuse_idle
+from model import AOGPT, EMA, AOGPTConfig, TokenLoss, modulate
 from train import make_optimizers, update
 
 # model (random weights)

@@ -16,7 +16,7 @@ import operator
 import os
 import sys
 
-from model import is_out_of_memory
+from anyorder.files import is_out_of_memory
 
 
 class Config(dict):
@@ -148,19 +148,6 @@ def refuse_idle(config, *names):
     """Raise ValueError if the command line sets options that would change nothing; a file may serve several commands."""
     if idle := sorted(config.typed & set(names)):
         raise ValueError(f"{', '.join(idle)} would change nothing here: leave {'it' if len(idle) == 1 else 'them'} out")
-
-
-def check_out(option, path, endings, *others):
-    """Check, before the work begins, the file to write that `option` names ('' is none): its folder must exist and be writable, it must be
-    none of the `others` of the run, and end in one of `endings` ('.png, .svg'), so that it overwrites no data and no checkpoint."""
-    folder = os.path.dirname(path) or '.'
-    special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
-    if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
-        raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
-    if path and (os.path.realpath(path) in map(os.path.realpath, others) or os.path.basename(path) == 'meta.json'):
-        raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
-    if path and not path.endswith(tuple(endings.split(', '))):
-        raise ValueError(f'--{option}={path} must end in {endings}')
 
 
 @contextlib.contextmanager

@@ -15,19 +15,20 @@ import os
 
 import torch
 
-from configurator import Config, at_least, check_out, configure, one_line_errors, refuse_idle
+from anyorder.checkpoint import Checkpoint
+from anyorder.devices import autocast, resolve_device
+from anyorder.figures import PICTURES, draw
+from anyorder.files import check_out, progress, write_json
+from anyorder.generation import ADAPTIVE, check_drawing, check_policy, generate
+from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
+from anyorder.replay import write_page
+from anyorder.tables import ratio_error, share_error
+from configurator import Config, at_least, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, open_split
-from data.hub import open_checkpoint
-from data.prepare import progress, read_meta, write_json
+from data.prepare import read_meta
 from data.puzzles import SHARES, unpack
 from data.rules import TASKS, make_task
-from devices import autocast, resolve_device
-from eval_ppl import draw_orders
-from model import derive_seed, given_first, model_from_checkpoint, product_dtype, sample_order
-from plot import PICTURES, draw
-from replay import write_page
-from sample import ADAPTIVE, check_drawing, check_policy, generate
-from tables import ratio_error, share_error
+from model import product_dtype
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'        # 'ema' or 'raw'
@@ -98,7 +99,7 @@ def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
 
 def open_puzzles(checkpoint, tokenizer, c):
     """(task, tokens (n, N), given (n, N), label) of the set that is asked for."""
-    run = checkpoint.get('config', {})
+    run = checkpoint.run
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
@@ -112,7 +113,7 @@ def open_puzzles(checkpoint, tokenizer, c):
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '
                          f'--split={c.split}')
     packed, meta = open_split(data_dir, name, c.split)
-    if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != checkpoint.get('puzzle', meta['puzzle']):
+    if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
         kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
         raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} has other "
                          f'puzzles ({kind}): choose another --dataset or --ckpt')
@@ -150,17 +151,18 @@ def main(config):
     check_policy('margin', config.unmask, max(noises), config.noise_kind, None)
     for name, endings in (('out', '.json'), ('html', '.html'), ('error_map', PICTURES)):
         check_out(name, config[name], endings, config.ckpt)
-    checkpoint, tokenizer = open_checkpoint(config.ckpt)
+    checkpoint = Checkpoint(config.ckpt)
+    tokenizer = checkpoint.tokenizer
     task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
     device, dtype = resolve_device(config.device, config.dtype)
-    model = model_from_checkpoint(checkpoint, config.weights, device)
+    model = checkpoint.model(config.weights, device)
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
     config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
     if config.error_map and given.any():
         raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
-    print(f"{config.ckpt}: {config.weights} weights, iteration {checkpoint.get('iter_num', '?')}, {model.n_parameters():,} parameters\n"
+    print(f"{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n"
           f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature '
           f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}')
     rows, samples = [], []
@@ -188,7 +190,7 @@ def main(config):
 
 def write_results(config, checkpoint, label, rows):
     if config.out:
-        write_json(config.out, {'config': config, 'iter_num': checkpoint.get('iter_num'), 'set': label, 'results': rows})
+        write_json(config.out, {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'set': label, 'results': rows})
 
 
 def solve_all(model, task, tokens, given, policies, steps, noises, show, config):

@@ -24,17 +24,14 @@ of the visit that it predicts; a column is a slot's place among those that a cal
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary, L layers
 """
 import copy
-import hashlib
-import os
-from dataclasses import asdict, dataclass, fields
-from functools import cache, partial
+from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's vocabulary
-ORDERS = ('random', 'l2r', 'r2l', 'fixed', 'block')
 TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer')
 
 
@@ -589,60 +586,6 @@ def pad_size(n):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# its input: orders
-
-def derive_seed(*names):
-    """A 63-bit seed, hashed from numbers and strings: differently named streams of random numbers are independent (but for chance: a
-    generator on the host uses 32 of the bits)."""
-    return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
-
-
-def stream(*names):
-    """A generator on the host, seeded by these names, see derive_seed."""
-    return torch.Generator().manual_seed(derive_seed(*names))
-
-
-def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, seed=0, block=4):
-    """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else of `kind` (AO sec. 3).
-
-    'random'      a uniform permutation, drawn for each row
-    'l2r', 'r2l'  left to right, right to left
-    'fixed'       one permutation for all rows, a function of (seed, n)
-    'block'       blocks of `block` positions from left to right, each in the same inner order, a function of (seed, n)"""
-    if kind not in ORDERS or block < 1:
-        raise ValueError(f'order must be {", ".join(ORDERS)} with blocks of at least 1, got {kind!r} and {block}')
-    positions = torch.arange(n, device=device)
-    if kind == 'random' or l2r_ratio:
-        draws = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)   # float64: no ties
-    if kind == 'random':
-        order = draws[:, :n].argsort(-1)
-    elif kind in ('fixed', 'block'):
-        order = one_permutation(n, kind, seed, block, str(device or 'cpu'))
-    else:
-        order = positions if kind == 'l2r' else positions.flip(0)
-    return torch.where(draws[:, n:] < l2r_ratio, positions, order) if l2r_ratio else order.expand(batch_size, n).clone()
-
-
-@cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
-def one_permutation(n, kind, seed, block, device):
-    """(n,) of 'fixed' and 'block', see sample_order."""
-    positions = torch.arange(n)
-    keys = torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order'))
-    return (keys if kind == 'fixed' else positions // block + keys[positions % block]).argsort().to(device)
-
-
-def given_first(order, given):
-    """(order (B, N) with the positions of `given` (B, N) bool moved to its front, n_given (B,)); in each part they follow as before."""
-    rank = (~given.gather(1, order)).byte().argsort(dim=1, stable=True)
-    return order.gather(1, rank), given.sum(1)
-
-
-def order_of(run):
-    """The arguments of sample_order that a run trains with, from its options (a checkpoint's `config`)."""
-    return {'kind': run.get('order', 'random'), 'seed': run.get('order_seed', 0), 'block': run.get('order_block', 4)}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # its average
 
 class EMA:
@@ -662,104 +605,3 @@ class EMA:
         self.n_updates += 1
         decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
         torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), 1 - decay)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# its file
-
-def save_checkpoint(path, model, ema=None, **entries):
-    """Write a checkpoint in the published format: model, model_args, ema_model (shadow_params by name), and `entries`
-    (iter_num, config, optimizer, ...). Atomic: temporary file, flush to disk, rename; `path` is old or new, never half."""
-    checkpoint = {'model': model.state_dict(), 'model_args': asdict(model.config), **entries}
-    if ema is not None:
-        checkpoint['ema_model'] = {'decay': ema.decay, 'num_updates': ema.n_updates,
-                                   'shadow_params': dict(ema.model.named_parameters())}
-    temporary = f'{path}.tmp'
-    try:
-        with open(temporary, 'wb') as f:
-            torch.save(checkpoint, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-
-
-def is_out_of_memory(e):
-    """Whether an exception means that: PyTorch raises several classes, worded differently for GPU, Linux and Windows."""
-    return isinstance(e, MemoryError) or any(said in str(e) for said in ('out of memory', 'allocate memory', 'not enough memory'))
-
-
-def load_checkpoint(path):
-    """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
-
-    Raises ValueError in one line when the file is missing, empty, truncated, or not a checkpoint."""
-    if not os.path.isfile(path):
-        raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
-    try:
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    except Exception as e:   # bytes that are no pickle fail in a dozen ways
-        if isinstance(e, PermissionError) or is_out_of_memory(e):
-            raise            # the file may be fine
-        raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None
-    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in ('model', 'model_args')):
-        raise ValueError(f"{path} is not a checkpoint: it must hold a dict with the dicts 'model' and 'model_args'")
-    if (not all(isinstance(p, torch.Tensor) for p in checkpoint['model'].values()) or not isinstance(checkpoint.get('config', {}), dict)
-            or not isinstance(checkpoint.get('tokenizer', ''), str)):
-        raise ValueError(f"{path} is not a checkpoint: 'model' must hold tensors, 'config' be a dict and 'tokenizer' a name")
-    return checkpoint
-
-
-def raw_weights(checkpoint):
-    """{name: weight} of a checkpoint dict, without the prefix that torch.compile gave published ones."""
-    return {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
-
-
-def config_from_checkpoint(checkpoint):
-    """AOGPTConfig of a checkpoint dict. What the published model_args leave out is inferred: n_cond from the weights, and
-    GPT-2's real vocabulary from its padded size."""
-    known = {f.name for f in fields(AOGPTConfig)}
-    args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
-    if args.get('vocab_size') == GPT2_PADDED:
-        args.setdefault('n_tokens', GPT2_N_TOKENS)
-    names = raw_weights(checkpoint)
-    if 'target_position' not in args and 'transformer.ln_f.weight' in names:
-        args |= {'target_position': 'input', 'gpt2_blocks': True}        # sigma-GPT
-    elif 'transformer.wtpe.weight' in names:
-        args.setdefault('n_cond', names['transformer.wtpe.weight'].size(1))
-    return AOGPTConfig(**args)
-
-
-def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
-    """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint (a path or what load_checkpoint gave).
-
-    Reads our files and the published ones, whose EMA is a list in parameter order and whose names may carry `_orig_mod.`."""
-    checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
-    if weights not in ('ema', 'raw'):
-        raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
-    with torch.device('meta'):   # shapes without memory or initialisation
-        model = AOGPT(config_from_checkpoint(checkpoint))
-    wanted = {name: p.shape for name, p in model.named_parameters()}
-    state = raw_weights(checkpoint)
-    if weights == 'ema':
-        if not isinstance(checkpoint.get('ema_model'), dict) or not isinstance(checkpoint['ema_model'].get('shadow_params'), list | dict):
-            raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
-        state = checkpoint['ema_model']['shadow_params']
-        if not isinstance(state, dict):
-            if len(state) != len(wanted):
-                raise ValueError(f'the EMA list of the checkpoint must have {len(wanted)} weights, it has {len(state)}')
-            state = dict(zip(wanted, state))
-    if model.config.gpt2_blocks:
-        state.pop('lm_head.weight', None)   # it is transformer.wte.weight
-    wrong = sorted(wanted.keys() ^ state.keys()) or [name for name, p in state.items() if getattr(p, 'shape', None) != wanted[name]]
-    if wrong:
-        raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
-                         f'the first is {wrong[0]}')
-    broken = [name for name, p in state.items() if not p.isfinite().all()]
-    if broken:
-        raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite, the first is {broken[0]}')
-    model = model.to_empty(device=device)
-    model.tie()   # to_empty untied them
-    model.load_state_dict(state, strict=False)   # names and shapes were compared above
-    return model.eval()

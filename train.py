@@ -21,40 +21,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from anyorder.checkpoint import config_from_checkpoint, digest, load_checkpoint, local_path, model_from_checkpoint
+from anyorder.devices import autocast, peak_flops, resolve_compile
+from anyorder.files import check_folder, progress
+from anyorder.generation import write_samples
+from anyorder.likelihood import block_nll, draw_known, estimate_of
+from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first, order_of, sample_order
+from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
+from anyorder.replay import visible
+from anyorder.run_folder import RunFolder, load_newest
+from anyorder.tables import format_table, summarize, unigram_row
 from configurator import Config, at_least, configure, one_line_errors
 from data.blocks import all_blocks, check_length, open_split, random_blocks
-from data.hub import local_path
-from data.prepare import check_folder, get_tokenizer, progress
 from data.puzzles import unpack
-from devices import (
-    autocast,
-    end_processes,
-    first_process_first,
-    gather,
-    peak_flops,
-    processes,
-    resolve_compile,
-    start_processes,
-    stop_requests,
-)
-from eval_ppl import block_nll, digest, draw_known, draw_orders, estimate_of
-from model import (
-    AOGPT,
-    EMA,
-    ORDERS,
-    AOGPTConfig,
-    config_from_checkpoint,
-    derive_seed,
-    given_first,
-    load_checkpoint,
-    model_from_checkpoint,
-    order_of,
-    sample_order,
-)
-from replay import visible
-from run_folder import RunFolder, load_newest
-from sample import write_samples
-from tables import format_table, summarize, unigram_row
+from data.tokenizers import get_tokenizer
+from model import AOGPT, EMA, AOGPTConfig
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go

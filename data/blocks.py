@@ -8,9 +8,11 @@ import os
 import numpy as np
 import torch
 
-from data.prepare import DATA_SETS, TOKENIZERS, check_names, prepare, read_meta
+from anyorder.files import check_names
+from data.prepare import DATA_SETS, prepare, read_meta
 from data.puzzles import SHARES, prepare_puzzles
 from data.rules import TASKS
+from data.tokenizers import TOKENIZERS
 
 
 def open_split(data_dir, name, split):

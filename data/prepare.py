@@ -12,10 +12,7 @@ Every document is followed by the end-of-text token. Without --split the documen
 seed; a text of one document is cut instead. The sets for zero-shot perplexity come with their own splits (a --source is their
 test split unless --split says otherwise); their documents are rows, detokenized. A second run does nothing unless --force.
 """
-import argparse
 import ast
-import contextlib
-import difflib
 import functools
 import gzip
 import hashlib
@@ -35,97 +32,14 @@ from dataclasses import dataclass
 from inspect import cleandoc
 
 import numpy as np
-from tqdm import tqdm
+
+if __name__ == '__main__':   # the project's folder in place of this one
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from anyorder.files import Parser, check_folder, check_names, progress, quiet_hub, whole_files, write_json
+from data.tokenizers import get_tokenizer
 
 SPLIT_SEED = 2357
-END_OF_TEXT = '<|endoftext|>'   # how the token that ends a document is shown
 SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# tokenizers: name, n_tokens, eos, encode(text) -> ids, encode_batch, decode(ids) -> text, n_bytes[id] of text
-
-class Bytes:
-    """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
-    name, n_tokens, eos = 'bytes', 257, 256
-    n_bytes = np.array([1] * 256 + [0])
-
-    def encode(self, text):
-        return list(text.encode())
-
-    def encode_batch(self, texts):
-        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
-
-    def decode(self, ids):
-        return b''.join(bytes([i]) if i < 256 else END_OF_TEXT.encode() for i in ids).decode(errors='replace')
-
-
-class GPT2:
-    """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
-    name, n_tokens, eos = 'gpt2', 50257, 50256
-
-    def __init__(self):
-        import tiktoken
-        try:
-            self.bpe = tiktoken.get_encoding('gpt2')
-        except Exception as e:   # requests' own errors, and a cached file of a wrong hash
-            raise ValueError('the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a folder that holds '
-                             f'it, or use --tokenizer=bytes ({type(e).__name__})') from None
-        self.n_bytes = np.array([len(self.bpe.decode_single_token_bytes(i)) for i in range(self.eos)] + [0])
-        self.encode = self.bpe.encode_ordinary
-
-    def encode_batch(self, texts):
-        return self.bpe.encode_ordinary_batch(texts, num_threads=os.cpu_count())
-
-    def decode(self, ids):
-        return self.bpe.decode(ids)
-
-
-class Symbols:
-    """The tokens of puzzles, which have a fixed length and no end of text: one of `texts` each, the longest that fits."""
-    eos, texts = None, ()
-
-    def __init__(self):
-        self.n_bytes = np.ones(self.n_tokens, int)   # a symbol, however it is written
-        self.ids = {text: i for i, text in enumerate(self.texts)}
-
-    def encode(self, text):
-        found = re.findall('|'.join(map(re.escape, sorted(self.texts, key=len, reverse=True))), text)
-        if ''.join(found) != text:
-            raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}, got {text[:60]!r}")
-        return [self.ids[symbol] for symbol in found]
-
-    def decode(self, ids):
-        return ''.join(self.texts[i] for i in ids)
-
-
-def symbols(name, texts):
-    return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
-
-
-def zebra_names(n):
-    """Letters of a Zebra puzzle's n houses and of the n values of each of its n attributes, n at most 6."""
-    return ''.join(names[:n] for names in ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')[:n + 1])
-
-
-def zebra_texts(n):
-    """Nothing, the houses, and all clues: A=3, A=b in the same house, A<b right before, A~b next to, A-b somewhere before."""
-    houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
-    return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
-            *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
-              if i // n < j // n or relation in '<-' and i // n > j // n)]
-
-
-TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
-              'nae_sat': symbols('nae_sat', '01')} | {
-    name: symbols(name, zebra_texts(n)) for name, n in (('zebra4', 4), ('zebra', 6))}
-
-
-@functools.cache
-def get_tokenizer(name):
-    if name not in TOKENIZERS:
-        raise ValueError(f'tokenizer must be one of {", ".join(TOKENIZERS)}, got {name!r}')
-    return TOKENIZERS[name]()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -213,12 +127,6 @@ def shakespeare(source):
     except OSError as e:
         raise ValueError(f'cannot download {SHAKESPEARE_URL} ({e}); with a copy of it: '
                          'python data/prepare.py shakespeare --source=input.txt') from None
-
-
-def quiet_hub():
-    """The hub's own retries and warnings would bury our one line."""
-    from huggingface_hub import logging
-    logging.set_verbosity_error()
 
 
 def from_hub(repository, name, split, field, command):
@@ -326,59 +234,6 @@ def split_documents(documents, val_ratio):
             'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
 
 
-class Surviving:
-    """A stream for bars, of which what cannot be written is dropped: a reader that is gone or a full disk must not end a run of days."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def write(self, text):
-        with contextlib.suppress(OSError):
-            self.stream.write(text)
-
-    def flush(self):
-        with contextlib.suppress(OSError):
-            self.stream.flush()
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
-        return self.stream is other
-
-
-def progress(rows=None, **how):
-    """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
-    seconds = 0.5 if sys.stderr.isatty() else 30
-    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
-
-
-@contextlib.contextmanager
-def whole_files(*paths):
-    """The names of temporary files for the body to write, which become `paths` together when all of them are whole."""
-    temporary = [f'{path}.tmp' for path in paths]
-    try:
-        yield temporary
-        for name in temporary:
-            with open(name, 'rb+') as f:
-                os.fsync(f.fileno())
-        for name, path in zip(temporary, paths):
-            os.replace(name, path)
-    finally:
-        for name in temporary:
-            if os.path.exists(name):
-                os.remove(name)
-
-
-def replace_file(path, data):
-    with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
-        f.write(data)
-
-
-def write_json(path, value):
-    replace_file(path, (json.dumps(value, indent=2) + '\n').encode())
-
-
 def encode_documents(documents, tokenizer):
     """For every document its tokens and end-of-text (n,) uint16, and its bytes of text."""
     iterator = iter(documents)
@@ -414,21 +269,6 @@ def read_meta(directory):
         return {}
     except (ValueError, AttributeError):
         raise ValueError(f'{path} is not what data/prepare.py wrote: remove its folder and prepare the data set again') from None
-
-
-def check_names(**names):
-    for option, value in names.items():
-        if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
-            raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
-
-
-def check_folder(option, path):
-    """The folder that `option` names, there or still to be made, must be one that can be written to."""
-    there = os.path.abspath(path)
-    while not os.path.exists(there) and os.path.dirname(there) != there:
-        there = os.path.dirname(there)
-    if not path or not os.path.isdir(there) or not os.access(there, os.W_OK):
-        raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
 
 
 def name_source(path):
@@ -499,25 +339,6 @@ def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, f
     meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
     writers = {s: functools.partial(write_tokens, documents=texts, tokenizer=tok, n_documents=n) for s, (n, texts) in parts.items()}
     return write_splits(directory, meta, others, origin, writers)
-
-
-class Parser(argparse.ArgumentParser):
-    """Errors are a ValueError; that of an unknown option names the nearest one. Options are not abbreviated, help is not reflowed."""
-
-    def __init__(self, **texts):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **texts)
-
-    def error(self, message):
-        raise ValueError(f'{message} (--help says more)')
-
-    def parse_args(self, args=None):
-        args, unknown = self.parse_known_args(args)
-        if unknown and not unknown[0].startswith('-'):
-            raise ValueError(f'{unknown[0]!r} is a word too many or out of place: first all inputs, then options, --name=value')
-        if unknown:
-            near = difflib.get_close_matches(unknown[0].partition('=')[0], self._option_string_actions, n=1, cutoff=0)[0]
-            raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
-        return args
 
 
 def run(main):

@@ -2,7 +2,7 @@
 import json
 import re
 
-from data.prepare import END_OF_TEXT
+from data.tokenizers import END_OF_TEXT
 
 
 def prompt_file(prompt):

@@ -23,22 +23,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-if __name__ == '__main__':   # the project's folder, as for the other scripts
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from data.prepare import (
-    Parser,
-    check_folder,
-    check_names,
-    get_tokenizer,
-    name_source,
-    print_meta,
-    progress,
-    read_meta,
-    run,
-    splits_there,
-    write_splits,
-)
+if __name__ == '__main__':   # the project's folder in place of this one
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from anyorder.files import Parser, check_folder, check_names, progress
+from data.prepare import name_source, print_meta, read_meta, run, splits_there, write_splits
 from data.rules import TASKS, make_task
+from data.tokenizers import get_tokenizer
 
 GIVEN = 1 << 15   # in a token of a row
 N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}   # of sudoku4 a fifth to train on

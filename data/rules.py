@@ -9,7 +9,9 @@ import csv
 
 import numpy as np
 
-from data.prepare import UNREADABLE, open_text, progress, zebra_names, zebra_texts
+from anyorder.files import progress
+from data.prepare import UNREADABLE, open_text
+from data.tokenizers import zebra_names, zebra_texts
 
 MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
 

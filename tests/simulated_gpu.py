@@ -124,10 +124,10 @@ def main():
     autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
     autocast.fallback(torch.library.fallthrough_kernel)
     sys.path.insert(0, ROOT)
-    import devices
+    from anyorder import devices, processes
     torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
     torch.cuda.Stream = lambda device: None
-    devices.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
+    devices.resolve_device = processes.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
     sys.argv = sys.argv[1:]
     with Simulation():
         runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__')

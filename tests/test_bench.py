@@ -7,9 +7,9 @@ from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
 import bench
+from anyorder.generation import generate, unmask_schedule
 from bench import NETWORKS, generation_limit, plain_generate, plain_nll
 from configurator import configure
-from sample import generate, unmask_schedule
 
 
 @pytest.mark.parametrize('n_steps', [1, 3, 9])

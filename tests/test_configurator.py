@@ -2,7 +2,8 @@
 import pytest
 import torch
 
-from configurator import check_out, configure, one_line_errors
+from anyorder.files import check_out
+from configurator import configure, one_line_errors
 
 OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1, SHAPE=(1,), print=print)
 

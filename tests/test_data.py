@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from anyorder.checkpoint import local_path
+from anyorder.files import progress, replace_file
 from data import prepare as p
 from data.blocks import all_blocks, check_length, open_split, random_blocks, token_counts
-from data.hub import local_path
+from data.tokenizers import GPT2, Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
 
@@ -26,7 +28,7 @@ def jsonl(tmp_path):
 
 def read_documents(directory, split):
     tokens = np.fromfile(os.path.join(directory, f'{split}.bin'), dtype='<u2')
-    return [p.Bytes().decode(d.tolist()).removesuffix('<|endoftext|>') for d in np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]]
+    return [Bytes().decode(d.tolist()).removesuffix('<|endoftext|>') for d in np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]]
 
 
 def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
@@ -161,10 +163,10 @@ def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / 'f'
-    p.replace_file(path, b'old')
+    replace_file(path, b'old')
     monkeypatch.setattr(os, 'fsync', lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        p.replace_file(path, b'new')
+        replace_file(path, b'new')
     assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['f']
 
 
@@ -229,7 +231,7 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
 def test_gpt2_tokens(monkeypatch, tmp_path):
     monkeypatch.setattr('tiktoken.load.read_file', lambda path: (_ for _ in ()).throw(OSError))   # the cache or nothing
     try:
-        gpt2 = p.GPT2()
+        gpt2 = GPT2()
     except ValueError:
         pytest.skip('the GPT-2 vocabulary is not cached')
     text = 'hello world<|endoftext|> Grüße'
@@ -242,12 +244,12 @@ def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):
     import tiktoken
     monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: (_ for _ in ()).throw(ConnectionError('a\nlong story')))
     with pytest.raises(ValueError, match='--tokenizer=bytes') as e:
-        p.GPT2()
+        GPT2()
     assert '\n' not in str(e.value)
 
 
 def test_bytes_decode_what_is_no_text():
-    tok = p.Bytes()
+    tok = Bytes()
     assert tok.decode([72, 105, 256, 255]) == 'Hi<|endoftext|>�' and tok.decode(tok.encode('Grüße')) == 'Grüße'
 
 
@@ -309,7 +311,7 @@ def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):
     reading, writing = os.pipe()
     stream = open(writing, 'w', buffering=1)
     monkeypatch.setattr('sys.stderr', stream)
-    bar = p.progress(total=3)
+    bar = progress(total=3)
     assert bar.fp == stream   # as tqdm asks before it measures the terminal
     os.close(reading)
     bar.update(3)

@@ -10,13 +10,12 @@ import pytest
 import torch
 from conftest import ROOT, make_model
 
-from data.prepare import Bytes, prepare
-from eval_ppl import (
+from anyorder.checkpoint import save_checkpoint
+from anyorder.likelihood import (
     block_nll,
     conditional_logprob,
     context_logprobs,
     draw_known,
-    draw_orders,
     ensemble_block_nll,
     ensemble_nll,
     ensemble_totals,
@@ -24,13 +23,15 @@ from eval_ppl import (
     last_words,
     one_by_one,
     powers_of_two,
-    run_pass,
     sample_groups,
     shuffled_contexts,
 )
-from model import sample_order, save_checkpoint
-from run_folder import Journal
-from tables import format_table, summarize, table_row
+from anyorder.orders import draw_orders, sample_order
+from anyorder.run_folder import Journal
+from anyorder.tables import format_table, summarize, table_row
+from data.prepare import prepare
+from data.tokenizers import Bytes
+from eval_ppl import run_pass
 
 
 def test_one_context_is_the_plain_nll(batch):

@@ -9,9 +9,10 @@ import pytest
 import torch
 from conftest import make_model
 
-from data.prepare import Bytes
-from judge import GPT2, generative_perplexity, measure, open_judge, text_metrics, translate
-from model import sample_order, save_checkpoint
+from anyorder.checkpoint import save_checkpoint
+from anyorder.judge import GPT2, generative_perplexity, measure, open_judge, text_metrics, translate
+from anyorder.orders import sample_order
+from data.tokenizers import Bytes
 
 
 class Pairs(Bytes):   # two bytes a token, and the last alone

@@ -9,18 +9,9 @@ import pytest
 import torch
 from conftest import ROOT, make_model
 
-from model import (
-    AOGPT,
-    EMA,
-    AOGPTConfig,
-    KVCache,
-    derive_seed,
-    load_checkpoint,
-    model_from_checkpoint,
-    pad_size,
-    sample_order,
-    save_checkpoint,
-)
+from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_checkpoint
+from anyorder.orders import derive_seed, sample_order
+from model import AOGPT, EMA, AOGPTConfig, KVCache, pad_size
 
 close = dict(rtol=0, atol=1e-10)
 

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from plot import curve, draw, main, read_results, read_run
+from anyorder.figures import curve, draw
+from plot import main, read_results, read_run
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
            {'iter': 30, 'tokens': 1800, 'tokens_per_sec': 10.0, 'loss': 2.0, 'val_any': 2.5}]

@@ -10,17 +10,19 @@ from conftest import make_model
 
 import eval_puzzle
 import train
+from anyorder.checkpoint import save_checkpoint
+from anyorder.likelihood import draw_known
+from anyorder.orders import given_first, sample_order
+from anyorder.replay import write_page
+from anyorder.tables import ratio_error, share_error, summarize
 from configurator import configure
 from data import puzzles
 from data.blocks import open_split, random_blocks
-from data.prepare import get_tokenizer
 from data.puzzles import GIVEN, SHARES, fractions, generate, main, prepare_puzzles, unpack
 from data.rules import NaeSat, Sudoku, make_task
-from eval_ppl import draw_known
+from data.tokenizers import get_tokenizer
 from eval_puzzle import masked_loss, score, solve
-from model import AOGPT, EMA, given_first, sample_order, save_checkpoint
-from replay import write_page
-from tables import ratio_error, share_error, summarize
+from model import AOGPT, EMA
 from train import make_optimizers
 
 

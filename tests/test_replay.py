@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from data.prepare import Bytes
-from replay import Watch, kendall_tau, token_texts, visible, write_page
+from anyorder.replay import Watch, kendall_tau, token_texts, visible, write_page
+from data.tokenizers import Bytes
 
 
 def test_kendall_tau_by_counting_pairs():

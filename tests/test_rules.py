@@ -4,8 +4,8 @@ import itertools
 import numpy as np
 import pytest
 
-from data.prepare import get_tokenizer, zebra_names
 from data.rules import NaeSat, Sudoku, Zebra
+from data.tokenizers import get_tokenizer, zebra_names
 
 
 def solutions_by_hand(grid, n):

@@ -11,10 +11,8 @@ import torch
 from conftest import ROOT, make_model
 from test_model import VARIANTS, load_reference
 
-from data.prepare import Bytes, get_tokenizer
-from data.prompts import parse_prompt, parse_prompts, read_prompts
-from model import AOGPT, EMA, KVCache, model_from_checkpoint, product_dtype, sample_order, save_checkpoint, stream
-from sample import (
+from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
+from anyorder.generation import (
     binomial_schedule,
     confidence,
     draw_noise,
@@ -26,6 +24,10 @@ from sample import (
     unmask_schedule,
     write_samples,
 )
+from anyorder.orders import sample_order, stream
+from data.prompts import parse_prompt, parse_prompts, read_prompts
+from data.tokenizers import Bytes, get_tokenizer
+from model import AOGPT, EMA, KVCache, product_dtype
 
 REFERENCE = f'{ROOT}/tests/reference/adaln_small.ckpt.pt'
 
@@ -543,7 +545,7 @@ def test_a_blank_may_hold_anything(causal):
 def test_confidence_in_parts_is_that_of_all(monkeypatch, policy):
     logits = torch.randn(3, 5, 7, dtype=torch.float64)
     whole = confidence(logits, policy)
-    monkeypatch.setattr('sample.split_rows', lambda vocab_size, x: [x.split(2)])
+    monkeypatch.setattr('anyorder.generation.split_rows', lambda vocab_size, x: [x.split(2)])
     assert torch.equal(confidence(logits, policy), whole) and whole.shape == (3, 5)
 
 
@@ -627,7 +629,7 @@ def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, 
 
 def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr('replay.Watch', lambda tokenizer: lambda *what: shown.append(what))
+    monkeypatch.setattr('anyorder.replay.Watch', lambda tokenizer: lambda *what: shown.append(what))
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch', '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     assert [step for _, _, step in shown] == [0, 1, 2, 3] * 2

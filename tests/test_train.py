@@ -19,12 +19,14 @@ from conftest import ROOT, make_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
+from anyorder.checkpoint import load_checkpoint, model_from_checkpoint
+from anyorder.devices import resolve_compile
+from anyorder.likelihood import block_nll, draw_known
+from anyorder.orders import draw_orders, sample_order
+from anyorder.run_folder import RunFolder, numbered
 from configurator import configure, one_line_errors
 from data.blocks import all_blocks
-from devices import resolve_compile
-from eval_ppl import block_nll, draw_known, draw_orders
-from model import AOGPT, EMA, AOGPTConfig, load_checkpoint, model_from_checkpoint, sample_order
-from run_folder import RunFolder, numbered
+from model import AOGPT, EMA, AOGPTConfig
 from train import get_lr, load_data, make_optimizers
 
 TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=8',
@@ -321,7 +323,7 @@ def test_a_save_that_fails_removes_no_older_checkpoint(data, monkeypatch):
     def full(*args, **kwargs):
         raise OSError('no space')
     with monkeypatch.context() as patched, pytest.raises(ValueError, match='iteration 6 could not be written'):
-        patched.setattr('run_folder.save_checkpoint', full)
+        patched.setattr('anyorder.run_folder.save_checkpoint', full)
         resume('--max_iters=6')
     os.truncate('out/ckpt.pt', 1000)   # and ckpt_0000004.pt, another name for it
     with pytest.raises(ValueError, match='the one of iteration 2 is whole'):

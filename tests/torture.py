@@ -17,8 +17,8 @@ import time
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 from test_train import TOY, assert_same_runs
 
-from data.prepare import progress
-from model import load_checkpoint
+from anyorder.checkpoint import load_checkpoint
+from anyorder.files import progress
 
 
 def start(options):

@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.hub import open_checkpoint
-from data.prepare import get_tokenizer, quiet_hub
-from eval_ppl import block_nll
-from model import model_from_checkpoint, order_of, sample_order
-from tables import summarize
+from anyorder.checkpoint import Checkpoint
+from anyorder.files import quiet_hub
+from anyorder.likelihood import block_nll
+from anyorder.orders import sample_order
+from anyorder.tables import summarize
+from data.tokenizers import get_tokenizer
 
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
@@ -117,12 +118,11 @@ def open_judge(name):
     """(model, its tokenizer) that measure samples left to right: any checkpoint, or one of GPT2_SIZES, which needs the package
     transformers and, the first time, a network."""
     if name not in GPT2_SIZES:
-        checkpoint, tokenizer = open_checkpoint(name)
-        run = checkpoint.get('config', {})
-        kind = order_of(run)['kind']
-        if kind not in ('random', 'l2r') and not run.get('l2r_ratio'):
+        checkpoint = Checkpoint(name)
+        kind = checkpoint.order['kind']
+        if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
             raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose another --judge')
-        return model_from_checkpoint(checkpoint, 'ema' if 'ema_model' in checkpoint else 'raw'), tokenizer
+        return checkpoint.model('ema' if 'ema_model' in checkpoint.entries else 'raw'), checkpoint.tokenizer
     quiet_hub()
     try:
         from transformers import GPT2LMHeadModel

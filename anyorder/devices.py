@@ -1,16 +1,13 @@
 """
 On which device, in which precision and in how many processes does a script run? What could the device do?
 """
-import contextlib
 import os
 import shutil
-import signal
 import sys
 import time
 from functools import cache
 
 import torch
-import torch.distributed as dist
 
 
 def resolve_device(device, dtype):
@@ -124,86 +121,3 @@ def seconds(function, device, repeats):
 def synchronize(device):
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# one process or those of torchrun
-
-def processes():
-    """(rank, number of processes) of this process, alone or one of torchrun's."""
-    return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
-
-
-def start_processes(device, dtype, patience=None):
-    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU.
-    `patience`, a timedelta, is how long they wait for each other before they give up (None: PyTorch's default)."""
-    _, world_size = processes()
-    if world_size > 1 and str(device).startswith('cuda:'):
-        raise ValueError(f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}')
-    own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
-    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
-    if own:
-        torch.cuda.set_device(device)
-    if world_size > 1:
-        dist.init_process_group('nccl' if own else 'gloo', timeout=patience)
-    return device, dtype
-
-
-@contextlib.contextmanager
-def first_process_first():
-    """The body runs in the first process, then in the others, which find what it has made."""
-    rank, world_size = processes()
-    if world_size > 1 and rank > 0:
-        dist.barrier()
-    yield
-    if world_size > 1 and rank == 0:
-        dist.barrier()
-
-
-def gather(x):
-    """[x of every process], in all of them."""
-    _, world_size = processes()
-    every = [x] * world_size
-    if world_size > 1:
-        dist.all_gather_object(every, x)
-    return every
-
-
-@contextlib.contextmanager
-def stop_requests(world_size):
-    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM, its terminal is
-    gone): all processes get the same answer. They wait for each other, but for no device. Asked again, except by a terminal that is gone,
-    a lone process ends at once."""
-    asked = []
-    group = dist.new_group(backend='gloo') if world_size > 1 else None
-
-    def ask(number, frame):
-        if asked and group is None and number != getattr(signal, 'SIGHUP', None):   # which a shell and the kernel may both send
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    def stopping():
-        flag = torch.tensor(len(asked))
-        if group is not None:
-            dist.all_reduce(flag, group=group)
-        return bool(flag)
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:   # not under nohup, nor on Windows
-        numbers.append(signal.SIGHUP)
-    old = {number: signal.signal(number, ask) for number in numbers}
-    try:
-        yield stopping
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def end_processes(code=0):
-    """The last line of a script that torchrun may have started."""
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
-        sys.stdout.flush()
-        os._exit(code)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
-    if code:
-        sys.exit(code)

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from data.prepare import replace_file
+from anyorder.files import replace_file
 
 
 def kendall_tau(steps):

@@ -23,9 +23,9 @@ except ImportError:   # Windows
 import torch
 from tqdm import tqdm
 
-from data.prepare import replace_file
-from devices import gather, processes
-from model import load_checkpoint, save_checkpoint
+from anyorder.checkpoint import load_checkpoint, save_checkpoint
+from anyorder.files import replace_file
+from anyorder.processes import gather, processes
 
 
 def numbered(out_dir):

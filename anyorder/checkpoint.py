@@ -1,0 +1,157 @@
+"""
+What is a checkpoint? Its file, ours or published; a path, or hf:OWNER/REPO/path.pt on the Hugging Face hub.
+"""
+import hashlib
+import os
+from dataclasses import asdict, fields
+
+import torch
+
+from anyorder.files import is_out_of_memory, quiet_hub, whole_files
+from anyorder.orders import order_of
+from data.tokenizers import TOKENIZERS, get_tokenizer
+from model import AOGPT, GPT2_N_TOKENS, GPT2_PADDED, AOGPTConfig
+
+
+def save_checkpoint(path, model, ema=None, **entries):
+    """Write a checkpoint in the published format: model, model_args, ema_model (shadow_params by name), and `entries`
+    (iter_num, config, optimizer, ...). Atomic: temporary file, flush to disk, rename; `path` is old or new, never half."""
+    checkpoint = {'model': model.state_dict(), 'model_args': asdict(model.config), **entries}
+    if ema is not None:
+        checkpoint['ema_model'] = {'decay': ema.decay, 'num_updates': ema.n_updates,
+                                   'shadow_params': dict(ema.model.named_parameters())}
+    with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
+        torch.save(checkpoint, f)
+
+
+def load_checkpoint(path):
+    """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
+
+    Raises ValueError in one line when the file is missing, empty, truncated, or not a checkpoint."""
+    if not os.path.isfile(path):
+        raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
+    try:
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    except Exception as e:   # bytes that are no pickle fail in a dozen ways
+        if isinstance(e, PermissionError) or is_out_of_memory(e):
+            raise            # the file may be fine
+        raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None
+    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in ('model', 'model_args')):
+        raise ValueError(f"{path} is not a checkpoint: it must hold a dict with the dicts 'model' and 'model_args'")
+    if (not all(isinstance(p, torch.Tensor) for p in checkpoint['model'].values()) or not isinstance(checkpoint.get('config', {}), dict)
+            or not isinstance(checkpoint.get('tokenizer', ''), str)):
+        raise ValueError(f"{path} is not a checkpoint: 'model' must hold tensors, 'config' be a dict and 'tokenizer' a name")
+    return checkpoint
+
+
+def raw_weights(checkpoint):
+    """{name: weight} of a checkpoint dict, without the prefix that torch.compile gave published ones."""
+    return {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+
+
+def config_from_checkpoint(checkpoint):
+    """AOGPTConfig of a checkpoint dict. What the published model_args leave out is inferred: n_cond from the weights, and
+    GPT-2's real vocabulary from its padded size."""
+    known = {f.name for f in fields(AOGPTConfig)}
+    args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
+    if args.get('vocab_size') == GPT2_PADDED:
+        args.setdefault('n_tokens', GPT2_N_TOKENS)
+    names = raw_weights(checkpoint)
+    if 'target_position' not in args and 'transformer.ln_f.weight' in names:
+        args |= {'target_position': 'input', 'gpt2_blocks': True}        # sigma-GPT
+    elif 'transformer.wtpe.weight' in names:
+        args.setdefault('n_cond', names['transformer.wtpe.weight'].size(1))
+    return AOGPTConfig(**args)
+
+
+def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
+    """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint (a path or what load_checkpoint gave).
+
+    Reads our files and the published ones, whose EMA is a list in parameter order and whose names may carry `_orig_mod.`."""
+    checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
+    if weights not in ('ema', 'raw'):
+        raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
+    with torch.device('meta'):   # shapes without memory or initialisation
+        model = AOGPT(config_from_checkpoint(checkpoint))
+    wanted = {name: p.shape for name, p in model.named_parameters()}
+    state = raw_weights(checkpoint)
+    if weights == 'ema':
+        if not isinstance(checkpoint.get('ema_model'), dict) or not isinstance(checkpoint['ema_model'].get('shadow_params'), list | dict):
+            raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
+        state = checkpoint['ema_model']['shadow_params']
+        if not isinstance(state, dict):
+            if len(state) != len(wanted):
+                raise ValueError(f'the EMA list of the checkpoint must have {len(wanted)} weights, it has {len(state)}')
+            state = dict(zip(wanted, state))
+    if model.config.gpt2_blocks:
+        state.pop('lm_head.weight', None)   # it is transformer.wte.weight
+    wrong = sorted(wanted.keys() ^ state.keys()) or [name for name, p in state.items() if getattr(p, 'shape', None) != wanted[name]]
+    if wrong:
+        raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
+                         f'the first is {wrong[0]}')
+    broken = [name for name, p in state.items() if not p.isfinite().all()]
+    if broken:
+        raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite, the first is {broken[0]}')
+    model = model.to_empty(device=device)
+    model.tie()   # to_empty untied them
+    model.load_state_dict(state, strict=False)   # names and shapes were compared above
+    return model.eval()
+
+
+def local_path(name):
+    """The local file of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through huggingface_hub.
+
+    Raises ValueError in one line when the hub or the file cannot be reached."""
+    if not name.startswith('hf:'):
+        return name
+    parts = name[3:].split('/')
+    if len(parts) < 3:
+        raise ValueError(f'a checkpoint on the hub is written hf:OWNER/REPO/path.pt, got {name}')
+    from huggingface_hub import hf_hub_download
+    quiet_hub()
+    try:
+        return hf_hub_download('/'.join(parts[:2]), '/'.join(parts[2:]))
+    except Exception as e:   # many classes: no network, no such repository, no such file
+        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
+                         'or download the file and give its path') from None
+
+
+class Checkpoint:
+    """An opened checkpoint.
+
+    entries     the dict of its file, see load_checkpoint
+    config      AOGPTConfig
+    tokenizer   of its data; files that do not say, as the published ones, have GPT-2's
+    run         the options that it was trained with; none are known of published files
+    order       the arguments of sample_order that it was trained with
+    iter_num    updates of its weights, '?' where the file does not say
+    """
+
+    def __init__(self, name):
+        """Open a path or hf:OWNER/REPO/path.pt. Raises ValueError in one line when it is none, or of another tokenizer."""
+        self.name, self.entries = name, load_checkpoint(local_path(name))
+        self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
+        self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
+        tokenizer = self.entries.get('tokenizer', 'gpt2')
+        if tokenizer not in TOKENIZERS:
+            raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
+        have, want = self.config.n_real, TOKENIZERS[tokenizer].n_tokens
+        if have != want:
+            raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: it was trained with another tokenizer')
+        self.tokenizer = get_tokenizer(tokenizer)
+
+    def model(self, weights='ema', device='cpu'):
+        """model_from_checkpoint of it."""
+        return model_from_checkpoint(self.entries, weights, device)
+
+    def about(self, weights):
+        """What a table says of it: its name, which weights, and how long it was trained."""
+        return f'{self.name}: {weights} weights, iteration {self.iter_num}'
+
+
+def digest(model):
+    """A hash of the model's sizes and of all of its weights."""
+    fingerprint = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for p in model.parameters():
+        fingerprint.update(p.detach().cpu().numpy())
+    return fingerprint.hexdigest()

@@ -1,0 +1,123 @@
+"""
+Disk and terminal: files that are never half-written, bars, names and folders that are checked before the work begins.
+"""
+import argparse
+import contextlib
+import difflib
+import json
+import os
+import re
+import sys
+
+from tqdm import tqdm
+
+
+class Surviving:
+    """A stream for bars, of which what cannot be written is dropped: a reader that is gone or a full disk must not end a run of days."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        with contextlib.suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self):
+        with contextlib.suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
+        return self.stream is other
+
+
+def progress(rows=None, **how):
+    """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
+    seconds = 0.5 if sys.stderr.isatty() else 30
+    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
+
+
+@contextlib.contextmanager
+def whole_files(*paths):
+    """The names of temporary files for the body to write, which become `paths` together when all of them are whole."""
+    temporary = [f'{path}.tmp' for path in paths]
+    try:
+        yield temporary
+        for name in temporary:
+            with open(name, 'rb+') as f:
+                os.fsync(f.fileno())
+        for name, path in zip(temporary, paths):
+            os.replace(name, path)
+    finally:
+        for name in temporary:
+            if os.path.exists(name):
+                os.remove(name)
+
+
+def replace_file(path, data):
+    with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
+        f.write(data)
+
+
+def write_json(path, value):
+    replace_file(path, (json.dumps(value, indent=2) + '\n').encode())
+
+
+def check_names(**names):
+    for option, value in names.items():
+        if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
+            raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
+
+
+def check_folder(option, path):
+    """The folder that `option` names, there or still to be made, must be one that can be written to."""
+    there = os.path.abspath(path)
+    while not os.path.exists(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)
+    if not path or not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
+
+
+def quiet_hub():
+    """The hub's own retries and warnings would bury our one line."""
+    from huggingface_hub import logging
+    logging.set_verbosity_error()
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are a ValueError; that of an unknown option names the nearest one. Options are not abbreviated, help is not reflowed."""
+
+    def __init__(self, **texts):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **texts)
+
+    def error(self, message):
+        raise ValueError(f'{message} (--help says more)')
+
+    def parse_args(self, args=None):
+        args, unknown = self.parse_known_args(args)
+        if unknown and not unknown[0].startswith('-'):
+            raise ValueError(f'{unknown[0]!r} is a word too many or out of place: first all inputs, then options, --name=value')
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].partition('=')[0], self._option_string_actions, n=1, cutoff=0)[0]
+            raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
+        return args
+
+
+def check_out(option, path, endings, *others):
+    """Check, before the work begins, the file to write that `option` names ('' is none): its folder must exist and be writable, it must be
+    none of the `others` of the run, and end in one of `endings` ('.png, .svg'), so that it overwrites no data and no checkpoint."""
+    folder = os.path.dirname(path) or '.'
+    special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
+    if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
+        raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
+    if path and (os.path.realpath(path) in map(os.path.realpath, others) or os.path.basename(path) == 'meta.json'):
+        raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
+    if path and not path.endswith(tuple(endings.split(', '))):
+        raise ValueError(f'--{option}={path} must end in {endings}')
+
+
+def is_out_of_memory(e):
+    """Whether an exception means that: PyTorch raises several classes, worded differently for GPU, Linux and Windows."""
+    return isinstance(e, MemoryError) or any(said in str(e) for said in ('out of memory', 'allocate memory', 'not enough memory'))

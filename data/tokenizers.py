@@ -1,0 +1,93 @@
+"""
+How does text become tokens? A tokenizer has a name, n_tokens, eos, encode(text) -> ids, encode_batch, decode(ids) -> text, n_bytes[id].
+"""
+import functools
+import os
+import re
+
+import numpy as np
+
+END_OF_TEXT = '<|endoftext|>'   # how the token that ends a document is shown
+
+
+class Bytes:
+    """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
+    name, n_tokens, eos = 'bytes', 257, 256
+    n_bytes = np.array([1] * 256 + [0])
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def encode_batch(self, texts):
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def decode(self, ids):
+        return b''.join(bytes([i]) if i < 256 else END_OF_TEXT.encode() for i in ids).decode(errors='replace')
+
+
+class GPT2:
+    """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
+    name, n_tokens, eos = 'gpt2', 50257, 50256
+
+    def __init__(self):
+        import tiktoken
+        try:
+            self.bpe = tiktoken.get_encoding('gpt2')
+        except Exception as e:   # requests' own errors, and a cached file of a wrong hash
+            raise ValueError('the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a folder that holds '
+                             f'it, or use --tokenizer=bytes ({type(e).__name__})') from None
+        self.n_bytes = np.array([len(self.bpe.decode_single_token_bytes(i)) for i in range(self.eos)] + [0])
+        self.encode = self.bpe.encode_ordinary
+
+    def encode_batch(self, texts):
+        return self.bpe.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+
+    def decode(self, ids):
+        return self.bpe.decode(ids)
+
+
+class Symbols:
+    """The tokens of puzzles, which have a fixed length and no end of text: one of `texts` each, the longest that fits."""
+    eos, texts = None, ()
+
+    def __init__(self):
+        self.n_bytes = np.ones(self.n_tokens, int)   # a symbol, however it is written
+        self.ids = {text: i for i, text in enumerate(self.texts)}
+
+    def encode(self, text):
+        found = re.findall('|'.join(map(re.escape, sorted(self.texts, key=len, reverse=True))), text)
+        if ''.join(found) != text:
+            raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}, got {text[:60]!r}")
+        return [self.ids[symbol] for symbol in found]
+
+    def decode(self, ids):
+        return ''.join(self.texts[i] for i in ids)
+
+
+def symbols(name, texts):
+    return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
+
+
+def zebra_names(n):
+    """Letters of a Zebra puzzle's n houses and of the n values of each of its n attributes, n at most 6."""
+    return ''.join(names[:n] for names in ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')[:n + 1])
+
+
+def zebra_texts(n):
+    """Nothing, the houses, and all clues: A=3, A=b in the same house, A<b right before, A~b next to, A-b somewhere before."""
+    houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
+    return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
+            *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
+              if i // n < j // n or relation in '<-' and i // n > j // n)]
+
+
+TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
+              'nae_sat': symbols('nae_sat', '01')} | {
+    name: symbols(name, zebra_texts(n)) for name, n in (('zebra4', 4), ('zebra', 6))}
+
+
+@functools.cache
+def get_tokenizer(name):
+    if name not in TOKENIZERS:
+        raise ValueError(f'tokenizer must be one of {", ".join(TOKENIZERS)}, got {name!r}')
+    return TOKENIZERS[name]()
