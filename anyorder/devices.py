@@ -99,6 +99,7 @@ def peak_flops(device, dtype):
     return matmul_flops(device, getattr(torch, dtype))
 
 
+@cache   # it takes a second, and a process may start several runs
 def matmul_flops(device, dtype):
     """FLOP/s of a large matrix product, the best of six."""
     n = 8192 if device.type == 'cuda' else 2048
