@@ -28,6 +28,7 @@ import torch
 
 from anyorder.checkpoint import Checkpoint, digest
 from anyorder.files import check_out, progress, write_json
+from anyorder.journal import Journal
 from anyorder.likelihood import (  # noqa: F401  (so that a program may take them from here)
     block_nll,
     check_ensemble,
@@ -45,7 +46,6 @@ from anyorder.likelihood import (  # noqa: F401  (so that a program may take the
 )
 from anyorder.orders import derive_seed, draw_orders, sample_order
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes
-from anyorder.run_folder import Journal
 from anyorder.tables import format_table, share_error, summarize, unigram_row
 from configurator import at_least, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, check_length, open_split

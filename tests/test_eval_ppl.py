@@ -11,6 +11,7 @@ import torch
 from conftest import ROOT, make_model
 
 from anyorder.checkpoint import save_checkpoint
+from anyorder.journal import Journal
 from anyorder.likelihood import (
     block_nll,
     conditional_logprob,
@@ -27,7 +28,6 @@ from anyorder.likelihood import (
     shuffled_contexts,
 )
 from anyorder.orders import draw_orders, sample_order
-from anyorder.run_folder import Journal
 from anyorder.tables import format_table, summarize, table_row
 from data.prepare import prepare
 from data.tokenizers import Bytes
