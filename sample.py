@@ -29,7 +29,8 @@ from anyorder.generation import (  # noqa: F401  (so that a program may take the
     write_samples,
 )
 from anyorder.judge import measure, open_judge
-from anyorder.replay import Watch, visible, write_page
+from anyorder.replay import write_page
+from anyorder.watch import Watch, visible
 from configurator import at_least, configure, one_line_errors, refuse_idle
 from data.prompts import parse_prompts, prompt_file, read_prompts
 from model import product_dtype

@@ -28,9 +28,9 @@ from anyorder.generation import write_samples
 from anyorder.likelihood import block_nll, draw_known, estimate_of
 from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
-from anyorder.replay import visible
 from anyorder.run_folder import RunFolder, load_newest
 from anyorder.tables import format_table, summarize, unigram_row
+from anyorder.watch import visible
 from configurator import Config, at_least, configure, one_line_errors
 from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.puzzles import unpack

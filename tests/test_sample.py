@@ -629,7 +629,7 @@ def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, 
 
 def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr('anyorder.replay.Watch', lambda tokenizer: lambda *what: shown.append(what))
+    monkeypatch.setattr('anyorder.watch.Watch', lambda tokenizer: lambda *what: shown.append(what))
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch', '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     assert [step for _, _, step in shown] == [0, 1, 2, 3] * 2
