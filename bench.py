@@ -35,9 +35,9 @@ from anyorder.files import check_out, write_json
 from anyorder.generation import generate, unmask_schedule
 from anyorder.likelihood import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
 from anyorder.orders import sample_order
+from anyorder.training import make_optimizers, update
 from configurator import Config, at_least, configure, one_line_errors, refuse_idle
 from model import AOGPT, EMA, AOGPTConfig, TokenLoss, modulate
-from train import make_optimizers, update
 
 # model (random weights)
 block_size = 1024

@@ -15,6 +15,7 @@ from anyorder.likelihood import draw_known
 from anyorder.orders import given_first, sample_order
 from anyorder.replay import write_page
 from anyorder.tables import ratio_error, share_error, summarize
+from anyorder.training import make_optimizers
 from configurator import configure
 from data import puzzles
 from data.blocks import open_split, random_blocks
@@ -23,7 +24,6 @@ from data.rules import NaeSat, Sudoku, make_task
 from data.tokenizers import get_tokenizer
 from eval_puzzle import masked_loss, score, solve
 from model import AOGPT, EMA
-from train import make_optimizers
 
 
 def test_splits_share_no_solution_up_to_relabelling(tmp_path):

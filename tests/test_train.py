@@ -24,10 +24,11 @@ from anyorder.devices import resolve_compile
 from anyorder.likelihood import block_nll, draw_known
 from anyorder.orders import draw_orders, sample_order
 from anyorder.run_folder import RunFolder, numbered
+from anyorder.training import get_lr, make_optimizers
 from configurator import configure, one_line_errors
 from data.blocks import all_blocks
 from model import AOGPT, EMA, AOGPTConfig
-from train import get_lr, load_data, make_optimizers
+from train import load_data
 
 TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=8',
        '--warmup_iters=2', '--ema_decay=0.99', '--learning_rate=1e-2', '--min_lr=1e-3', '--out_dir=out', '--eval_interval=4',
