@@ -44,7 +44,7 @@ from anyorder.likelihood import (  # noqa: F401  (so that a program may take the
     last_words,
     powers_of_two,
 )
-from anyorder.orders import derive_seed, draw_orders, sample_order
+from anyorder.orders import derive_seed, draw_orders
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes
 from anyorder.tables import format_table, share_error, summarize, unigram_row
 from configurator import at_least, configure, one_line_errors, refuse_idle
@@ -144,8 +144,8 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
     def groups(b):
         return choose_groups(N, c, derive_seed(c.seed, 'positions', b))
 
-    def in_order(**how):
-        return lambda numbers, bar: block_nll(model, blocks[numbers], sample_order(len(numbers), N, **how), c.batch_size,
+    def in_order(order):
+        return lambda numbers, bar: block_nll(model, blocks[numbers], draw_orders(numbers, N, 1, c.seed, order)[:, 0], c.batch_size,
                                               bar=bar).unsqueeze(1)
 
     def orders(numbers, bar):
@@ -166,8 +166,8 @@ def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
     def ensemble_cost(b):
         return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
     # nats of blocks, the estimates that want them, blocks at a time, tokens that are run for one
-    passes = {'l2r': (in_order(kind='l2r'), {'l2r'}, c.batch_size, lambda b: N),
-              'own': (in_order(**run_order), {'own'}, c.batch_size, lambda b: N),
+    passes = {'l2r': (in_order({'kind': 'l2r'}), {'l2r'}, c.batch_size, lambda b: N),
+              'own': (in_order(run_order), {'own'}, c.batch_size, lambda b: N),
               'orders': (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
               'ensemble': (ensemble, {'ensemble'}, 1, ensemble_cost)}
     (rank, world_size), nats, rows = processes(), {}, []

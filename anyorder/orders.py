@@ -1,17 +1,20 @@
 """
-What is an order? Permutations of the positions of a sequence, (B, N) int64: order[b, d] is the position that visit d of row b goes to.
+What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
+
+A family of orders is one function here and one entry of DRAWN or FIXED; every command then knows its name.
 """
 import hashlib
 from functools import cache
 
 import torch
 
-ORDERS = ('random', 'l2r', 'r2l', 'fixed', 'block')
-
+# ---------------------------------------------------------------------------------------------------------------------
+# named streams of random numbers
 
 def derive_seed(*names):
-    """A 63-bit seed, hashed from numbers and strings: differently named streams of random numbers are independent (but for chance: a
-    generator on the host uses 32 of the bits)."""
+    """A 63-bit seed, hashed from numbers and strings.
+
+    Streams of different names are independent, up to chance: a generator on the host uses 32 of the bits."""
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 
@@ -20,39 +23,58 @@ def stream(*names):
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
-def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, seed=0, block=4):
-    """Orders (batch_size, n): each row left-to-right with probability l2r_ratio, else of `kind` (AO sec. 3).
+# ---------------------------------------------------------------------------------------------------------------------
+# families
 
-    'random'      a uniform permutation, drawn for each row
-    'l2r', 'r2l'  left to right, right to left
-    'fixed'       one permutation for all rows, a function of (seed, n)
-    'block'       blocks of `block` positions from left to right, each in the same inner order, a function of (seed, n)"""
+def random(u, seed, block):
+    """A uniform permutation for each row (AO sec. 3)."""
+    return u.argsort(-1)
+
+
+def left_to_right(n, seed, block):
+    return torch.arange(n)
+
+
+def right_to_left(n, seed, block):
+    return torch.arange(n).flip(0)
+
+
+def fixed(n, seed, block):
+    """One uniform permutation, a function of the seed."""
+    return torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order')).argsort()
+
+
+def blocks_from_left(n, seed, block):
+    """Blocks of `block` positions from left to right, each in the same inner order, a function of the seed."""
+    keys = torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order'))
+    position = torch.arange(n)
+    return (position // block + keys[position % block]).argsort()
+
+
+DRAWN = {'random': random}   # a function of u (B, n), uniform numbers that are fresh in every row: orders (B, n)
+FIXED = {'l2r': left_to_right, 'r2l': right_to_left, 'fixed': fixed, 'block': blocks_from_left}   # of n: an order (n,)
+ORDERS = DRAWN | FIXED
+
+
+def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, seed=0, block=4):
+    """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
+
+    generator   of all that is drawn for each row; by default torch's own of the device
+    seed, block   of the family: which order it is, and how many positions a block has"""
     if kind not in ORDERS or block < 1:
         raise ValueError(f'order must be {", ".join(ORDERS)} with blocks of at least 1, got {kind!r} and {block}')
-    positions = torch.arange(n, device=device)
-    if kind == 'random' or l2r_ratio:
-        draws = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)   # float64: no ties
-    if kind == 'random':
-        order = draws[:, :n].argsort(-1)
-    elif kind in ('fixed', 'block'):
-        order = one_permutation(n, kind, seed, block, str(device or 'cpu'))
+    if kind in DRAWN or l2r_ratio:   # float64: no ties
+        u = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)
+    if kind in DRAWN:
+        order = DRAWN[kind](u[:, :n], seed, block)                                          # (B, n)
     else:
-        order = positions if kind == 'l2r' else positions.flip(0)
-    return torch.where(draws[:, n:] < l2r_ratio, positions, order) if l2r_ratio else order.expand(batch_size, n).clone()
+        order = one_order(kind, n, seed, block, str(device or 'cpu')).repeat(batch_size, 1)
+    return torch.where(u[:, n:] < l2r_ratio, torch.arange(n, device=device), order) if l2r_ratio else order
 
 
 @cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
-def one_permutation(n, kind, seed, block, device):
-    """(n,) of 'fixed' and 'block', see sample_order."""
-    positions = torch.arange(n)
-    keys = torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order'))
-    return (keys if kind == 'fixed' else positions // block + keys[positions % block]).argsort().to(device)
-
-
-def given_first(order, given):
-    """(order (B, N) with the positions of `given` (B, N) bool moved to its front, n_given (B,)); in each part they follow as before."""
-    rank = (~given.gather(1, order)).byte().argsort(dim=1, stable=True)
-    return order.gather(1, rank), given.sum(1)
+def one_order(kind, n, seed, block, device):
+    return FIXED[kind](n, seed, block).to(device)
 
 
 def order_of(run):
@@ -60,6 +82,31 @@ def order_of(run):
     return {'kind': run.get('order', 'random'), 'seed': run.get('order_seed', 0), 'block': run.get('order_block', 4)}
 
 
-def draw_orders(numbers, block_size, n_orders=1, seed=0):
-    """(len(numbers), K, N) uniform random orders of the blocks of these numbers: a function of (seed, number)."""
-    return torch.stack([sample_order(n_orders, block_size, generator=stream(seed, int(b))) for b in numbers])
+def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
+    """Orders (len(numbers), n_orders, n) of the blocks of these numbers: a function of (seed, number) alone.
+
+    `order` holds the arguments of sample_order, as order_of gives them; by default the orders are uniform."""
+    return torch.stack([sample_order(n_orders, n, **order or {}, generator=stream(seed, int(b))) for b in numbers])
+
+
+def order_of_row(order, n, generator):
+    """One order (n,): drawn with the arguments `order` of sample_order, or the positions that the list `order` holds.
+
+    Raises ValueError if the list is no permutation of the n positions."""
+    if isinstance(order, dict):
+        return sample_order(1, n, **order, generator=generator)[0]
+    if sorted(order) != list(range(n)):
+        raise ValueError(f'an order must hold every position of the sample, from 0 to {n - 1}, once; got {len(order)} '
+                         f'from {min(order, default=None)} to {max(order, default=None)}')
+    return torch.tensor(order)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is given
+
+def given_first(order, given):
+    """(order, n_given (B,)): the positions of `given` (B, N) bool come first in order (B, N); each part keeps its own order."""
+    first = given.gather(1, order)                                                          # (B, N) by visit
+    n_given = first.sum(1)
+    visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1
+    return torch.empty_like(order).scatter_(1, visit, order), n_given

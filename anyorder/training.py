@@ -83,7 +83,7 @@ def validate(model, blocks, given, batch_size, dtype, run_order, rank, world_siz
     An encoder has no 'l2r', which would need a pass for every token; its number of known visits is fixed for each block."""
     (n, N), result = blocks.shape, {}
     mine, causal = slice(rank, None, world_size), model.config.causal
-    orders = {estimate_of(run_order): draw_orders(range(n), N)[:, 0] if run_order['kind'] == 'random' else sample_order(n, N, **run_order)}
+    orders = {estimate_of(run_order): draw_orders(range(n), N, order=run_order)[:, 0]}
     if causal:
         orders['l2r'] = sample_order(n, N, 'l2r')
     for name, order in orders.items():

@@ -404,43 +404,6 @@ def test_what_lies_behind_n_visits_is_not_seen(causal):
             model.predict(idx, order, known, n_visits=wrong)
 
 
-# ---- orders
-
-def test_orders_are_uniform_permutations():
-    order = sample_order(60000, 3, generator=torch.Generator().manual_seed(0))
-    counts = torch.bincount(order @ torch.tensor([9, 3, 1]))
-    counts = counts[counts > 0]
-    assert len(counts) == 6 and (counts - 10000).abs().max() < 5 * 91   # 5 standard deviations
-
-
-def test_l2r_ratio_is_a_share_of_the_rows():
-    l2r = (sample_order(20000, 8, l2r_ratio=0.1, generator=torch.Generator().manual_seed(0)) == torch.arange(8)).all(1)
-    assert abs(l2r.sum() - 2000) < 5 * 43
-    assert (sample_order(3, 8, l2r_ratio=1.0) == torch.arange(8)).all() and (sample_order(3, 8, 'l2r') == torch.arange(8)).all()
-    with pytest.raises(ValueError, match="got 'rl'"):
-        sample_order(1, 8, 'rl')
-
-
-def test_fixed_orders_are_one_permutation_of_a_seed():
-    fixed, other = sample_order(3, 40, 'fixed', seed=1), sample_order(3, 40, 'fixed', seed=2)
-    assert (fixed == fixed[0]).all() and (fixed[0].sort().values == torch.arange(40)).all() and not torch.equal(fixed, other)
-    first = torch.tensor([sample_order(1, 5, 'fixed', seed=s)[0, 0] for s in range(2000)])
-    assert (torch.bincount(first, minlength=5) - 400).abs().max() < 5 * 18     # uniform over seeds
-    assert torch.equal(sample_order(1, 13, 'fixed', seed=1), fixed[:1][fixed[:1] < 13].view(1, -1))   # what lies behind is left out
-    mixed = sample_order(20000, 8, 'fixed', l2r_ratio=0.1, seed=1, generator=torch.Generator().manual_seed(0))
-    assert abs((mixed == torch.arange(8)).all(1).sum() - 2000) < 5 * 43 and len(mixed.unique(dim=0)) == 2
-
-
-def test_block_orders_shuffle_every_block_alike():
-    for block in (1, 4, 7):
-        order = sample_order(2, 22, 'block', seed=5, block=block)[1]
-        assert torch.equal(order // block, torch.arange(22) // block)          # block after block
-        inside = order % block
-        assert torch.equal(inside[:22 // block * block].view(-1, block), inside[:block].repeat(22 // block, 1))
-        assert torch.equal(inside[22 // block * block:], inside[:block][inside[:block] < 22 % block])
-    assert len({tuple(sample_order(1, 8, 'block', seed=s)[0].tolist()) for s in range(300)}) == 24   # all of 4!
-
-
 # ---- the average and the file
 
 def test_ema_in_closed_form():

@@ -12,7 +12,6 @@ import eval_puzzle
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood import draw_known
-from anyorder.orders import given_first, sample_order
 from anyorder.replay import write_page
 from anyorder.tables import ratio_error, share_error, summarize
 from anyorder.training import make_optimizers
@@ -109,14 +108,6 @@ def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
     (tmp_path / 'p.csv').write_text(f'puzzle\n{lines[0]}\n')                               # another file of the same name
     with pytest.raises(ValueError, match='holds test already'):
         prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
-
-
-def test_what_is_given_comes_first():
-    order, g = sample_order(50, 9, l2r_ratio=0.3), torch.Generator().manual_seed(0)
-    given = torch.rand(50, 9, generator=g) < 0.4
-    new, n_given = given_first(order, given)
-    for row, was, mask, n in zip(new.tolist(), order.tolist(), given.tolist(), n_given.tolist()):
-        assert row == [p for p in was if mask[p]] + [p for p in was if not mask[p]] and n == sum(mask)
 
 
 @pytest.mark.parametrize('causal', [True, False])
