@@ -3,9 +3,16 @@ How the flat globals of a script are overridden: nanoGPT's command line, made st
 
     python train.py config/quickstart.py --batch_size=32 --compile=False
 
-An option is a lower-case global of the script that holds a number, string, bool or None. Config files hold `name = value` lines
-and nothing else (they are read, not run), later ones override earlier ones, and the command line overrides files. A name
-that is not an option is an error that names the nearest one. `--help` lists every option with its default and its comment.
+An option is a lower-case global of the script that holds a number, string, bool or None. Config files hold
+`name = value` lines and nothing else: they are read, not run. Later files override earlier ones, and the command line
+overrides files. A name that is not an option is an error that names the nearest one. `--help` lists every option with
+its default and its comment.
+
+The words beside the options are config files, unless the script has one of these globals:
+
+    WORDS = {'pydocs': 'English of the Python documentation'}   # exactly one of its keys: python data/prepare.py pydocs
+    INPUTS = 'runs'                                             # one or more of any kind: python plot.py out/a out/b
+    SHORT = {'o': 'out'}                                        # `-o FILE` is another way to write `--out=FILE`
 """
 import ast
 import contextlib
@@ -14,16 +21,18 @@ import itertools
 import math
 import operator
 import os
+import signal
 import sys
 
 from anyorder.files import is_out_of_memory
 
 
 class Config(dict):
-    """The resolved options, config.name or config['name']; `given` holds the names that a file or the command line set, `typed` those of
-    the command line."""
+    """The resolved options, config.name or config['name'].
+
+    `given` holds the names that a file or the command line set; `words` the arguments that are not options."""
     __getattr__ = dict.__getitem__
-    given = typed = frozenset()
+    given, words, typed = frozenset(), (), frozenset()
 
 
 def configure(namespace, argv=None):
@@ -36,23 +45,64 @@ def configure(namespace, argv=None):
     if '--help' in argv or '-h' in argv:
         print(help_text(namespace, defaults))
         raise SystemExit(0)
-    given, options = {}, [(arg, *arg[2:].partition('=')) for arg in argv if arg.startswith('--')]
-    for arg, key, equals, _ in options:   # before its value, after a blank, is read as a file
+    argv = write_out(argv, namespace.get('SHORT', {}))
+    words = [arg for arg in argv if not arg.startswith('--')]
+    options = [(arg, *arg[2:].partition('=')) for arg in argv if arg.startswith('--')]
+    for arg, key, equals, _ in options:   # before its value, after a blank, is read as a word
         if key in defaults and not equals and not isinstance(defaults[key], bool):
             raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
-    for arg in argv:
-        if not arg.startswith('--'):
-            for line, key, value in read_config_file(arg, defaults | given):
-                given[key] = check(defaults, key, value, f'{arg} line {line}')
+    given = {}
+    if 'WORDS' in namespace:
+        check_word(words, namespace['WORDS'])
+    elif 'INPUTS' in namespace:
+        check_inputs(words, namespace['INPUTS'])
+    else:
+        for path in words:
+            for line, key, value in read_config_file(path, defaults | given):
+                given[key] = check(defaults, key, value, f'{path} line {line}')
     for _, key, equals, text in options:
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
     config = Config(defaults | given)
-    config.given, config.typed = frozenset(given), frozenset(key for _, key, *_ in options)
+    config.given, config.words = frozenset(given), tuple(words)
+    config.typed = frozenset(key for _, key, *_ in options)
     return config
 
 
+def write_out(argv, short):
+    """`argv` in which `-o FILE` has become `--out=FILE`, for the letters of `short`."""
+    written, rest = [], iter(argv)
+    for arg in rest:
+        if arg[:1] == '-' and arg[1:] in short:
+            value = next(rest, None)
+            if value is None:
+                raise ValueError(f'{arg} needs a value: {arg} {short[arg[1:]].upper()}')
+            arg = f'--{short[arg[1:]]}={value}'
+        written.append(arg)
+    return written
+
+
+def nearest(word, known):
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0)
+    return f'; the nearest is {near[0]!r}' if near else ''
+
+
+def check_word(words, table):
+    if len(words) != 1:
+        raise ValueError(f'name one of {", ".join(table)}; got {" ".join(words) or "none"} (--help says more)')
+    if words[0] not in table:
+        raise ValueError(f'{words[0]!r} is none of {", ".join(table)}{nearest(words[0], table)}')
+
+
+def check_inputs(words, called):
+    if not words:
+        raise ValueError(f'name the {called} (--help says more)')
+    for word in words:
+        if word.startswith('-'):
+            raise ValueError(f'there is no option {word} (--help lists all)')
+
+
 def parse(default, text):
-    """The value that `text` of the command line stands for: a string where the default is one, else a Python literal."""
+    """The value that `text` of the command line stands for: a string where the default is one, else a literal."""
     if isinstance(default, str) and default != 'auto':
         return text
     if isinstance(default, bool) and text in ('true', 'false', '1', '0'):
@@ -66,8 +116,7 @@ def parse(default, text):
 def check(defaults, key, value, where):
     """`value` as the option `key` wants it: an int serves as a float; None and 'auto' defaults take any plain value."""
     if key not in defaults:
-        near = difflib.get_close_matches(key, defaults, n=1, cutoff=0)
-        raise ValueError(f'{where}: there is no option {key!r}' + (f'; the nearest is {near[0]!r}' if near else '') + ' (--help lists all)')
+        raise ValueError(f'{where}: there is no option {key!r}{nearest(key, defaults)} (--help lists all)')
     default = defaults[key]
     if isinstance(default, float) and type(value) is int:
         return float(value)
@@ -101,8 +150,8 @@ def read_config_file(path, known):
                     return OPERATORS[type(op)](value(left), value(right))
                 except (ArithmeticError, TypeError) as e:
                     raise ValueError(f'{path} line {node.lineno}: {ast.unparse(node)}: {e}') from None
-        raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are allowed, '
-                         f'got {ast.unparse(node)}')
+        raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are '
+                         f'allowed, got {ast.unparse(node)}')
     try:
         with open(path, encoding='utf-8') as f:
             statements = ast.parse(f.read()).body
@@ -116,25 +165,41 @@ def read_config_file(path, known):
                 known[name] = value(node.value)
                 yield node.lineno, name, known[name]
             case _:
-                raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines only, got {ast.unparse(node)[:60]}')
+                raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines only, '
+                                 f'got {ast.unparse(node)[:60]}')
 
 
 def help_text(namespace, defaults):
-    """The script's docstring, then every option as its source line has it: default and comment, under its heading."""
-    lines = [(namespace.get('__doc__') or '').strip(), '', 'options (--name=value), with their defaults:']
-    said, source = {}, ''   # of an option: the line before its own, and its comment
+    """The script's docstring, its table of words, then every option as its source has it: default and comment, under
+    its heading. A comment may go on in lines of its own."""
+    lines = [(namespace.get('__doc__') or '').strip()]
+    if 'WORDS' in namespace:
+        table = namespace['WORDS']
+        width = max(map(len, table)) + 2
+        lines += ['', 'the word is one of:', *(f'    {word:<{width}}{about}' for word, about in table.items())]
+    if 'INPUTS' in namespace:
+        lines += ['', f'the words are {namespace["INPUTS"]}']
+    lines += ['', 'options (--name=value), with their defaults:']
+    said, source = {}, ''   # of an option: the line before its own, and the lines of its comment
     if os.path.isfile(namespace.get('__file__') or ''):
         with open(namespace['__file__'], encoding='utf-8') as f:
             source = f.read()
+    key = None
     for before, line in itertools.pairwise(['', *source.splitlines()]):
-        key, _, rest = line.partition(' = ')
-        if key in defaults:
-            said[key] = before, rest.partition('  # ')[2]
+        name, _, rest = line.partition(' = ')
+        if name in defaults:
+            key = name
+            said[key] = before, [rest.partition('  # ')[2]]
+        elif key and line.startswith(' ') and line.lstrip().startswith('# '):
+            said[key][1].append(line.lstrip()[2:])
+        else:
+            key = None
     for key, default in defaults.items():
-        before, comment = said.get(key, ('', ''))
+        before, comments = said.get(key, ('', ['']))
         if before.startswith('# '):
             lines += ['', f'  {before[2:]}']
-        lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comment)
+        lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments[0])
+        lines += [' ' * 40 + comment for comment in comments[1:]]
     return '\n'.join(lines)
 
 
@@ -145,16 +210,18 @@ def at_least(config, bound, *names):
 
 
 def refuse_idle(config, *names):
-    """Raise ValueError if the command line sets options that would change nothing; a file may serve several commands."""
+    """Raise ValueError if the command line sets options that would change nothing."""
     if idle := sorted(config.typed & set(names)):
         raise ValueError(f"{', '.join(idle)} would change nothing here: leave {'it' if len(idle) == 1 else 'them'} out")
 
 
 @contextlib.contextmanager
-def one_line_errors():
-    """Wrong input (ValueError) and files that cannot be used (OSError) end a script with one line and exit code 1."""
+def one_line_errors(*signals):
+    """Wrong input (ValueError), files that cannot be used (OSError) and too little memory end a script with one line
+    and exit code 1. The `signals` end it so too, so that its temporary files and other processes go with it."""
     if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace')   # a terminal that lacks a letter of a sample
+    before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
     try:
         yield
     except (ValueError, OSError) as e:
@@ -162,6 +229,10 @@ def one_line_errors():
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):
             raise
-        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({" ".join(str(e).split())[:200]})')
+        said = ' '.join(str(e).split())[:200]
+        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({said})')
     except KeyboardInterrupt:
         sys.exit('interrupted')
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,4 +1,6 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
+import signal
+
 import pytest
 import torch
 
@@ -43,6 +45,49 @@ def test_a_value_after_a_blank_is_not_read_as_a_file():
         configure(OPTIONS, ['--batch_size', '4'])
 
 
+def test_words_are_one_of_a_table_or_inputs(tmp_path, capsys):
+    table = OPTIONS | {'WORDS': {'big': 'a large one', 'small': 'a little one'}, '__doc__': 'Sizes.'}
+    config = configure(table, ['--batch_size=3', 'small'])
+    assert config.words == ('small',) and config.batch_size == 3 and 'words' not in config and 'WORDS' not in config
+    for argv, said in (([], 'name one of big, small; got none'), (['big', 'small'], 'got big small'),
+                       (['smal'], "'smal' is none of big, small; the nearest is 'small'")):
+        with pytest.raises(ValueError, match=said):
+            configure(table, argv)
+    with pytest.raises(SystemExit):
+        configure(table, ['-h'])
+    assert 'one of:\n    big    a large one\n    small  a little one\n' in capsys.readouterr().out
+    inputs = OPTIONS | {'INPUTS': 'runs: folders', 'SHORT': {'o': 'out_dir'}}
+    config = configure(inputs, ['a', '-o', 'd=e', '--bias', 'missing.py'])
+    assert config.words == ('a', 'missing.py') and config.out_dir == 'd=e' and config.given == {'out_dir', 'bias'}
+    for argv, said in (([], 'name the runs: folders'), (['a', '-x'], 'there is no option -x'),
+                       (['a', '-o'], '-o needs a value: -o OUT_DIR')):
+        with pytest.raises(ValueError, match=said):
+            configure(inputs, argv)
+    with pytest.raises(SystemExit):
+        configure(inputs, ['--help'])
+    assert 'the words are runs: folders' in capsys.readouterr().out
+    with pytest.raises(ValueError, match='no config file -o'):
+        configure(OPTIONS, ['-o', 'd'])
+
+
+SCRIPT = """
+# data
+source = ''   # a file,
+              # or a folder
+
+# other
+n = 3         # a number
+"""
+
+
+def test_a_comment_of_several_lines_is_all_in_the_help(tmp_path, capsys):
+    (tmp_path / 's.py').write_text(SCRIPT)
+    with pytest.raises(SystemExit):
+        configure({'source': '', 'n': 3, '__file__': str(tmp_path / 's.py')}, ['--help'])
+    said = [' '.join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert said[4:] == ['data', '--source= a file,', 'or a folder', '', 'other', '--n=3 a number']
+
+
 @pytest.mark.parametrize('text, said', [
     ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
     ('\nbatch_size = "4"', 'line 2: .* wants int'),
@@ -77,6 +122,18 @@ def test_errors_of_use_are_one_line_and_others_are_not():
         torch.empty(2 ** 60)
     with pytest.raises(RuntimeError, match='a bug'), one_line_errors():
         raise RuntimeError('a bug')
+    with pytest.raises(SystemExit, match='interrupted'), one_line_errors():
+        raise KeyboardInterrupt
+
+
+def test_a_signal_ends_the_block_by_its_exit_and_the_handler_goes_with_it():
+    before, left = signal.getsignal(signal.SIGTERM), []
+    with pytest.raises(SystemExit, match='terminated'), one_line_errors(signal.SIGTERM):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            left.append('cleaned up')
+    assert left and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_result_overwrites_nothing_of_the_run(tmp_path):

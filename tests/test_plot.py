@@ -4,11 +4,17 @@ import math
 
 import pytest
 
+import plot
+from anyorder.curves import read_results, read_run
 from anyorder.figures import curve, draw
-from plot import main, read_results, read_run
+from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
            {'iter': 30, 'tokens': 1800, 'tokens_per_sec': 10.0, 'loss': 2.0, 'val_any': 2.5}]
+
+
+def main(argv):
+    plot.main(configure(vars(plot), argv))
 
 
 @pytest.fixture
@@ -42,8 +48,12 @@ def test_a_run_counts_once_and_means_of_unequal_lengths_are_marked(runs, capsys)
     assert '(' not in capsys.readouterr().out
     main(['c_seed1', 'c_seed2', '--y=loss'])
     assert '2.500 ± 0.500 (2, uneven)' in capsys.readouterr().out
-    with pytest.raises(ValueError, match='a word too many'):
-        main(['a', '-o', 'x.png', 'b'])
+
+
+def test_inputs_may_stand_before_and_behind_the_options(runs, capsys):
+    for args in (['a', '-o', 'x.png', 'b'], ['--y=loss', 'a', 'b', '--out=x.png']):
+        main(args)
+        assert [line.split()[:1] for line in capsys.readouterr().out.splitlines()[1:3]] == [['a'], ['b']]
 
 
 def write(path, result):
@@ -127,6 +137,8 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, capsys, last, panels):
     (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['l2r.json'], 'neither'),
     (['null.json'], 'null.json is not what'), (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
+    ([], 'name the runs'), (['a', '-p', 'x.png'], 'no option -p'), (['a', '-o'], '-o needs a value'),
+    (['a', '--x=loss'], 'x must be tokens'),
     (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
     write(runs / 'x.json', [])
