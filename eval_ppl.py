@@ -49,7 +49,9 @@ from anyorder.processes import end_processes, first_process_first, gather, proce
 from anyorder.tables import format_table, share_error, summarize, unigram_row
 from configurator import at_least, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, check_length, open_split
-from data.prepare import DATA_SETS, TextFile, encode_documents
+from data.prepare import DATA_SETS
+from data.sources import TextFile
+from data.tokenizers import encode_documents
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt

@@ -25,9 +25,9 @@ from anyorder.replay import write_page
 from anyorder.tables import ratio_error, share_error
 from configurator import Config, at_least, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, open_split
-from data.prepare import read_meta
 from data.puzzles import SHARES, unpack
 from data.rules import TASKS, make_task
+from data.sets import read_meta
 from model import product_dtype
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from anyorder.files import check_names
-from data.prepare import DATA_SETS, prepare, read_meta
+from data.prepare import DATA_SETS, prepare
 from data.puzzles import SHARES, prepare_puzzles
 from data.rules import TASKS
+from data.sets import read_meta
 from data.tokenizers import TOKENIZERS
 
 

@@ -26,8 +26,10 @@ import numpy as np
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.files import Parser, check_folder, check_names, progress
-from data.prepare import name_source, print_meta, read_meta, run, splits_there, write_splits
+from data.prepare import run
 from data.rules import TASKS, make_task
+from data.sets import print_meta, read_meta, splits_there, write_splits
+from data.sources import name_source
 from data.tokenizers import get_tokenizer
 
 GIVEN = 1 << 15   # in a token of a row

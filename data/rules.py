@@ -10,7 +10,7 @@ import csv
 import numpy as np
 
 from anyorder.files import progress
-from data.prepare import UNREADABLE, open_text
+from data.sources import UNREADABLE, open_text
 from data.tokenizers import zebra_names, zebra_texts
 
 MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided

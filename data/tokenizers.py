@@ -2,6 +2,7 @@
 How does text become tokens? A tokenizer has a name, n_tokens, eos, encode(text) -> ids, encode_batch, decode(ids) -> text, n_bytes[id].
 """
 import functools
+import itertools
 import os
 import re
 
@@ -91,3 +92,11 @@ def get_tokenizer(name):
     if name not in TOKENIZERS:
         raise ValueError(f'tokenizer must be one of {", ".join(TOKENIZERS)}, got {name!r}')
     return TOKENIZERS[name]()
+
+
+def encode_documents(documents, tokenizer):
+    """For every document its tokens and end-of-text (n,) uint16, and its bytes of text."""
+    iterator = iter(documents)
+    while batch := list(itertools.islice(iterator, 256)):
+        for ids, text in zip(tokenizer.encode_batch(batch), batch):
+            yield np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')), len(text.encode())

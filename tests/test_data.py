@@ -14,6 +14,7 @@ from anyorder.checkpoint import local_path
 from anyorder.files import progress, replace_file
 from data import prepare as p
 from data.blocks import all_blocks, check_length, open_split, random_blocks, token_counts
+from data.sources import name_source, pydocs
 from data.tokenizers import GPT2, Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
@@ -38,7 +39,7 @@ def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
     for split, texts in (('train', train), ('val', val)):
         s, raw = meta['splits'][split], (tmp_path / 'mine' / f'{split}.bin').read_bytes()
         assert s == {'rows': len(texts), 'tokens': len(raw) // 2, 'text_bytes': len(raw) // 2 - len(texts),
-                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': p.name_source(jsonl)}
+                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': name_source(jsonl)}
     assert json.loads((tmp_path / 'mine' / 'meta.json').read_text()) == meta
     again = p.prepare('text', tmp_path / 'elsewhere', name='mine', source=str(jsonl), tokenizer='bytes')
     assert again == meta
@@ -171,8 +172,8 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_pydocs_are_english_enough_and_reproducible():
-    documents = p.pydocs(None)
-    assert documents == p.pydocs(None) and len(documents) == len(set(documents))
+    documents = pydocs(None)
+    assert documents == pydocs(None) and len(documents) == len(set(documents))
     assert sum(len(d) for d in documents) > 1_000_000 and sum(' the ' in d for d in documents) > 200
 
 

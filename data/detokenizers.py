@@ -1,0 +1,33 @@
+"""
+How does the text of a benchmark become plain text again? The detokenizers of the SEDD family, as ordered rules.
+
+Each rule is 'a -> b', of plain text, or of a regular expression if it is compiled.
+"""
+import re
+
+
+def replacing(*pairs):
+    def detokenize(text):
+        for old, new in pairs:
+            text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
+        return text
+    return detokenize
+
+
+WIKITEXT = replacing(
+    ("s '", "s'"), (re.compile(r"/' [0-9]/"), r"/'[0-9]/"), (' @-@ ', '-'), (' @,@ ', ','), (' @.@ ', '.'),
+    (' : ', ': '), (' ; ', '; '), (' . ', '. '), (' ! ', '! '), (' ? ', '? '), (' , ', ', '),
+    (re.compile(r'\(\s*([^\)]*?)\s*\)'), r'(\1)'),
+    (re.compile(r'\[\s*([^\]]*?)\s*\]'), r'[\1]'), (re.compile(r'{\s*([^}]*?)\s*}'), r'{\1}'),
+    (re.compile(r'\"\s*([^\"]*?)\s*\"'), r'"\1"'), (re.compile(r"'\s*([^']*?)\s*'"), r"'\1'"),
+    ('= = = =', '===='), ('= = =', '==='), ('= =', '=='), (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
+PTB = replacing(
+    (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
+    ('$ 1', '$1'), ('# 1', '#1'), ('<unk>', '?'))
+LM1B = replacing(
+    ('http : / / ', 'http://'), ('https : / / ', 'https://'), (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '),
+    (re.compile(r' (\w+) \.$'), r' \1.'), (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
+    (' , ', ', '), (' : ', ': '), (' ; ', '; '), (' / ', '/'),
+    (re.compile(r'\" ([^\"]+) \"'), r'"\1"'), (re.compile(r"\' ([^\']+) \'"), r"'\1'"),
+    (re.compile(r'\( ([^\(\)]+) \)'), r'(\1)'), (re.compile(r'\[ ([^\[\]]+) \]'), r'[\1]'), ('$ ', '$'), ('£ ', '£'))
+LAMBADA = replacing(('“', '"'), ('”', '"'))
