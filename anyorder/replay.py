@@ -1,14 +1,76 @@
 """
-What did a generation look like? Writes a page that replays it (sample.py --html=FILE; FILE#1,12,step shows sample 1 after step 12,
-coloured by step).
+What did a generation look like? Writes a page that replays it, or one animated picture (sample.py and eval_puzzle.py, --html=FILE).
+
+FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no script, so that
+it plays as an image of a README. Neither needs the network.
 """
 import json
 import math
-from itertools import groupby
+import os
 
 import numpy as np
 
+from anyorder.animation import animated_svg
 from anyorder.files import replace_file
+from anyorder.texts import token_texts
+
+TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.html')   # the look and the script of the page
+
+ORDERS_IN_WORDS = {
+    'random': 'in a random order', 'l2r': 'from left to right', 'r2l': 'from right to left',
+    'top_prob': "in the model's own order, the most probable token first",
+    'margin': "in the model's own order, the clearest choice first",
+    'entropy': "in the model's own order, the surest position first"}
+
+
+def written_in_words(order):
+    """A title: in which order a text was written. Names that have no words here stand as they are."""
+    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order {order}')
+
+
+def write_replay(path, samples, tokenizer, title, columns=0):
+    """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
+
+    samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; and, if they like, a
+              `name` and a list `wrong` of bools
+    title     its first line is the heading, further lines are small print
+    columns   width of the grid in which puzzles are laid out; 0 is running text
+    The page opens with two samples side by side if a second one has the same known tokens. The picture shows these alone."""
+    heading, *details = title.split('\n')
+    replay = {'title': heading, 'details': details, 'columns': columns, 'samples': replay_rows(samples, tokenizer)}
+    replay['box'] = box_size(columns, [len(row['text']) for row in replay['samples']])
+    if str(path).endswith('.svg'):
+        replace_file(path, animated_svg(replay).encode())
+    else:
+        with open(TEMPLATE, encoding='utf-8') as f:
+            data = json.dumps(replay).replace('<', '\\u003c')   # nothing in it can end the script element
+            replace_file(path, f.read().replace('DATA', data).encode())
+
+
+write_page = write_replay
+
+
+def replay_rows(samples, tokenizer):
+    """What a replay says of each sample. `rank` is the step at which a token is written, counted from 1, and 0 if it is known from the
+    start. `beside` is the number of the next sample that has the same known tokens, or None."""
+    known = [[token if step < 0 else None for token, step in zip(s['tokens'], s['step'])] for s in samples]
+    rows = []
+    for i, sample in enumerate(samples):
+        drawn = [step for step in sample['step'] if step >= 0]
+        rank = {step: k for k, step in enumerate(sorted(set(drawn)), 1)}
+        rows.append({
+            'name': sample.get('name', f'sample {i}'), 'text': token_texts(sample['tokens'], tokenizer), 'n_steps': len(rank),
+            'rank': [rank.get(step, 0) for step in sample['step']], 'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
+            'wrong': sample.get('wrong', []), 'facts': facts(drawn, sum(sample['logprob'])),
+            'beside': next((j for j in range(i + 1, len(samples)) if known[j] == known[i]), None)})
+    return rows
+
+
+def facts(drawn, nats):
+    """What is said below a sample: how much in how many steps, how likely, how left to right. drawn: the step of each drawn token."""
+    said = [f'{len(drawn)} tokens in {len(set(drawn))} steps', f'{abs(nats) / max(1, len(drawn)):.2f} nats a token']
+    tau = kendall_tau(drawn)
+    return said if tau is None else [*said, f"Kendall's tau {tau:.2f}"]
 
 
 def kendall_tau(steps):
@@ -20,122 +82,7 @@ def kendall_tau(steps):
     return float(above.sum() / math.sqrt(untied * len(above))) if untied else None
 
 
-def token_texts(tokens, tokenizer, there=None):
-    """The text of each token. A letter of several tokens stands at its last, if all of them are `there` (by default they are)."""
-    texts = [tokenizer.decode([t]) for t in tokens]
-    for in_part, run in groupby(range(len(texts)), key=lambda i: '\ufffd' in texts[i] and (there is None or there[i])):
-        places, letters = list(run), []
-        for i in places * in_part:
-            letters.append(tokens[i])
-            text = tokenizer.decode(letters)
-            texts[i], letters = ('', letters) if text.endswith('\ufffd') and i != places[-1] else (text, [])
-    return texts
-
-
-def write_page(path, samples, tokenizer, title, columns=0):
-    """One self-contained page that replays `samples`: dicts of tokens, step (-1: known from the start) and logprob, in natural order, and
-    a `name` and which tokens are `wrong` if they like. With `columns` they are laid out as a grid of so many. A letter of several tokens
-    stands at its last, whenever the others come."""
-    rows = []
-    for s in samples:
-        drawn = [step for step in s['step'] if step >= 0]
-        rows.append({'name': s.get('name', f'sample {len(rows)}'), 'text': token_texts(s['tokens'], tokenizer), 'step': s['step'],
-                     'p': [float(f'{math.exp(x):.3g}') for x in s['logprob']], 'tau': kendall_tau(drawn),
-                     'nats': -sum(s['logprob']), 'drawn': len(drawn), 'wrong': s.get('wrong', [])})
-    page = {'title': title, 'columns': columns, 'samples': rows}
-    data = json.dumps(page).replace('<', '\\u003c')   # nothing in it can end the script element
-    replace_file(path, PAGE.replace('DATA', data).encode())
-
-
-PAGE = r'''<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Any-order generation</title>
-<style>
-  :root { color-scheme: light dark; --hue: 212;
-          --ink: #1c1c1e; --paper: #fbfaf7; --soft: #6b6b70; --line: #d8d6cf; --light: 88%; --deep: 62%; --bad: #a80f0f }
-  @media (prefers-color-scheme: dark) {
-    :root { --ink: #ececea; --paper: #17181b; --soft: #9a9aa0; --line: #36373c; --light: 22%; --deep: 42%; --bad: #ffa3a3 } }
-  body { font: 16px/1.6 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-         max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-  h1 { font-size: 1.1rem; font-weight: 600 } #facts, #legend { color: var(--soft); font-size: .9rem }
-  #bar { display: flex; gap: .8rem; align-items: center; margin: 1rem 0; flex-wrap: wrap } #slider { flex: 1; min-width: 12rem }
-  button, select { font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--line); border-radius: .4rem;
-                   padding: .15rem .7rem }
-  #text { font: 15px/1.75 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line);
-          border-radius: .5rem; padding: 1rem; min-height: 8rem }
-  #text.grid { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 2.4rem)); gap: 2px; justify-content: center }
-  #text.grid span { text-align: center; padding: .2rem 0; border: 1px solid var(--line) }
-  #text span { border-radius: .2rem } .blank { color: var(--soft); opacity: .6 } .known { font-weight: 700 }
-  .now { outline: 2px solid hsl(28 90% 52%) }
-  .wrong { color: var(--bad); font-weight: 700; text-decoration: line-through }
-  #swatches { display: inline-flex; vertical-align: middle; margin: 0 .4rem }
-  #swatches i { width: 1.6rem; height: .8rem }
-</style></head><body>
-<h1 id="title"></h1>
-<div id="bar"><select id="which" aria-label="sample"></select><button id="play">play</button>
-<input id="slider" type="range" min="0" aria-label="step"><span id="at"></span>
-<select id="colour" aria-label="colour by"><option value="p">colour by confidence</option><option value="step">colour by step</option>
-</select></div>
-<div id="text"></div><p id="legend"></p><p id="facts"></p>
-<script id="data" type="application/json">DATA</script>
-<script>
-const {title, columns, samples} = JSON.parse(document.getElementById('data').textContent)
-const get = id => document.getElementById(id), text = get('text'), slider = get('slider'), which = get('which'), colour = get('colour')
-let timer = null
-get('title').textContent = title
-samples.forEach((s, i) => which.add(new Option(s.name, i)))
-if (columns) { text.classList.add('grid'); text.style.setProperty('--columns', columns) }
-const shade = x => `hsl(var(--hue) 70% calc(var(--deep) + (var(--light) - var(--deep)) * ${(1 - x).toFixed(3)}))`
-
-function choose() {
-  const s = samples[which.value], steps = [...new Set(s.step.filter(x => x >= 0))].sort((a, b) => a - b)
-  s.rank = s.step.map(x => x < 0 ? 0 : steps.indexOf(x) + 1)   // 0 is the prompt
-  s.n = steps.length
-  slider.max = s.n
-  slider.value = s.n
-  text.replaceChildren(...s.text.map((t, i) => {
-    const span = document.createElement('span')
-    const what = s.rank[i] ? `step ${s.rank[i]}, probability ${s.p[i]}` : 'prompt'
-    span.title = `${JSON.stringify(t)}, position ${i}, ${what}`
-    return span
-  }))
-  const tau = s.tau === null ? 'undefined (one step)' : s.tau.toFixed(3)
-  get('facts').textContent = `${s.drawn} tokens in ${s.n} steps; ${(s.nats / Math.max(1, s.drawn)).toFixed(3)} nats a token; `
-    + `Kendall tau of position and step ${tau} (1 is left to right, -1 right to left)`
-  draw()
-}
-
-function draw() {
-  const s = samples[which.value], at = +slider.value, by = colour.value
-  get('at').textContent = `step ${at} of ${s.n}`
-  s.text.forEach((t, i) => {
-    const span = text.children[i], r = s.rank[i], shown = r <= at
-    span.textContent = shown ? t.replaceAll('\n', '↵\n') : '·'
-    span.className = !shown ? 'blank' : r === 0 ? 'known' : r === at && at < s.n ? 'now' : ''
-    if (shown && s.wrong[i]) span.classList.add('wrong')
-    span.style.background = shown && r ? shade(by === 'p' ? s.p[i] : r / s.n) : ''
-  })
-  const ends = by === 'p' ? ['probability 0', '1'] : ['first step', 'last']
-  const swatches = Object.assign(document.createElement('span'), {id: 'swatches'})
-  get('legend').replaceChildren(ends[0], swatches, ends[1], ' · bold: prompt · outlined: just revealed'
-    + (s.wrong.some(x => x) ? ' · red: wrong' : ''))
-  for (let k = 0; k <= 4; k++) swatches.append(Object.assign(document.createElement('i'), {style: 'background:' + shade(k / 4)}))
-}
-
-function stop() { clearInterval(timer); timer = null; get('play').textContent = 'play' }
-get('play').onclick = () => {
-  if (timer) return stop()
-  if (+slider.value >= +slider.max) slider.value = 0
-  get('play').textContent = 'pause'
-  const advance = () => { slider.value = +slider.value + 1; draw(); if (+slider.value >= +slider.max) stop() }
-  timer = setInterval(advance, Math.max(30, 6000 / slider.max))
-}
-slider.oninput = () => { stop(); draw() }
-which.onchange = () => { stop(); choose() }
-colour.onchange = draw
-const [sample, step, by] = location.hash.slice(1).split(',')   // page.html#sample,step,p shows one moment
-if (samples[sample]) which.value = sample
-if (by) colour.value = by
-choose()
-if (step) { slider.value = step; draw() }
-</script></body></html>
-'''
+def box_size(columns, lengths):
+    """Side of the boxes of a Sudoku, 3 of 9 columns; 0 for a grid that is none."""
+    side = math.isqrt(columns)
+    return side if side > 1 and side ** 2 == columns and all(n == columns ** 2 for n in lengths) else 0

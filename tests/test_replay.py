@@ -1,12 +1,16 @@
-"""The replay of a generation: what it says of an order, and the page."""
+"""The replay of a generation: what it says of an order, the page, and the picture that plays without a script."""
+import html
 import itertools
 import json
+import math
 import re
+from xml.etree import ElementTree
 
 import pytest
 
-from anyorder.replay import kendall_tau, token_texts, write_page
-from data.tokenizers import Bytes
+from anyorder.replay import kendall_tau, write_replay, written_in_words
+from anyorder.texts import lay_out, token_texts
+from data.tokenizers import Bytes, get_tokenizer
 
 
 def test_kendall_tau_by_counting_pairs():
@@ -14,7 +18,8 @@ def test_kendall_tau_by_counting_pairs():
         pairs = list(itertools.combinations(steps, 2))
         up, down = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
         assert kendall_tau(steps) == pytest.approx((up - down) / ((up + down) * len(pairs)) ** 0.5)   # no two positions tie
-    assert kendall_tau([0, 1, 2]) == 1 and kendall_tau([2, 1, 0]) == -1 and kendall_tau([0, 0]) is None and kendall_tau([]) is None
+    assert kendall_tau([0, 1, 2]) == 1 and kendall_tau([2, 1, 0]) == -1
+    assert kendall_tau([0, 0]) is None and kendall_tau([]) is None
 
 
 def test_a_letter_of_several_tokens_stands_at_its_last():
@@ -24,13 +29,134 @@ def test_a_letter_of_several_tokens_stands_at_its_last():
     assert token_texts(tokens, Bytes(), there) == ['a', '', '\u0439', '\ufffd', '\ufffd', '', '\ufffd\ufffd', 'b']
 
 
+def test_texts_stand_on_lines_of_a_width():
+    assert lay_out(['ab', ' c', 'd\ne', '', 'fgh'], 4) == [
+        [(0, 0, 'ab')], [(0, 2, ' c')], [(1, 0, 'd'), (1, 1, '↵'), (2, 0, 'e')], [], [(2, 1, 'fgh')]]
+    assert lay_out(['abcd\n', 'e'], 4) == [[(0, 0, 'abcd'), (0, 4, '↵')], [(1, 0, 'e')]]       # no empty line between
+    assert lay_out(['漢字か'], 5) == [[(0, 0, '漢字'), (1, 0, 'か')]]                            # two columns each
+    assert lay_out(['e\u0301' * 3, 'x'], 3) == [[(0, 0, 'e\u0301' * 3)], [(1, 0, 'x')]]        # an accent has no column
+    assert lay_out(['a\tb\u3000c\xa0\x07d'], 9) == [[(0, 0, 'a b c d')]]
+
+
+def sample_of(text, steps, **more):
+    """Token i has probability 1 / (i + 1); steps of -1 are known."""
+    logprob = [0.0 if step < 0 else -math.log(i + 1) for i, step in enumerate(steps)]
+    return {'tokens': list(text.encode()), 'step': steps, 'logprob': logprob} | more
+
+
+def page_of(path):
+    page = path.read_text(encoding='utf-8')
+    return page, json.loads(re.search(r'<script id="data" type="application/json">(.*)</script>', page)[1])
+
+
 def test_the_page_is_whole_and_needs_no_network(tmp_path):
-    tokens = list('a</script><b>"é'.encode())
-    sample = {'tokens': tokens, 'step': [-1] + list(range(len(tokens) - 1)), 'logprob': [0.0] + [-1.0] * (len(tokens) - 1)}
-    write_page(tmp_path / 'page.html', [sample, sample], Bytes(), 'a title')
-    page = (tmp_path / 'page.html').read_text()
+    sample = sample_of('a</script><b>"é', [-1, *range(15)])
+    write_replay(tmp_path / 'page.html', [sample, sample], Bytes(), 'a title\nin 15 steps\nof one')
+    page, data = page_of(tmp_path / 'page.html')
     assert not re.search(r'(https?:)?//\w', page) and 'src=' not in page and page.count('</script>') == 2
-    data = json.loads(re.search(r'<script id="data" type="application/json">(.*)</script>', page)[1])
+    assert (data['title'], data['details'], data['columns']) == ('a title', ['in 15 steps', 'of one'], 0)
     row = data['samples'][0]
-    assert data['title'] == 'a title' and len(data['samples']) == 2 and ''.join(row['text'][:14]) == 'a</script><b>"'
-    assert row['step'] == sample['step'] and row['p'][1] == 0.368 and row['tau'] == 1 and row['drawn'] == len(tokens) - 1
+    assert len(data['samples']) == 2 and ''.join(row['text']) == 'a</script><b>"é'
+    assert row['rank'] == [*range(16)] and row['p'][:4] == [1, 0.5, 0.333, 0.25]
+
+
+def test_ranks_count_the_steps_in_which_something_was_written(tmp_path):
+    write_replay(tmp_path / 'p.html', [sample_of('abcde', [7, -1, 3, 7, 9])], Bytes(), 'x')
+    row = page_of(tmp_path / 'p.html')[1]['samples'][0]
+    assert row['rank'] == [2, 0, 1, 2, 3] and row['n_steps'] == 3
+    nats = math.log(1 * 3 * 4 * 5) / 4                                             # over the four that were drawn
+    assert row['facts'] == ['4 tokens in 3 steps', f'{nats:.2f} nats a token', f"Kendall's tau {3 / (5 * 6) ** 0.5:.2f}"]
+
+
+def test_beside_a_sample_is_the_next_with_the_same_known_tokens(tmp_path):
+    samples = [sample_of('abc', [-1, 0, 1]), sample_of('xbc', [-1, 0, 1]), sample_of('ayz', [-1, 1, 0]), sample_of('abc', [0, -1, 1]),
+               sample_of('aaa', [-1, 0, 0])]
+    write_replay(tmp_path / 'p.html', samples, Bytes(), 'x')
+    assert [row['beside'] for row in page_of(tmp_path / 'p.html')[1]['samples']] == [2, None, 4, None, None]
+
+
+@pytest.mark.parametrize('columns, n, box', [(9, 81, 3), (4, 16, 2), (6, 36, 0), (4, 12, 0), (25, 30, 0), (0, 16, 0), (1, 1, 0)])
+def test_boxes_are_of_sudokus_alone(tmp_path, columns, n, box):
+    write_replay(tmp_path / 'p.html', [sample_of('1' * n, [0] * n)], Bytes(), 'x', columns)
+    write_replay(tmp_path / 'p.svg', [sample_of('1' * n, [0] * n)], Bytes(), 'x', columns)
+    data = page_of(tmp_path / 'p.html')[1]
+    assert (data['columns'], data['box']) == (columns, box)
+    assert (tmp_path / 'p.svg').read_text().count('class="box"') == (columns // box) ** 2 * (box > 0) if box else True
+
+
+def test_an_order_is_named_in_words():
+    assert written_in_words('l2r') == 'Written from left to right'
+    assert written_in_words('blocks') == 'Written in the order blocks'
+
+
+SVG = '{http://www.w3.org/2000/svg}'
+
+
+def picture_of(path):
+    """(root, style, {class: texts}) of a picture: the texts of the groups of each step, and of what is given."""
+    root = ElementTree.fromstring(path.read_bytes())
+    texts = {}
+    for group in root.iter(f'{SVG}g'):
+        kind = group.get('class', '').split()
+        if kind in (['prompt'],) or kind[:1] == ['step']:
+            texts.setdefault(kind[-1], []).extend(text.text for text in group.findall(f'{SVG}text'))
+    return root, root.find(f'{SVG}style').text, texts
+
+
+def shown_from(style):
+    """{step: percent of the loop from which it is shown}, by the keyframes."""
+    rules = re.findall(r'@keyframes s(\d+)\{0%,([\d.]+)%\{opacity:0[^}]*\}([\d.]+)%\{opacity:1', style)
+    assert all(float(b) - float(a) < 0.02 for _, a, b in rules)   # at once
+    return {int(k): float(b) for k, _, b in rules}
+
+
+def test_the_picture_shows_each_token_at_its_step(tmp_path):
+    write_replay(tmp_path / 'p.svg', [sample_of('a<&\x01d"é', [2, -1, 0, 2, 4, 0, 7, 7])], Bytes(), 'a <title>\nsmall & print')
+    root, style, texts = picture_of(tmp_path / 'p.svg')
+    assert texts == {'prompt': ['<'], 's1': ['&', '"'], 's2': ['a'], 's3': ['d'], 's4': ['é']}   # \x01 is in no XML
+    assert set(shown_from(style)) == {1, 2, 3, 4} and not list(root.iter(f'{SVG}script'))
+    from_ = shown_from(style)
+    assert from_[2] / from_[1] == pytest.approx(2, rel=1e-3) and from_[4] / from_[1] == pytest.approx(4, rel=1e-3) and from_[4] < 95
+    assert 'step 3 of 4' in ''.join(root.itertext()) and 'small & print' in ''.join(root.itertext())
+    assert root.find(f'{SVG}title').text == 'a <title>'
+    assert not re.search(r'(https?:)?//\w', html.unescape((tmp_path / 'p.svg').read_text()).replace(SVG[1:-1], ''))
+
+
+def test_the_picture_shades_by_confidence(tmp_path):
+    sample = sample_of('abcd', [0, 0, 0, -1]) | {'logprob': [math.log(p) for p in (1.0, 0.49, 1e-9, 1.0)]}
+    write_replay(tmp_path / 'p.svg', [sample], Bytes(), 'x')
+    root, style, _ = picture_of(tmp_path / 'p.svg')
+    step, = (group for group in root.iter(f'{SVG}g') if group.get('class') == 'step s1')
+    assert [shape.get('class') for shape in step.findall(f'{SVG}rect')] == ['c7', 'c3', 'c0']
+    assert all(f'.c{i}{{fill:' in style for i in range(8)) and style.count('.c0{fill:') == 2   # light and dark
+
+
+def test_pictures_of_two_policies_stand_side_by_side_and_mark_what_is_wrong(tmp_path):
+    digits = get_tokenizer('sudoku4')
+    sample = {'tokens': digits.encode('1234341221434321'), 'step': [-1, *range(15)], 'logprob': [-0.1] * 16}
+    samples = [sample | {'name': 'random', 'wrong': [False] * 15 + [True]}, sample | {'name': 'margin', 'step': [-1] + [3] * 15}]
+    write_replay(tmp_path / 'p.svg', samples, digits, 'x', 4)
+    root, _, texts = picture_of(tmp_path / 'p.svg')
+    assert {'random', 'margin'} <= set(root.itertext()) and 'step 15 of 15' in set(root.itertext())
+    assert texts['prompt'] == ['1', '1'] and ''.join(texts['s1']) == '2' + '234341221434321' and texts['s15'] == ['1']
+    assert [text.text for text in root.iter(f'{SVG}text') if text.get('class') == 'wrong'] == ['1']
+    write_replay(tmp_path / 'p.svg', [samples[0], samples[1] | {'step': [0] * 16}], digits, 'x', 4)   # other tokens are known
+    assert 'margin' not in set(picture_of(tmp_path / 'p.svg')[0].itertext())
+
+
+def test_a_picture_of_256_tokens_is_small_and_lines_stay_on_their_columns(tmp_path):
+    text = 'the quick brown fox\n' * 12 + 'jumps over it all'[:16]
+    write_replay(tmp_path / 'p.svg', [sample_of(text, list(range(256)))], Bytes(), 'x')
+    assert len(text) == 256 and (tmp_path / 'p.svg').stat().st_size < 150_000
+    root, _, texts = picture_of(tmp_path / 'p.svg')
+    assert texts['s20'] == ['↵'] and texts['s22'] == ['h']
+    places = {name: (float(mark.get('x')), float(mark.get('y'))) for name in ('s1', 's21', 's22') for group in root.iter(f'{SVG}g')
+              if group.get('class') == f'step {name}' for mark in group.findall(f'{SVG}text')}
+    assert places['s21'][0] == places['s1'][0] < places['s22'][0] and places['s21'][1] == places['s22'][1] > places['s1'][1]
+
+
+def test_nothing_known_and_nothing_drawn_are_pictures_too(tmp_path):
+    for steps in ([-1, -1], [0, 0]):
+        for name in ('p.svg', 'p.html'):
+            write_replay(tmp_path / name, [sample_of('ab', steps)], Bytes(), 'x')
+        assert picture_of(tmp_path / 'p.svg')[2] == ({'prompt': ['a', 'b']} if steps[0] < 0 else {'s1': ['a', 'b']})

@@ -1,0 +1,52 @@
+"""
+What does a token look like, and where does it stand among others?
+"""
+import unicodedata
+from itertools import groupby
+
+
+def token_texts(tokens, tokenizer, there=None):
+    """The text of each token. A letter of several tokens stands at its last, if all of them are `there` (by default they are)."""
+    texts = [tokenizer.decode([token]) for token in tokens]
+    is_part = ['\ufffd' in text and (there is None or there[i]) for i, text in enumerate(texts)]   # of a letter
+    for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
+        places, letters = list(run), []
+        for i in places if in_part else ():
+            letters.append(tokens[i])
+            text = tokenizer.decode(letters)
+            goes_on = text.endswith('\ufffd') and i != places[-1]
+            texts[i], letters = ('', letters) if goes_on else (text, [])
+    return texts
+
+
+def columns_of(letter):
+    """How many columns of equal width a letter takes."""
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
+
+
+def lay_out(texts, width):
+    """Where texts that follow one another stand on lines of `width` columns: for each text a list of (line, column, letters).
+
+    A line end is shown as ↵, in a column of its own behind its line. Spaces of all kinds are one space; what has no look is left out."""
+    line, column, places = 0, 0, []
+    for text in texts:
+        runs = []
+        for letter in text:
+            if letter == '\n':
+                runs.append((line, column, '↵'))
+                line, column = line + 1, 0
+                continue
+            letter = ' ' if letter.isspace() else letter
+            if not letter.isprintable():
+                continue
+            if column + columns_of(letter) > width:
+                line, column = line + 1, 0
+            if runs and runs[-1][0] == line and runs[-1][2] != '↵':
+                runs[-1] = (line, runs[-1][1], runs[-1][2] + letter)
+            else:
+                runs.append((line, column, letter))
+            column += columns_of(letter)
+        places.append(runs)
+    return places
