@@ -15,7 +15,7 @@ ensemble: slots and seconds for one block of the context-order ensemble, and the
 for every position and member, of which some are timed and the rest extrapolated.
 train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
 permutation drawn for each row, all logits at once, the EMA tensor by tensor.
-loss: seconds, peak memory and error of the loss and its gradients alone, model.TokenLoss beside what else there is.
+loss: seconds, peak memory and error of the loss and its gradients alone, fast.TokenLoss beside what else there is.
 grid: seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an update of every network.
 """
 import copy
@@ -30,14 +30,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds
+from anyorder.devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds, training_flops
+from anyorder.fast import TokenLoss, freeze, graphed, lean
 from anyorder.files import check_out, write_json
 from anyorder.generation import generate, unmask_schedule
 from anyorder.likelihood import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
 from anyorder.orders import sample_order
 from anyorder.training import make_optimizers, update
 from configurator import Config, at_least, configure, one_line_errors, refuse_idle
-from model import AOGPT, EMA, AOGPTConfig, TokenLoss, modulate
+from model import AOGPT, EMA, AOGPTConfig, modulate
 
 # model (random weights)
 block_size = 1024
@@ -96,7 +97,7 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
 def plain_block(block, x, cond, attend):
     """A block with AdaLN for every slot; attend(q, k, v), each (B, H, S, D), is its attention."""
     (B, S, C), attn = x.shape, block.attn
-    shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN(cond).chunk(6, -1)
+    shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)
     q, k, v = attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
     y = attend(attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
     x = x + gate * attn.c_proj(y)
@@ -127,7 +128,7 @@ def plain_generate(model, order, ends, temperature=1.0):
             return attention.to(v.dtype) @ v
         for layer, block in enumerate(t.h):
             x = plain_block(block, x, cond, partial(attend, layer))
-        logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final(cond)))[:, known - kept:].float()
+        logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final[1](F.silu(cond))))[:, known - kept:].float()
         if temperature == 0:
             new = logits.argmax(-1)
         else:
@@ -149,7 +150,7 @@ def plain_nll(model, idx, order):
     cond = t.wtpe(torch.cat([order, torch.zeros_like(order[:, :1])], 1))
     for block in t.h:
         x = plain_block(block, x, cond, partial(F.scaled_dot_product_attention, is_causal=True))
-    logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final(cond)))[:, :-1]
+    logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final[1](F.silu(cond))))[:, :-1]
     return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
 
@@ -175,13 +176,15 @@ def bench_sample(config):
     print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'peak MiB':>10}{'plain s':>10}"
           f"{'plain / ours':>14}")
     with autocast(device, dtype):
-        blank = torch.zeros_like(order)
-        generate(model, blank, order, max(0, config.block_size - 8), 8, seeds=range(config.batch_size))   # warm up
+        blank, network = torch.zeros_like(order), freeze(model)
+        if config.cuda_graphs:
+            network = graphed(network)
+        generate(network, blank, order, max(0, config.block_size - 8), 8, seeds=range(config.batch_size))   # warm up
         for n_steps in map(int, config.steps.split(',')):
             ends = unmask_schedule(config.block_size, n_steps)
             peak_memory(device, reset=True)
-            ours = seconds(lambda n=n_steps: generate(model, blank, order, 0, n, seeds=range(config.batch_size),
-                                                      cuda_graphs=config.cuda_graphs), device, config.repeats)
+            ours = seconds(lambda n=n_steps: generate(network, blank, order, 0, n, seeds=range(config.batch_size)), device,
+                           config.repeats)
             limit = generation_limit(model, config.batch_size, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
             line = (f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
                     f'{peak_memory(device) / 2 ** 20:>10,.0f}')
@@ -215,7 +218,7 @@ def bench_ensemble(config):
                 model(idx.to(device).expand(len(part), N), part)
         plain()
         slow = seconds(plain, device, config.repeats) / len(rows) * n_visits * M
-    frozen, slots, heads = model.frozen(getattr(torch, dtype)), [], []
+    frozen, slots, heads = freeze(model, getattr(torch, dtype)), [], []
 
     def count(_, args, options):   # of forward(idx, order, columns=): padding counts as what it costs
         slots.append(args[1].numel())
@@ -260,7 +263,7 @@ def peak_memory(device, reset=False):
 
 def training_step(config, device, dtype, **network):
     """(model, whether it is compiled, a function that makes one update of it as train.py does) for random weights and tokens."""
-    model = random_model(config, device, **network).train()
+    model = lean(random_model(config, device, **network).train())
     run = Config(batch_size=config.batch_size, block_size=config.block_size, l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype,
                  grad_clip=1.0, seed=config.seed)
     tokens = random_tokens(config)
@@ -281,7 +284,7 @@ def bench_train(config):
     device, dtype = resolve_device(config.device, config.dtype)
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
-    flops = model.training_flops(config.batch_size)
+    flops = training_flops(model, config.batch_size)
     print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, '
           f'{config.optimizer}, {device}, torch {torch.__version__}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, '
           f'peak {peak / 1e12:,.3g} TFLOP/s in {dtype}')

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from anyorder.checkpoint import Checkpoint, digest
+from anyorder.fast import freeze
 from anyorder.files import check_out, progress, write_json
 from anyorder.journal import Journal
 from anyorder.likelihood import (  # noqa: F401  (so that a program may take them from here)
@@ -259,7 +260,7 @@ def main(config):
         + f'; {len(journal.done):,} results are there already' * bool(journal.done))
     if N != 1024 and any(name in DATA_SETS and DATA_SETS[name].splits for name in names):
         say(f'published numbers are of context 1024: those of context {N} below are not comparable with them')
-    model, results = model.frozen(getattr(torch, dtype)), []
+    model, results = freeze(model, getattr(torch, dtype)), []
     visits = min(N, len(choose_groups(N, config, 0)[0]) * config.ensemble_block)   # of a block
     for name, (label, origin, tokens, blocks) in sets.items():
         rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, journal, run_order)

@@ -17,6 +17,7 @@ import torch
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.devices import autocast, resolve_device
+from anyorder.fast import freeze
 from anyorder.figures import PICTURES, draw
 from anyorder.files import check_out, progress, write_json
 from anyorder.generation import ADAPTIVE, check_drawing, check_policy, generate
@@ -28,7 +29,6 @@ from data.blocks import all_blocks, open_split
 from data.puzzles import SHARES, unpack
 from data.rules import TASKS, make_task
 from data.sets import read_meta
-from model import product_dtype
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'        # 'ema' or 'raw'
@@ -195,7 +195,7 @@ def write_results(config, checkpoint, label, rows):
 
 def solve_all(model, task, tokens, given, policies, steps, noises, show, config):
     """For every policy, number of steps and noise its row of the table, and the puzzles of `show` as samples of a page."""
-    model = model.frozen(product_dtype(model.lm_head.weight))
+    model = freeze(model)
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in ADAPTIVE else [0.0]:

@@ -16,6 +16,7 @@ import time
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.devices import autocast, resolve_device
+from anyorder.fast import freeze, graphed
 from anyorder.files import check_out, progress, replace_file
 from anyorder.generation import (  # noqa: F401  (so that a program may take them from here)
     ADAPTIVE,
@@ -33,7 +34,6 @@ from anyorder.replay import write_page
 from anyorder.watch import Watch, visible
 from configurator import at_least, configure, one_line_errors, refuse_idle
 from data.prompts import parse_prompts, prompt_file, read_prompts
-from model import product_dtype
 
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -125,7 +125,9 @@ def main(config):
         if config.out:
             replace_file(config.out, json.dumps(result).encode())
     with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, autocast(device, dtype):
-        network = model.frozen(product_dtype(model.lm_head.weight)) if config.use_cache else model
+        network = freeze(model) if config.use_cache else model
+        if config.cuda_graphs:
+            network = graphed(network)
         try:
             for first in range(0, len(parsed), config.batch_size):
                 rows = [(tokens, known) for tokens, known, _ in parsed[first:first + config.batch_size]]
@@ -137,7 +139,7 @@ def main(config):
                         show(idx[0, :len(known)].tolist(), steps, step)
                 written = write_samples(network, rows, order, config.seed + first, config.n_steps, on_step=on_step,
                                         forced=config.score, **policy, **{name: config[name] for name in (
-                                            'schedule', 'temperature', 'top_k', 'top_p', 'use_cache', 'cuda_graphs')})
+                                            'schedule', 'temperature', 'top_k', 'top_p', 'use_cache')})
                 samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample
                             for r, sample in enumerate(collect(*written, tokenizer), first)]
                 result['seconds'] = time.perf_counter() - start

@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from anyorder.checkpoint import config_from_checkpoint, digest, load_checkpoint, local_path, model_from_checkpoint
-from anyorder.devices import peak_flops, resolve_compile
+from anyorder.devices import peak_flops, resolve_compile, training_flops
+from anyorder.fast import lean
 from anyorder.files import check_folder, progress
 from anyorder.generation import write_samples
 from anyorder.orders import ORDERS, derive_seed, order_of
@@ -219,7 +220,7 @@ def main(config):
     puzzles, sha = val_tokens.ndim == 2, meta['splits']['train']['sha256']
     val_blocks, given = unpack(val_blocks) if puzzles else (val_blocks, torch.zeros_like(val_blocks, dtype=torch.bool))
     n_val = int((~given).sum())
-    model = start_model(config, checkpoint, tokenizer.n_tokens, device).train()
+    model = lean(start_model(config, checkpoint, tokenizer.n_tokens, device).train())
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate, config.weight_decay,
                                  (config.beta1, config.beta2))
     ema = EMA(model, config.ema_decay)
@@ -236,7 +237,7 @@ def main(config):
     del checkpoint
     if world_size > 1:
         check_agreement(ema, iter_num, meta, Config(config | {'dtype': dtype}))
-    flops_per_iter = model.training_flops(config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
+    flops_per_iter = training_flops(model, config.batch_size) * config.gradient_accumulation_steps / world_size   # of one process
     compiled, why = resolve_compile(config.compile, device, flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype, 'compile': compiled})
     run_model = torch.compile(model) if compiled else model

@@ -59,33 +59,6 @@ def resolve_compile(compile, device, flops, max_iters):
     return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
-@cache
-def recording_stream(device):
-    return torch.cuda.Stream(device)
-
-
-class StepGraphs:
-    """Runs step(x) -> tensor as CUDA graphs, one launch for hundreds of kernels: a key's first call runs eagerly, its second
-    is recorded, later ones are replayed. All else that `step` reads or writes must stay at the same address for one key."""
-
-    def __init__(self):
-        self.recorded, self.pool = {}, torch.cuda.graph_pool_handle()
-
-    def __call__(self, key, step, x):
-        if key not in self.recorded:   # which also sets up what cannot be set up while recording
-            self.recorded[key] = None
-            return step(x)
-        if self.recorded[key] is None:
-            graph, own = torch.cuda.CUDAGraph(), x.clone()
-            with torch.cuda.graph(graph, pool=self.pool, stream=recording_stream(x.device)):
-                result = step(own)
-            self.recorded[key] = graph, own, result
-        graph, own, result = self.recorded[key]
-        own.copy_(x)
-        graph.replay()
-        return result.clone()   # graphs share their memory
-
-
 GPU_PEAK = {'H200 NVL': 836e12, 'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
 
 
@@ -122,3 +95,14 @@ def seconds(function, device, repeats):
 def synchronize(device):
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
+
+
+def training_flops(model, batch_size):
+    """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
+    product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 6 N C a slot and layer if it is causal,
+    12 N C if it is full."""
+    c, tokens = model.config, batch_size * model.config.block_size
+    matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
+    attention = tokens * c.n_layer * c.block_size * c.n_embd * (1 if model.slots.causal else 2)
+    return 6 * (tokens * (sum(matrices.values()) - adaln) + c.block_size * adaln + attention)

@@ -5,9 +5,9 @@ import math
 
 import torch
 
-from anyorder.devices import StepGraphs
+from anyorder.fast import freeze, product_dtype, split_rows
 from anyorder.orders import given_first, sample_order, stream
-from model import KVCache, float32_or_better, product_dtype, split_rows
+from model import KVCache, float32_or_better
 
 ADAPTIVE = ('top_prob', 'margin', 'entropy')
 
@@ -167,7 +167,7 @@ def check_policy(policy, unmask, order_noise, order_noise_kind, threshold):
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
 def generate(model, idx, order, n_known, n_steps, policy='given', schedule='linear', temperature=1.0, top_k=0, top_p=1.0,
              use_cache=True, generator=None, seeds=None, return_trace=False, unmask='fixed', order_noise=0.0,
-             order_noise_kind='gumbel', threshold=None, n_visits=None, forced=False, on_step=None, cuda_graphs=False):
+             order_noise_kind='gumbel', threshold=None, n_visits=None, forced=False, on_step=None):
     """Fill the blanks of idx in n_steps forward passes.
 
     The tokens of one step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)       (AO Lemma 1)
@@ -186,8 +186,6 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
               top_prob and margin; the schedule is not used then
     n_visits  (B,) how many visits of each row there are, default N: rows of unequal length in one batch, their positions first
     forced    the tokens that stand in the blanks of idx are revealed instead of drawn: scoring under any order and schedule
-    cuda_graphs  on a GPU, for many steps: record those with a cache, of each size the second, and replay them; rows that have
-              finished then run on
     on_step   called after each step with (step from 0, n_new (B,) revealed in it, on the host, idx, trace)
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` (natural order, from 0; -1 for what
               was known); `logprob` (natural order, nats, 0 for what was known) of each token under the untempered model
@@ -212,15 +210,10 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         ends = known.unsqueeze(1) + schedule_ends((stop - known).tolist(), n_steps, schedule, unmask, seeds)
     u = torch.stack([torch.rand(N, dtype=torch.float64, generator=stream(s, 'tokens')) for s in seeds]).to(device)
     dtype = product_dtype(model.lm_head.weight)
-    live = torch.arange(B) if cuda_graphs else (known < stop).nonzero()[:, 0]                # host: the rows that run
+    live = (known < stop).nonzero()[:, 0]                # host: the rows that run
     at = live.to(device)
     cache = KVCache(model.config, len(live), device, dtype) if use_cache and model.config.causal else None
-    if cuda_graphs:
-        if device.type == 'cpu' or cache is None:
-            why = f'the device is {device}' if device.type == 'cpu' else 'the model is an encoder' if use_cache else 'use_cache is False'
-            raise ValueError(f'cuda_graphs is for a decoder with a cache on a GPU: {why}')
-        cache.graphs = StepGraphs()
-    network = model.frozen(dtype) if use_cache else model
+    network = freeze(model, dtype) if use_cache else model
     idx, order = idx.clone(), order.clone()
     trace = {'order': order, 'step': torch.full_like(idx, -1), 'logprob': torch.zeros_like(u)}
     if len(live) and cache is not None and known[live].max() - known[live].min() >= 32:
@@ -234,8 +227,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         n_targets = (n_new if policy == 'given' else stop - known)[live]
         place, column, visit = ragged_indices(known[live], n_targets, device)                # (m,) each; a place in `live`
         n, row = int(n_targets.max()), at[place]
-        rows = slice(None) if len(live) == B else at                                         # all: graphs want idx itself, no copy
-        logits = network.predict(idx[rows], order[rows], known[live], n, cache, stop[live], (place, column))   # (m, V)
+        logits = network.predict(idx[at], order[at], known[live], n, cache, stop[live], (place, column))   # (m, V)
         if policy != 'given':
             score = torch.full((len(live), n), -torch.inf, dtype=torch.float64, device=device)
             score[place, column] = confidence(logits, policy).double()
@@ -266,7 +258,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
         if on_step:
             on_step(step, n_new, idx, trace)
         left = (known < stop)[live]
-        if not cuda_graphs and not left.all():   # a row that has finished runs no more slots
+        if not left.all():   # a row that has finished runs no more slots
             live = live[left]
             at = live.to(device, non_blocking=True)
             if cache is not None:

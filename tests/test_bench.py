@@ -7,6 +7,8 @@ from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
 import bench
+from anyorder.devices import training_flops
+from anyorder.fast import lean
 from anyorder.generation import generate, unmask_schedule
 from bench import NETWORKS, generation_limit, plain_generate, plain_nll
 from configurator import configure
@@ -50,13 +52,13 @@ def test_the_losses_that_are_timed_are_one(name):
 
 
 def test_training_flops_are_those_of_the_matrix_products(batch):
-    model = make_model(vocab_size=16, n_tokens=11).requires_grad_(True)
+    model = lean(make_model(vocab_size=16, n_tokens=11).requires_grad_(True))
     with FlopCounterMode(display=False) as counter:
         model(*batch).sum().backward()
     products = sum(n for op, n in counter.get_flop_counts()['Global'].items() if op in (torch.ops.aten.mm, torch.ops.aten.addmm))
     attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
-    assert model.training_flops(5) == products + attention
-    assert make_model(vocab_size=16, n_tokens=11, causal=False).training_flops(5) == products + 2 * attention
+    assert training_flops(model, 5) == products + attention
+    assert training_flops(make_model(vocab_size=16, n_tokens=11, causal=False), 5) == products + 2 * attention
 
 
 def test_the_grid_times_both_networks_alike(monkeypatch):

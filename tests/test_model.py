@@ -11,7 +11,7 @@ from conftest import ROOT, make_model
 
 from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_checkpoint
 from anyorder.orders import derive_seed, sample_order
-from model import AOGPT, EMA, AOGPTConfig, KVCache, pad_size
+from model import AOGPT, EMA, AOGPTConfig, KVCache
 
 close = dict(rtol=0, atol=1e-10)
 
@@ -218,65 +218,6 @@ def test_the_encoder_says_what_it_wants(batch):
             call()
 
 
-# ---- training: the gradients, in one graph
-
-def gradients(model, nats):
-    nats.backward()
-    result = {n: p.grad for n, p in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
-    return result
-
-
-def plain_gradients(model, idx, order, weights, monkeypatch):
-    """Gradients of the weighted loss by torch's own cross-entropy of all logits, with AdaLN for every slot."""
-    with monkeypatch.context() as m:
-        m.setattr(AOGPT, '_modulation', lambda self, adaLN, target: adaLN(self.transformer.wtpe(target)))
-        nll = torch.nn.functional.cross_entropy(model.logits(idx, order).transpose(1, 2), idx.gather(1, order), reduction='none')
-        return gradients(model, (nll * weights).sum())
-
-
-@pytest.mark.parametrize('rows_at_a_time, variant', [(1, 0), (7, 0), (100, 0), (7, 2), (7, 6)])
-def test_gradients_of_the_loss_are_those_of_the_plain_one(batch, monkeypatch, rows_at_a_time, variant):
-    model, (idx, order) = make_model(vocab_size=16, n_tokens=11, **VARIANTS[variant]).requires_grad_(True), batch
-    weights = torch.rand(idx.shape, dtype=torch.float64)
-    monkeypatch.setattr('model.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors])
-    for T in (9, 4):   # AdaLN is looked up by position where there are more slots
-        expected = plain_gradients(model, idx, order[:, :T], weights[:, :T], monkeypatch)
-        for name, g in gradients(model, (model(idx, order[:, :T]) * weights[:, :T]).sum()).items():
-            torch.testing.assert_close(g, expected[name], **close, msg=name)
-
-
-def test_gradients_in_bfloat16_are_near(monkeypatch):
-    model = make_model(block_size=32, n_embd=64, n_layer=3).float().requires_grad_(True)
-    idx, order = torch.randint(11, (8, 32)), sample_order(8, 32)
-    expected = plain_gradients(model, idx, order, torch.ones(8, 32), monkeypatch)
-    with torch.autocast('cpu', torch.bfloat16):
-        nll = model(idx, order)
-    for name, g in gradients(model, nll.sum()).items():
-        assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, name
-
-
-def test_a_model_of_bfloat16_weights_trains():
-    model = make_model(block_size=32).bfloat16().requires_grad_(True)
-    model(torch.randint(11, (2, 32)), sample_order(2, 32)).sum().backward()
-    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.bfloat16 for p in model.parameters())
-
-
-def test_the_whole_model_is_one_graph(monkeypatch):
-    """fullgraph: a break is an error; aot_eager traces the backward pass too and needs no compiler."""
-    model = make_model(vocab_size=16, n_tokens=11, dropout=0.1).float().requires_grad_(True)   # in evaluation mode: no dropout
-    idx, order = torch.randint(11, (4, 9)), sample_order(4, 9)
-    expected = gradients(model, model(idx, order).mean())
-    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
-    for name, g in gradients(model, compiled(idx, order).mean()).items():
-        torch.testing.assert_close(g, expected[name], rtol=1e-4, atol=1e-6, msg=name)
-    encoder = torch.compile(make_model(causal=False, rotary=True).float().requires_grad_(True), fullgraph=True, backend='aot_eager')
-    with torch.autocast('cpu', torch.bfloat16):
-        compiled.train()(idx, order).mean().backward()
-        encoder.train()(idx, order, torch.tensor([0, 3, 8, 5])).mean().backward()
-    torch.compiler.reset()
-
-
 # ---- the cache
 
 @pytest.mark.parametrize('ends', [[1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 9], [9], [1, 5, 6, 9]])
@@ -291,18 +232,10 @@ def test_cached_equals_uncached_on_any_schedule(model, batch, ends, prompt):
         known = end
 
 
-def make_cache(model, padded):
-    cache = KVCache(model.config, 5, dtype=torch.float64)
-    if padded:   # to the sizes of CUDA graphs, which a CPU does not have
-        cache.graphs = lambda key, step, bounds: step(bounds)
-    return cache
-
-
-@pytest.mark.parametrize('padded', [False, True])
 @pytest.mark.parametrize('n', [1, 3])
-def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch, n, padded):
+def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch, n):
     idx, order = batch
-    cache = make_cache(model, padded)
+    cache = KVCache(model.config, 5, dtype=torch.float64)
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
         known = torch.tensor(known)
         cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
@@ -311,10 +244,9 @@ def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch
             torch.testing.assert_close(cached[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
 
 
-@pytest.mark.parametrize('padded', [False, True])
-def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch, padded):
+def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
     idx, order = batch
-    g, cache, known = torch.Generator().manual_seed(3), make_cache(model, padded), torch.tensor([0, 1, 2, 0, 4])
+    g, cache, known = torch.Generator().manual_seed(3), KVCache(model.config, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 4])
     while known.min() < 9:
         n = 9 - int(known.min())
         cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
@@ -324,12 +256,6 @@ def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch, padded)
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         cache.length = known                     # slot n_known was run for another target
         known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
-
-
-def test_padded_sizes_are_few():
-    sizes = [pad_size(n) for n in range(1, 1025)]
-    assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1)) and sizes == sorted(sizes)
-    assert sizes[:5] == [1, 2, 4, 4, 8] and len(set(sizes)) == 22
 
 
 def test_a_stale_slot_would_be_noticed(model, batch):
@@ -528,21 +454,6 @@ def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
 def test_seeds_are_a_function_of_their_names():
     seeds = {derive_seed(s, it, micro) for s in range(5) for it in range(20) for micro in (0, 1, 'order', 'tokens')}
     assert len(seeds) == 400 and derive_seed(1, 2) == derive_seed(1, 2) and all(0 <= s < 2 ** 63 for s in seeds)
-
-
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_frozen_answers_as_the_model(variant):
-    config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32, **variant)
-    g = torch.Generator().manual_seed(0)
-    idx, order = torch.randint(27, (3, 9), generator=g), sample_order(3, 9, generator=g)
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.3)):
-        model = make_model(**config).to(torch.float64 if dtype == torch.float64 else torch.float32)
-        with torch.no_grad():
-            want, got = model.predict(idx, order, 4), model.frozen(dtype).predict(idx, order, 4)
-        assert model.train().frozen(dtype).lm_head.packed == (dtype != torch.float64) and not model.frozen(dtype).training
-        assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
-        assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
-        assert {p.data_ptr() for p in model.frozen(dtype).parameters()} >= {model.transformer.wte.weight.data_ptr()}   # shared, not copied
 
 
 def test_some_visits_alone_are_those_of_all(model, batch):

@@ -12,6 +12,7 @@ from conftest import ROOT, make_model
 from test_model import VARIANTS, load_reference
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
+from anyorder.fast import freeze, product_dtype
 from anyorder.generation import (
     binomial_schedule,
     confidence,
@@ -27,7 +28,7 @@ from anyorder.generation import (
 from anyorder.orders import sample_order, stream
 from data.prompts import parse_prompt, parse_prompts, read_prompts
 from data.tokenizers import Bytes, get_tokenizer
-from model import AOGPT, EMA, KVCache, product_dtype
+from model import AOGPT, EMA, KVCache
 
 REFERENCE = f'{ROOT}/tests/reference/adaln_small.ckpt.pt'
 
@@ -417,9 +418,9 @@ def test_noise_moves_the_order_by_its_scale():
     # a step scores all that remain, at the width of the row with most of them
     ('margin', lambda n: 240 - n, 116_130, 67_282)])
 def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch, order, n_blanks, slots_of_batch, slots_alone):
-    model, slots, heads = make_model(block_size=250, vocab_size=16, n_tokens=11).float().frozen(torch.float32), [], []
+    model, slots, heads = freeze(make_model(block_size=250, vocab_size=16, n_tokens=11).float()), [], []
     trunk = AOGPT._trunk
-    monkeypatch.setattr(AOGPT, '_trunk', lambda *a: slots.append(a[3].numel()) or trunk(*a))
+    monkeypatch.setattr(AOGPT, '_trunk', lambda *a: slots.append(a[3].number.numel()) or trunk(*a))
     model.lm_head.register_forward_pre_hook(lambda _, args: heads.append(args[0].shape[:-1].numel()))
     rows = [([1] * n + [0] * n_blanks(n), [True] * n + [False] * n_blanks(n)) for n in (200, 70, 90, 110, 130, 150, 180, 50)]
     write_samples(model, rows, order, 0, 250)
@@ -431,7 +432,7 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch, order, n_b
 
 
 def test_the_head_of_an_encoder_is_run_for_what_is_drawn():
-    model, heads = make_model(block_size=8, causal=False).frozen(torch.float64), []
+    model, heads = freeze(make_model(block_size=8, causal=False)), []
     model.lm_head.register_forward_pre_hook(lambda _, args: heads.append(args[0].shape[:-1].numel()))
     write_samples(model, [([0] * 8, [False] * 8), ([0] * 5, [False] * 5)], 'random', 0, 8)
     assert heads == [2] * 5 + [1] * 3
@@ -439,12 +440,12 @@ def test_the_head_of_an_encoder_is_run_for_what_is_drawn():
 
 def test_generation_runs_on_one_frozen_copy(monkeypatch):
     model, calls = make_model(block_size=8).float(), []
-    frozen, linear = AOGPT.frozen, torch.nn.Linear.forward
-    monkeypatch.setattr(AOGPT, 'frozen', lambda *a: (frozen(*a), calls.append('frozen'))[0])
+    linear = torch.nn.Linear.forward
+    monkeypatch.setattr('anyorder.generation.freeze', lambda *a: (freeze(*a), calls.append('frozen'))[0])
     monkeypatch.setattr(torch.nn.Linear, 'forward', lambda *a: (linear(*a), calls.append('linear'))[0])
     generate(model, torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
     assert calls == ['linear'] * 3 + ['frozen']      # the tables of two blocks and the final layer
-    once = frozen(model, torch.float32)
+    once = freeze(model, torch.float32)
     generate(once, torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
     with pytest.raises(ValueError, match='evaluation mode'):
         generate(model.train(), torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)

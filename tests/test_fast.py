@@ -1,0 +1,107 @@
+"""Fast paths answer as the plain model does, with the same gradients, and know the same weights by the same names."""
+import pytest
+import torch
+from conftest import make_model
+from test_model import VARIANTS, close
+
+from anyorder.fast import freeze, lean, pad_size, pad_sizes
+from anyorder.orders import sample_order
+from model import KVCache
+
+
+@pytest.fixture(params=[0, 2, 6], ids=['adaln', 'layer_shared', 'sigma-GPT'])
+def pair(request):
+    """(the plain model, the same one made lean), to train."""
+    config = dict(vocab_size=16, n_tokens=11, **VARIANTS[request.param])
+    return make_model(**config).requires_grad_(True), lean(make_model(**config).requires_grad_(True))
+
+
+def gradients(model, nats):
+    nats.backward()
+    result = {n: p.grad for n, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return result
+
+
+@pytest.mark.parametrize('rows_at_a_time', [1, 7, 100])
+def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(pair, batch, monkeypatch, rows_at_a_time):
+    (plain, model), (idx, order) = pair, batch
+    weights = torch.rand(idx.shape, dtype=torch.float64)
+    monkeypatch.setattr('anyorder.fast.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors])
+    assert list(model.state_dict()) == list(plain.state_dict())
+    for T in (9, 4, 1):   # AdaLN is looked up by position where there are more slots
+        nll, expected = model(idx, order[:, :T]), plain(idx, order[:, :T])
+        torch.testing.assert_close(nll, expected, **close)
+        with torch.no_grad():
+            torch.testing.assert_close(model(idx, order[:, :T]), expected, **close)
+        expected = gradients(plain, (expected * weights[:, :T]).sum())
+        for name, g in gradients(model, (nll * weights[:, :T]).sum()).items():
+            torch.testing.assert_close(g, expected[name], **close, msg=name)
+
+
+def test_gradients_in_bfloat16_are_near():
+    config = dict(block_size=32, n_embd=64, n_layer=3)
+    plain, model = (make_model(**config).float().requires_grad_(True) for _ in range(2))
+    idx, order = torch.randint(11, (8, 32)), sample_order(8, 32)
+    expected = gradients(plain, plain(idx, order).sum())
+    with torch.autocast('cpu', torch.bfloat16):
+        nll = lean(model)(idx, order)
+    for name, g in gradients(model, nll.sum()).items():
+        assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, name
+
+
+def test_a_model_of_bfloat16_weights_trains():
+    model = lean(make_model(block_size=32).bfloat16().requires_grad_(True))
+    model(torch.randint(11, (2, 32)), sample_order(2, 32)).sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.bfloat16 for p in model.parameters())
+
+
+def test_the_whole_model_is_one_graph(monkeypatch):
+    """fullgraph: a break is an error; aot_eager traces the backward pass too and needs no compiler."""
+    # in evaluation mode there is no dropout
+    model = lean(make_model(vocab_size=16, n_tokens=11, dropout=0.1).float().requires_grad_(True))
+    idx, order = torch.randint(11, (4, 9)), sample_order(4, 9)
+    expected = gradients(model, model(idx, order).mean())
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    for name, g in gradients(model, compiled(idx, order).mean()).items():
+        torch.testing.assert_close(g, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    encoder = torch.compile(make_model(causal=False, rotary=True).float().requires_grad_(True), fullgraph=True, backend='aot_eager')
+    with torch.autocast('cpu', torch.bfloat16):
+        compiled.train()(idx, order).mean().backward()
+        encoder.train()(idx, order, torch.tensor([0, 3, 8, 5])).mean().backward()
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_frozen_answers_as_the_model(variant):
+    config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32, **variant)
+    g = torch.Generator().manual_seed(0)
+    idx, order = torch.randint(27, (3, 9), generator=g), sample_order(3, 9, generator=g)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.3)):
+        model = make_model(**config).to(torch.float64 if dtype == torch.float64 else torch.float32)
+        with torch.no_grad():
+            want, got = model.predict(idx, order, 4), freeze(model, dtype).predict(idx, order, 4)
+        assert freeze(model.train(), dtype).lm_head.packed == (dtype != torch.float64) and not freeze(model, dtype).training
+        assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
+        assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
+        assert {p.data_ptr() for p in freeze(model, dtype).parameters()} >= {model.transformer.wte.weight.data_ptr()}   # shared, not copied
+
+
+def test_padded_sizes_are_few():
+    sizes = [pad_size(n) for n in range(1, 1025)]
+    assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1)) and sizes == sorted(sizes)
+    assert sizes[:5] == [1, 2, 4, 4, 8] and len(set(sizes)) == 22
+
+
+@pytest.mark.parametrize('n', [1, 3])
+def test_padded_steps_answer_as_the_others(batch, n):
+    """The sizes of CUDA graphs, which a CPU does not have: unequal rows, rows that end, reordered tails."""
+    (idx, order), model, plain = batch, make_model(), make_model()
+    run, cache, g = model.run, KVCache(model.config, 5, dtype=torch.float64), torch.Generator().manual_seed(3)
+    model.run = lambda idx, order, bounds, sizes, cache: run(idx, order, bounds, pad_sizes(sizes, cache), cache)[:, :sizes[1]]
+    for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
+        got, want = model.predict(idx, order, torch.tensor(known), n, cache), plain.predict(idx, order, torch.tensor(known), n)
+        for r, k in enumerate(known):
+            torch.testing.assert_close(got[r, :max(0, 9 - k)], want[r, :max(0, 9 - k)], **close)
+            order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
+        cache.length = torch.tensor(known)
