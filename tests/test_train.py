@@ -1,4 +1,4 @@
-"""The trainer: schedule, optimizers, random numbers, resume, two processes, and the README's commands at toy size."""
+"""The trainer: schedule, optimizers, random numbers, resume and two processes."""
 import glob
 import json
 import math
@@ -528,18 +528,3 @@ def test_what_is_not_finite_is_not_saved(data, save_interval):
     with pytest.raises(ValueError, match='not finite since iteration [5-8], and not saved; .* go on from iteration 4'):
         run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0', f'--save_interval={save_interval}')
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
-
-
-def test_the_commands_of_the_readme(process, tmp_path):
-    """The quickstart at toy size in an empty folder: it makes its own data, and the commands it ends with work."""
-    p = process('train.py', *TOY, '--max_iters=4')
-    assert os.path.exists(tmp_path / 'data' / 'pydocs' / 'train.bin')
-    commands = [line.split()[1:] for line in p.stdout.splitlines() if line.startswith('  python ')]
-    assert [c[0] for c in commands] == ['sample.py', 'eval_ppl.py']
-    assert 'sample 1' in process(*commands[0]).stdout
-    table = process(*commands[1], '--n_blocks=8', '--n_orders=2').stdout
-    assert 'any order x 2' in table and 'unigram, whole set' in table
-    for name in ('train.py', 'sample.py', 'eval_ppl.py', 'data/prepare.py'):
-        assert '--' in process(name, '--help').stdout
-    wrong = process('train.py', '--bathc_size=3', code=1)
-    assert wrong.stderr.strip() == "error: --bathc_size: there is no option 'bathc_size'; the nearest is 'batch_size' (--help lists all)"

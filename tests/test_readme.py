@@ -1,0 +1,163 @@
+"""The README and the pages of results: every command is understood, what is cheap runs at toy size, and what they name is there."""
+import glob
+import itertools
+import os
+import re
+import runpy
+import shlex
+
+import pytest
+from conftest import ROOT
+
+from data.prepare import DATA_SETS
+from data.rules import TASKS
+
+PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
+# what a command that was understood lacks here: its weights, or the device that it is given
+LACKING = r'no checkpoint file|no file .*ckpt|cannot get hf:|nowhere'
+
+
+class Understood(Exception):
+    """Raised in place of the work of a command whose options have been read."""
+
+
+def read(page):
+    with open(os.path.join(ROOT, page), encoding='utf-8') as f:
+        return f.read()
+
+
+def fences(page, language):
+    return re.findall(rf'^```{language}\n(.*?)^```$', read(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def expand(word):
+    """The words that bash makes of a word with {a,b} in it."""
+    choices = [part.split(',') if n % 2 else [part] for n, part in enumerate(re.split(r'\{(.*?)\}', word))]
+    return [''.join(parts) for parts in itertools.product(*choices)]
+
+
+def commands(page):
+    """The words of every command in the sh fences of a page, in order: $NAME and {a,b} as bash has them, without comments and VAR=value."""
+    variables, found = {}, []
+    for line in '\n'.join(fences(page, 'sh')).replace('\\\n', ' ').splitlines():
+        for name, value in variables.items():
+            line = line.replace(f'${name}', value)
+        words = shlex.split(line, comments=True)
+        settings = dict(itertools.takewhile(lambda pair: re.fullmatch('[A-Z]+', pair[0]), (word.partition('=')[::2] for word in words)))
+        if len(settings) == len(words):
+            variables |= settings
+        parts = itertools.groupby(words[len(settings):], lambda word: word == '&&')
+        found += [[w for word in part for w in expand(word)] for between, part in parts if not between]
+    return found
+
+
+def inline_commands(page):
+    """The words of every command in the running text and the tables of a page."""
+    text = re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r'^    (python|torchrun|bash|pip) ', text, flags=re.MULTILINE), 'an indented command is not tested: fence it'
+    return [shlex.split(command) for command in re.findall(r'`((?:python|torchrun|bash|pip) [^`]+)`', text)]
+
+
+def test_commands_are_read_as_bash_reads_them(monkeypatch):
+    page = '```sh\nA=1 python x.py \\\n  b   # c\nS="u --v=1 w"\npython $S && bash r{,_s}.txt q{1,2}\n```\n\n    python not.py\n'
+    monkeypatch.setitem(globals(), 'read', lambda _: page)
+    assert commands('') == [['python', 'x.py', 'b'], ['python', 'u', '--v=1', 'w'], ['bash', 'r.txt', 'r_s.txt', 'q1', 'q2']]
+
+
+@pytest.fixture
+def understand(script, tmp_path, monkeypatch):
+    """understand(words) runs the command until its options have been read and checked; fails if there is anything that it rejects."""
+    def stop(parse):
+        def parse_and_stop(*args, **kwargs):
+            parse(*args, **kwargs)
+            raise Understood
+        return parse_and_stop
+
+    def python(name, *args, world_size='1'):
+        monkeypatch.setenv('WORLD_SIZE', world_size)
+        if name.startswith('data/') or name in ('plot.py', 'tests/torture.py'):   # these start to work at once: stop them
+            with monkeypatch.context() as patch, pytest.raises(Understood):
+                import configurator
+                patch.setattr(configurator, 'configure', stop(configurator.configure))
+                patch.setattr('anyorder.files.Parser.parse_args', stop(__import__('anyorder.files').files.Parser.parse_args), raising=False)
+                patch.setattr('argparse.ArgumentParser.parse_args', stop(__import__('argparse').ArgumentParser.parse_args))
+                script(name, *args)
+            tables = {'data/prepare.py': DATA_SETS, 'data/puzzles.py': TASKS}
+            assert name not in tables or args[0] in tables[name]
+            for path in args if name == 'plot.py' else ():
+                assert not path.startswith('results/logs') or glob.glob(path), f'no {path}'
+        else:
+            assert re.search(LACKING, script(name, *args, '--device=nowhere', code=1).stderr)
+
+    def run(words):
+        match words:
+            case ['python', '-m', 'pytest', *_] | ['pip', 'install', *_]:
+                pass
+            case ['python', name, *args]:
+                python(name, *args)
+            case ['torchrun', *args]:
+                at = next(n for n, arg in enumerate(args) if not arg.startswith('-'))
+                options = dict(arg.removeprefix('--').partition('=')[::2] for arg in args[:at])
+                assert options.keys() <= {'standalone', 'nnodes', 'node_rank', 'nproc_per_node', 'master_addr', 'master_port'}
+                python(*args[at:], world_size=str(int(options.get('nnodes', 1)) * int(options['nproc_per_node'])))
+            case ['bash', 'config/findings/run.sh', *names]:   # its commands: test_findings.py
+                assert re.search(rf'^{(names or [""])[0]}\)', read('config/findings/run.sh'), flags=re.MULTILINE) or not names
+            case _:
+                pytest.fail('no program that is known here')
+    for folder in ('config', 'results'):
+        os.symlink(os.path.join(ROOT, folder), tmp_path / folder)
+    return run
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_every_command_is_understood(understand, page):
+    for words in commands(page) + inline_commands(page):
+        try:
+            understand(words)
+        except (AssertionError, SystemExit) as e:
+            raise AssertionError(f'{page}: {shlex.join(words)}') from e
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_lead_somewhere(page):
+    text = read(page)
+    paths = re.findall(r'\]\(([^)#:]+)[^):]*\)', text) + re.findall(r'(?:src|srcset)="([^":]+)"', text)
+    assert [path for path in paths if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), path))] == []
+    files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
+    assert [path for path in files if not os.path.exists(os.path.join(ROOT, path))] == []
+
+
+def test_the_cheap_commands_run(script, tmp_path):
+    """What names the quickstart or the small Sudoku, in the order of the README, and its program: a toy of each, on data that is there."""
+    toy = {'train.py': ['--n_layer=1', '--n_head=2', '--n_embd=16', '--n_cond=8', '--max_iters=2', '--eval_iters=1', '--compile=False'],
+           'eval_ppl.py': ['--n_blocks=2'], 'eval_puzzle.py': ['--n_puzzles=3'], 'sample.py': []}
+    (tmp_path / 'YOUR.txt').write_text(read('README.md')[:5000])
+    os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
+    script('data/prepare.py', 'text', '--source=YOUR.txt', '--tokenizer=bytes', '--name=pydocs', '--out=data')
+    script('data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--out=data')
+    ran = []
+    for _, name, *args in [c for c in commands('README.md') if re.search('quickstart|sudoku4', shlex.join(c))]:
+        more = ['--max_iters=3'] if '--init_from=resume' in args else []
+        said = script(name, *args, *toy[name], *more, '--device=cpu').stdout
+        ran.append(name)
+        if shlex.join(args) == 'config/quickstart.py':
+            offered = [line.split()[1:] for line in said.splitlines() if line.startswith('  python ')]
+            assert [c[0] for c in offered] == ['sample.py', 'eval_ppl.py'] and 'written in random order' in said
+            assert 'sample 1' in script(*offered[0]).stdout
+            assert 'unigram, whole set' in script(*offered[1], '--n_blocks=2').stdout
+    assert set(ran) == set(toy)
+    (tmp_path / 'snippet.py').write_text(''.join(fences('README.md', 'python')))
+    found = runpy.run_path('snippet.py')
+    assert found['nll'].shape == found['idx'].shape == found['trace']['logprob'].shape
+
+
+def test_a_misspelt_option_is_one_line(script):
+    said = script('train.py', '--bathc_size=3', code=1).stderr
+    assert said == "error: --bathc_size: there is no option 'bathc_size'; the nearest is 'batch_size' (--help lists all)\n"
+
+
+@pytest.mark.parametrize('name', [name for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
+                                  if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)])
+def test_every_command_has_a_manual(script, name):
+    said = script(name, '--help').stdout
+    assert f'python {name}' in said and '--' in said
