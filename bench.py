@@ -34,7 +34,7 @@ from anyorder.devices import autocast, matmul_flops, peak_flops, resolve_compile
 from anyorder.fast import TokenLoss, freeze, graphed, lean
 from anyorder.files import check_out, write_json
 from anyorder.generation import generate, unmask_schedule
-from anyorder.likelihood import check_ensemble, choose_groups, ensemble_block_nll, shuffled_contexts
+from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.orders import sample_order
 from anyorder.training import make_optimizers, update
 from configurator import Config, at_least, configure, one_line_errors, refuse_idle
@@ -205,11 +205,11 @@ def bench_ensemble(config):
     device, dtype = resolve_device(config.device, config.dtype)
     model = random_model(config, device)
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
-    groups, _ = choose_groups(N, config, config.seed)
+    groups, _ = sample_groups(N, width, config.n_positions, config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
     n_plain = min(config.n_plain, N - 1)
-    rows = torch.cat([torch.cat([rows, order[rows.size(1):].expand(len(rows), -1)], 1)      # contexts of the last visits, whole orders
-                      for rows in shuffled_contexts(order, range(N - 1, N - 1 - n_plain, -1), 1, 2, config.seed)]).to(device)
+    rows = torch.cat([torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1:]], 1)   # whole orders
+                      for visit in range(N - 1, N - 1 - n_plain, -1)]).to(device)
     print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, {device}, {dtype}, '
           f'torch {torch.__version__}')
     with autocast(device, dtype):

@@ -1,29 +1,26 @@
 """
-Likelihood of a text under a trained model: left to right, any-order bound, importance-weighted bound, context-order ensemble.
+Likelihood of a text under a trained model: left to right, bounds over random orders, context-order ensemble.
 
     python eval_ppl.py --ckpt=out/ckpt.pt
-    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,wikitext103,ptb,lm1b --estimates=l2r,any,ensemble,accuracy
-    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=ptb --estimates=ensemble --n_contexts=64 --n_positions=64 --out=ppl.json
-    torchrun --standalone --nproc_per_node=8 eval_ppl.py --ckpt=out/ckpt.pt --datasets=wikitext103 --estimates=any,iw --n_orders=16
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,ptb,lm1b --estimates=l2r,any,ensemble,accuracy
+    python eval_ppl.py --ckpt=out/ckpt.pt --datasets=ptb --estimates=ensemble --n_contexts=64 --n_positions=64
+    torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16 --out=ppl.json
 
-l2r       -log p(x), exact
+l2r       left to right: -log p(x), exact
 own       the same in the one order that a model was trained in, if it was another one (--order=fixed, block, r2l)
-any       E_sigma[-log p(x | sigma)] over n_orders uniform random orders, a bound
-iw        -log 1/K sum_k p(x | sigma_k) over the same orders, a tighter bound, for K = 1, 2, 4, ..., n_orders
-ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), for M = 1, 2, 4, ..., n_contexts; member 1 is the order of `any` itself
-accuracy  of LAMBADA's last word, left to right, greedy and exact
+any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
+iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
+ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
+accuracy  of the last word of LAMBADA's passages, left to right, greedy and exact
 
-A set is cut once into consecutive blocks of block_size, its tail dropped. Orders and contexts of a block are a function of the seed
-and of its number among the blocks evaluated, so that neither batch size nor the number of processes changes them. Errors are standard
-errors over blocks, as if these were independent, which blocks of one document are not. Protocols: `paper` reads the test splits, but of
-WikiText2 the train split, as SEDD and its successors do; `clean` reads test splits only.
+A set is cut once into consecutive blocks of block_size, and its tail is dropped. Orders and contexts of a block are a
+function of the seed and of the number of the block among those evaluated: neither the batch size nor the number of
+processes changes them. Errors are standard errors over blocks, as if blocks were independent; blocks of one document
+are not. The protocol `paper` reads the test splits, but of WikiText2 the train split, as SEDD and its successors do.
+The protocol `clean` reads test splits only.
 """
-import hashlib
-import os
 from datetime import timedelta
-from functools import partial
 
-import numpy as np
 import torch
 
 from anyorder.checkpoint import Checkpoint, digest
@@ -33,7 +30,7 @@ from anyorder.journal import Journal
 from anyorder.likelihood import (  # noqa: F401  (so that a program may take them from here)
     block_nll,
     check_ensemble,
-    choose_groups,
+    check_finite,
     conditional_logprob,
     context_logprobs,
     draw_known,
@@ -44,236 +41,323 @@ from anyorder.likelihood import (  # noqa: F401  (so that a program may take the
     last_word_hits,
     last_words,
     powers_of_two,
+    sample_groups,
 )
 from anyorder.orders import derive_seed, draw_orders
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes
 from anyorder.tables import format_table, share_error, summarize, unigram_row
-from configurator import at_least, configure, one_line_errors, refuse_idle
-from data.blocks import all_blocks, check_length, open_split
-from data.prepare import DATA_SETS
-from data.sources import TextFile
-from data.tokenizers import encode_documents
+from configurator import at_least, configure, one_line_errors
+from data.measured import PROTOCOLS, has_protocol, open_text
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'            # 'ema' or 'raw'
 # on what
-datasets = ''              # names of prepared sets or text files of your own, with commas; '' is what the checkpoint was trained on
+datasets = ''              # prepared sets by name and text files by path, with commas; '' is the set of the training
 protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but WikiText2 train) or 'clean' (test)
 split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
-estimates = ''             # of l2r, own, any, iw, ensemble, accuracy; '' is that of its training and, of a decoder, l2r
+estimates = ''             # names from the list above, with commas; '' is that of the training and, of a decoder, l2r
 n_orders = 1               # any, iw: random orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
-seed = 1337                # orders, contexts and sampled visits of a block are a function of it and of the block's number
+seed = 1337                # of orders, contexts and sampled visits
 # system
 batch_size = 16            # blocks a forward pass, contexts of about as many tokens
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
-out = ''                   # write the table to this JSON file, and every finished block to FILE.blocks.jsonl: a killed run goes on there
-
-ESTIMATES = ('l2r', 'own', 'any', 'iw', 'ensemble', 'accuracy')
-PAPER_SPLITS = {'wikitext2': 'train'}   # protocol 'paper', where it is not the test split
+out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the sets that are measured
+# the estimates: to add another one, write a class and name it in ESTIMATES
 
-def read_tokens(name, split, data_dir, tokenizer):
-    """(tokens, where they are from) of a prepared set by name, or of a text file by path (every document followed by end-of-text)."""
-    if is_file(name):
-        if tokenizer.eos is None:
-            raise ValueError(f'{name} is text, the checkpoint is of {tokenizer.name} puzzles, which python eval_puzzle.py gives it')
-        documents = list(encode_documents(TextFile(name), tokenizer))
-        if not sum(n_bytes for _, n_bytes in documents):
-            raise ValueError(f'{name} holds no text')
-        tokens = np.concatenate([tokens for tokens, _ in documents])
-        return tokens, {'source': name, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
-    tokens, meta = open_split(data_dir, name, split)
-    if tokens.ndim == 2:
-        raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')
-    if meta['tokenizer'] != tokenizer.name:
-        raise ValueError(f"the model reads {tokenizer.name} tokens, {data_dir}/{name} holds {meta['tokenizer']} tokens: prepare it "
-                         f'with --tokenizer={tokenizer.name}, under another --name if that one is still wanted')
-    return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}
+class Estimate:
+    """One way to measure a text: nats of its blocks, and the rows that the table makes of them.
+
+    name          in --estimates and in the rows
+    work          name of the nats in the journal; estimates of the same work share them
+    options       the options of this command that the nats depend on
+    dataset       the only data set that it is of; None: it is of all
+    decoder_only  whether an encoder has no such estimate"""
+    name = work = ''
+    options, dataset, decoder_only = (), None, False
+
+    def __init__(self, config, checkpoint, asked=()):
+        """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
+        self.c, self.checkpoint, self.asked = config, checkpoint, asked
+
+    @staticmethod
+    def check(config):
+        """Raise ValueError for wrong `options`."""
+
+    def n_at_once(self):
+        """Blocks of one call of `nats`."""
+        return self.c.batch_size
+
+    def n_tokens(self, block, N):
+        """Tokens that are run for a block, given by its number."""
+        return N
+
+    def nats(self, model, blocks, numbers, bar):
+        """(len(numbers), m) float64 of the blocks (n, N) of these numbers."""
+        raise NotImplementedError
+
+    def rows(self, nats, text):
+        """Rows of the table from the nats (n, m) of all blocks of a Text."""
+        raise NotImplementedError
+
+    def remarks(self, rows, text):
+        """Lines to print below the table."""
+        return []
+
+    def measure(self, model, text, journal):
+        """nats (n, m) of all blocks of a Text; those in the journal are not run again."""
+        (n, N), (rank, world_size) = text.blocks.shape, processes()
+        name = text.label, text.digest, self.work
+        total = sum(self.n_tokens(block, N) for block in journal.missing(name, n)) // world_size
+        how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0}
+        with progress(total=total, desc=f'{text.label} {self.work}', **how) as bar:
+            def work(numbers):
+                return check_finite(self.nats(model, text.blocks, numbers, bar))
+            return journal.complete(name, n, self.n_at_once(), work)
+
+    def row(self, label, nats, text, n=1):
+        """The row of nats (n,), each of a block by n orders or contexts."""
+        return {'kind': self.name, 'n': n} | summarize(label, nats, text.blocks.size(1), text.n_bytes)
 
 
-def is_file(name):
-    return os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz'))
+class LeftToRight(Estimate):
+    name = work = 'l2r'
+    label, order = 'left to right', {'kind': 'l2r'}
+
+    def nats(self, model, blocks, numbers, bar):
+        orders = draw_orders(numbers, blocks.size(1), 1, self.c.seed, self.order)[:, 0]
+        return block_nll(model, blocks[numbers], orders, self.c.batch_size, bar=bar).unsqueeze(1)
+
+    def rows(self, nats, text):
+        return [self.row(self.label, nats[:, 0], text)]
 
 
-def open_sets(names, block_size, tokenizer, data_dir, c):
-    """{name: (label with split and protocol, {source, sha256}, tokens, blocks (n, N))} of prepared sets and text files."""
-    sets, protocols = {}, [name for name in names if name in DATA_SETS and DATA_SETS[name].splits]
-    has_split = any(not is_file(name) and name not in protocols for name in names)
-    refuse_idle(c, *['split'] * (not has_split), *['protocol'] * (not protocols))   # which says what split it is
-    for name in names:
-        split, label = '', os.path.basename(name)
-        if not is_file(name):
-            zero_shot = name in protocols
-            split = (PAPER_SPLITS.get(name, 'test') if c.protocol == 'paper' else 'test') if zero_shot else c.split
-            label = f'{name} ({split}, protocol {c.protocol})' if zero_shot else f'{name} ({split})'
-        tokens, origin = read_tokens(name, split, data_dir, tokenizer)
-        check_length(tokens, block_size, name)
-        sets[name] = label, origin, tokens, all_blocks(tokens, block_size, c.n_blocks)
-    return sets
+class OwnOrder(LeftToRight):
+    name = work = 'own'
+
+    def __init__(self, config, checkpoint, asked=()):
+        super().__init__(config, checkpoint, asked)
+        self.order = checkpoint.order
+        self.label = f"own order ({self.order['kind']})"
+        if estimate_of(self.order) != self.name:
+            raise ValueError(f"own is of a model trained in one order other than left to right, this one's is "
+                             f"{self.order['kind']}: take {estimate_of(self.order)}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# nats of sets, in runs that may be killed
+class AnyOrder(Estimate):
+    name, work = 'any', 'orders'
+    options = ('n_orders',)
 
-def run_pass(name, n_blocks, chunk, work, journal):
-    """Nats (n_blocks, m) float64, of which work(numbers) gives (len(numbers), m): runs what is not in the journal, in chunks that the
-    processes take in turn."""
-    rank, world_size = processes()
-    todo = [n for n in range(n_blocks) if (*name, n) not in journal.done]
-    chunks = [todo[i:i + chunk] for i in range(0, len(todo), chunk)]
-    for i in range(0, len(chunks), world_size):
-        mine = chunks[i + rank] if i + rank < len(chunks) else []
-        found = dict(zip([(*name, n) for n in mine], work(mine).tolist() if mine else []))
-        journal.add({key: nats for part in gather(found) for key, nats in part.items()})
-    return torch.tensor([journal.done[(*name, n)] for n in range(n_blocks)], dtype=torch.float64)
+    @staticmethod
+    def check(config):
+        at_least(config, 1, 'n_orders')
+
+    def n_at_once(self):
+        return max(1, self.c.batch_size // self.c.n_orders)
+
+    def n_tokens(self, block, N):
+        return N * self.c.n_orders
+
+    def nats(self, model, blocks, numbers, bar):
+        """A column for each order. An encoder's are unbiased draws, but iw wants the nats of the orders themselves."""
+        N, K, known = blocks.size(1), self.c.n_orders, None
+        orders = draw_orders(numbers, N, K, self.c.seed).flatten(0, 1)                       # (len(numbers) K, N)
+        if not model.config.causal and ImportanceWeighted.name not in self.asked:
+            known = draw_known(numbers, N, K, self.c.seed).flatten()
+        repeated = blocks[numbers].repeat_interleave(K, 0)
+        return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known).view(-1, K)
+
+    def rows(self, nats, text):
+        return [self.row(f'any order x {self.c.n_orders}', nats.mean(1), text, self.c.n_orders)]
 
 
-def evaluate(model, label, blocks, n_bytes, kinds, c, journal, run_order):
-    """Rows of the table for the set `label` of blocks (n, N): the estimates `kinds` with the options c; 'own' is of `run_order`."""
-    n, N = blocks.shape
-    name = [label, hashlib.blake2b(blocks.numpy().tobytes(), digest_size=8).hexdigest()]
+class ImportanceWeighted(AnyOrder):
+    name = 'iw'
 
-    def groups(b):
-        return choose_groups(N, c, derive_seed(c.seed, 'positions', b))
+    def rows(self, nats, text):
+        return [self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) for k in powers_of_two(self.c.n_orders)]
 
-    def in_order(order):
-        return lambda numbers, bar: block_nll(model, blocks[numbers], draw_orders(numbers, N, 1, c.seed, order)[:, 0], c.batch_size,
-                                              bar=bar).unsqueeze(1)
 
-    def orders(numbers, bar):
-        drawn = draw_orders(numbers, N, c.n_orders, c.seed).flatten(0, 1)
-        known = None if model.config.causal or 'iw' in kinds else draw_known(numbers, N, c.n_orders, c.seed).flatten()
-        repeated = blocks[numbers].repeat_interleave(c.n_orders, 0)
-        return block_nll(model, repeated, drawn, c.batch_size, bar=bar, n_known=known).view(len(numbers), -1)
+class Ensemble(Estimate):
+    name = work = 'ensemble'
+    options = ('n_contexts', 'n_positions', 'ensemble_block')
+    decoder_only = True
 
-    def ensemble(numbers, bar):
-        totals = []
+    check = staticmethod(check_ensemble)
+
+    def groups(self, block, N):
+        """sample_groups of a block, given by its number."""
+        return sample_groups(N, self.c.ensemble_block, self.c.n_positions, derive_seed(self.c.seed, 'positions', block))
+
+    def n_at_once(self):
+        return 1
+
+    def n_tokens(self, block, N):
+        groups, _ = self.groups(block, N)
+        return N + (self.c.n_contexts - 1) * sum(min(N, (g + 1) * self.c.ensemble_block) for g in groups)
+
+    def nats(self, model, blocks, numbers, bar):
+        """A column for each of 1, 2, 4, ... members."""
+        N, totals = blocks.size(1), []
         for b in numbers:
-            (chosen, weights), order = groups(b), draw_orders([b], N, 1, c.seed)[0, 0]
-            own, members = ensemble_block_nll(model, blocks[b], order, c.n_contexts, chosen, c.ensemble_block,
-                                              derive_seed(c.seed, 'contexts', b), c.batch_size * N, bar)
+            groups, weights = self.groups(b, N)
+            order = draw_orders([b], N, 1, self.c.seed)[0, 0]
+            seed = derive_seed(self.c.seed, 'contexts', b)
+            own, members = ensemble_block_nll(model, blocks[b], order, self.c.n_contexts, groups, self.c.ensemble_block,
+                                              seed, self.c.batch_size * N, bar)
             totals.append(ensemble_totals(own, members, weights))
         return torch.stack(totals)
 
-    def ensemble_cost(b):
-        return N + (c.n_contexts - 1) * sum(min(N, (g + 1) * c.ensemble_block) for g in groups(b)[0])
-    # nats of blocks, the estimates that want them, blocks at a time, tokens that are run for one
-    passes = {'l2r': (in_order({'kind': 'l2r'}), {'l2r'}, c.batch_size, lambda b: N),
-              'own': (in_order(run_order), {'own'}, c.batch_size, lambda b: N),
-              'orders': (orders, {'any', 'iw'}, max(1, c.batch_size // c.n_orders), lambda b: N * c.n_orders),
-              'ensemble': (ensemble, {'ensemble'}, 1, ensemble_cost)}
-    (rank, world_size), nats, rows = processes(), {}, []
-    for kind, (work, wanted, chunk, cost) in passes.items():
-        key = (*name, kind)
-        if wanted & set(kinds):
-            total = sum(cost(b) for b in range(n) if (*key, b) not in journal.done) // world_size
-            with progress(total=total, desc=f'{label} {kind}', unit='tok', unit_scale=True, leave=False, disable=rank > 0) as bar:
-                nats[kind] = run_pass(key, n, chunk, partial(work, bar=bar), journal)
+    def rows(self, nats, text):
+        rows = []
+        for m, column in zip(powers_of_two(self.c.n_contexts), nats.T, strict=True):
+            gain = self.row('', nats[:, 0] - column, text)   # of each block: the spread of the blocks does not hide it
+            rows.append(self.row(f'ensemble x {m}', column, text, m)
+                        | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+        return rows
 
-    def row(name, column, kind='', n=1):
-        return {'kind': kind, 'n': n} | summarize(name, column, N, n_bytes)
-    if 'l2r' in kinds:
-        rows.append(row('left to right', nats['l2r'][:, 0], 'l2r'))
-    if 'own' in kinds:
-        rows.append(row(f"own order ({run_order['kind']})", nats['own'][:, 0], 'own'))
-    if 'any' in kinds:
-        rows.append(row(f'any order x {c.n_orders}', nats['orders'].mean(1), 'any', c.n_orders))
-    if 'iw' in kinds:
-        rows += [row(f'iw x {k}', ensemble_nll(-nats['orders'][:, :k]), 'iw', k) for k in powers_of_two(c.n_orders)]
-    if 'ensemble' in kinds:
-        for m, column in zip(powers_of_two(c.n_contexts), nats['ensemble'].T):
-            gain = row('', nats['ensemble'][:, 0] - column)   # by block: their spread does not hide it
-            rows.append(row(f'ensemble x {m}', column, 'ensemble', m) | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+    def remarks(self, rows, text):
+        N = text.blocks.size(1)
+        n_visits = min(N, len(self.groups(0, N)[0]) * self.c.ensemble_block)
+        lines = [f'ensemble on {n_visits} of {N} visits a block'] if n_visits < N else []
+        gain = 'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'
+        return lines + [gain.format(**row) for row in rows if row['gain_stderr']]
+
+
+class LastWord(Estimate):
+    name = work = 'accuracy'
+    dataset, decoder_only = 'lambada', True
+
+    def measure(self, model, text, journal):
+        """(number of last words that are right, number of passages)."""
+        rank, world_size = processes()
+        rows = last_words(text.tokens, self.checkpoint.tokenizer)
+        mine = rows[rank::world_size]
+        with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
+            n_hits = sum(last_word_hits(model, mine, self.c.batch_size, bar))
+        if not rows:
+            raise ValueError('accuracy needs rows of two words or more: the set has none')
+        return sum(gather(n_hits)), len(rows)
+
+    def rows(self, measured, text):
+        n_hits, n = measured
+        return [{'kind': self.name, 'estimate': 'last word', 'accuracy': n_hits / n, 'stderr': share_error(n_hits, n),
+                 'rows': n}]
+
+    def remarks(self, rows, text):
+        return ['last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row) for row in rows]
+
+
+ESTIMATES = {estimate.name: estimate
+             for estimate in (LeftToRight, OwnOrder, AnyOrder, ImportanceWeighted, Ensemble, LastWord)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the evaluation
+
+def check_options(c):
+    """The names of the estimates that are asked for. Raises ValueError for options that no checkpoint could serve."""
+    names = c.estimates.split(',') if c.estimates else []
+    if any(name not in ESTIMATES for name in names):
+        raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
+    if c.protocol not in PROTOCOLS:
+        raise ValueError(f'protocol must be {" or ".join(PROTOCOLS)}, got {c.protocol!r}')
+    at_least(c, 1, 'batch_size')
+    at_least(c, 0, 'n_blocks')
+    for estimate in ESTIMATES.values():
+        estimate.check(c)
+    check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','))
+    return names
+
+
+def choose_estimates(names, datasets, c, checkpoint):
+    """The estimates of these names; by default that of the order of the training and, of a decoder, l2r.
+
+    Raises ValueError for estimates that are not of such a network or of such data sets."""
+    if not names:
+        names = ['l2r'] * checkpoint.config.causal + [estimate_of(checkpoint.order)]
+    for name in names:
+        dataset = ESTIMATES[name].dataset
+        if dataset and dataset not in datasets:
+            raise ValueError(f'{name} is of the set {dataset}, which is not among {", ".join(datasets)}')
+    decoder_only = [name for name, estimate in ESTIMATES.items() if estimate.decoder_only]
+    if not checkpoint.config.causal and set(names) & set(decoder_only):
+        raise ValueError(f"{' and '.join(decoder_only)} are a decoder's: what an encoder says does not depend on the "
+                         'order of the context')
+    return [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
+
+
+def open_journal(c, checkpoint, estimates, model, dtype):
+    """The Journal beside --out, of this model and these options."""
+    if not c.out:
+        return Journal('', {})
+    options = [name for estimate in ESTIMATES.values() for name in estimate.options]
+    evaluation = {'model': digest(model), 'dtype': dtype} | {name: c[name] for name in ('weights', 'seed', *options)}
+    if not checkpoint.config.causal:
+        evaluation['one_by_one'] = any(estimate.name == 'iw' for estimate in estimates)
+    if estimate_of(checkpoint.order) == 'own':
+        evaluation['order'] = checkpoint.order
+    return Journal(f'{c.out}.blocks.jsonl', evaluation)
+
+
+def evaluate(model, text, estimates, journal):
+    """{estimate: its rows} of one text."""
+    measured, rows = {}, {}
+    for estimate in estimates:
+        if estimate.dataset in (None, text.name):
+            if estimate.work not in measured:
+                measured[estimate.work] = estimate.measure(model, text, journal)
+            rows[estimate] = estimate.rows(measured[estimate.work], text)
     return rows
 
 
-def accuracy(model, tokens, tokenizer, c):
-    """The share of passages whose last word greedy decoding writes, with its standard error."""
-    rank, world_size = processes()
-    rows = last_words(tokens, tokenizer)
-    if not rows:
-        raise ValueError('accuracy needs rows of two words or more: the set has none')
-    with progress(total=len(rows[rank::world_size]), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-        hits = sum(last_word_hits(model, rows[rank::world_size], c.batch_size, bar))
-    hits = sum(gather(hits))
-    return {'kind': 'accuracy', 'estimate': 'last word', 'accuracy': hits / len(rows),
-            'stderr': share_error(hits, len(rows)), 'rows': len(rows)}
-
-
-def check_options(c):
-    kinds = c.estimates.split(',') if c.estimates else []
-    if any(kind not in ESTIMATES for kind in kinds):
-        raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
-    if c.protocol not in ('paper', 'clean'):
-        raise ValueError(f"protocol must be 'paper' or 'clean', got {c.protocol!r}")
-    at_least(c, 1, 'batch_size', 'n_orders')
-    at_least(c, 0, 'n_blocks')
-    check_ensemble(c)
-    check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','))
-    return kinds
-
-
 def main(config):
-    kinds, (rank, world_size) = check_options(config), processes()
+    names = check_options(config)
     checkpoint = Checkpoint(config.ckpt)
-    run, tokenizer = checkpoint.run, checkpoint.tokenizer
-    names = [name for n in (config.datasets or run.get('dataset', '')).split(',') if (name := n.strip())]
-    if not names:
+    tokenizer, N = checkpoint.tokenizer, checkpoint.config.block_size
+    datasets = config.datasets or checkpoint.run.get('dataset', '')
+    datasets = [name.strip() for name in datasets.split(',') if name.strip()]
+    if not datasets:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
-    if 'accuracy' in kinds and 'lambada' not in names:
-        raise ValueError(f'accuracy is of the set lambada, which is not among {", ".join(names)}')
-    args, run_order = checkpoint.config, checkpoint.order
-    N, causal = args.block_size, args.causal
-    kinds = kinds or list(dict.fromkeys(['l2r', estimate_of(run_order)] if causal else [estimate_of(run_order)]))
-    refuse_idle(config, *[] if 'ensemble' in kinds else ['n_contexts', 'n_positions', 'ensemble_block'],
-                *['n_orders'] * (not {'any', 'iw'} & set(kinds)))
-    if 'own' in kinds and estimate_of(run_order) != 'own':
-        raise ValueError(f"own is of a model trained in one order other than left to right, this one's is {run_order['kind']}: take "
-                         f'{estimate_of(run_order)}')
-    device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # one may have a long block while the others wait
-    with first_process_first():   # all sets before the model: a missing one costs nothing
-        sets = open_sets(names, N, tokenizer, config.data_dir or run.get('data_dir', 'data'), config)
+    estimates = choose_estimates(names, datasets, config, checkpoint)
+    device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # all wait for the longest block
+    with first_process_first():   # a text that is missing costs nothing before the model is there
+        data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
+        texts = [open_text(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks)
+                 for name in dict.fromkeys(datasets)]
     model = checkpoint.model(config.weights, device)
-    if not causal and {'ensemble', 'accuracy'} & set(kinds):
-        raise ValueError("ensemble and accuracy are a decoder's: what an encoder says does not depend on the order of the context")
-    path, evaluation = '', {}
-    if config.out:
-        asked = {name: config[name] for name in ('weights', 'seed', 'n_orders', 'n_contexts', 'n_positions', 'ensemble_block')}
-        asked |= {} if causal else {'one_by_one': 'iw' in kinds}
-        asked |= {'order': run_order} if estimate_of(run_order) == 'own' else {}
-        path, evaluation = f'{config.out}.blocks.jsonl', {'model': digest(model), 'dtype': dtype, **asked}
-    journal = Journal(path, evaluation)
+    journal = open_journal(config, checkpoint, estimates, model, dtype)
+
+    rank, world_size = processes()
     say = print if rank == 0 else lambda *a, **k: None
-    say(f"{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n"
-        f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes'
-        + f'; {len(journal.done):,} results are there already' * bool(journal.done))
-    if N != 1024 and any(name in DATA_SETS and DATA_SETS[name].splits for name in names):
+    say(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters')
+    there = f'; {len(journal.done):,} results are there already' if journal.done else ''
+    say(f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}')
+    if N != 1024 and any(map(has_protocol, datasets)):
         say(f'published numbers are of context 1024: those of context {N} below are not comparable with them')
+
     model, results = freeze(model, getattr(torch, dtype)), []
-    visits = min(N, len(choose_groups(N, config, 0)[0]) * config.ensemble_block)   # of a block
-    for name, (label, origin, tokens, blocks) in sets.items():
-        rows = evaluate(model, label, blocks, int(tokenizer.n_bytes[blocks].sum()), kinds, config, journal, run_order)
-        say(f"\n{label}, from {origin['source']}" + f'; ensemble on {visits} of {N} visits a block' * ('ensemble' in kinds and visits < N))
-        if rows:
-            say(format_table([*rows, unigram_row(tokens, tokenizer, N)]), flush=True)
-        for row in rows:
-            if row.get('gain_stderr'):
-                say('gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'.format(**row))
-        if 'accuracy' in kinds and name == 'lambada':
-            rows.append(accuracy(model, tokens, tokenizer, config))
-            say('last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**rows[-1]), flush=True)
-        results += [{'dataset': name, 'set': label, 'block_size': N, **origin, **row} for row in rows]
+    for text in texts:
+        rows = evaluate(model, text, estimates, journal)
+        say(f"\n{text.label}, from {text.origin['source']}")
+        table = [row for part in rows.values() for row in part if 'perplexity' in row]
+        if table:
+            say(format_table([*table, unigram_row(text.tokens, tokenizer, N)]))
+        for estimate, part in rows.items():
+            for line in estimate.remarks(part, text):
+                say(line, flush=True)
+            origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
+            results += [origin | row for row in part]
     if config.out and rank == 0:
         result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'dtype': dtype, 'results': results}
         write_json(config.out, result)
