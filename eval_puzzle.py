@@ -22,7 +22,7 @@ from anyorder.figures import PICTURES, draw
 from anyorder.files import check_out, progress, write_json
 from anyorder.generation import ADAPTIVE, check_drawing, check_policy, generate
 from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
-from anyorder.replay import write_page
+from anyorder.replay import REPLAYS, write_replay
 from anyorder.tables import ratio_error, share_error
 from configurator import Config, at_least, configure, one_line_errors, refuse_idle
 from data.blocks import all_blocks, open_split
@@ -47,7 +47,7 @@ batch_size = 250       # puzzles at a time
 device = 'auto'        # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
 out = ''               # write the table to this JSON file
-html = ''              # write a page that replays the puzzles of `show` to this file
+html = ''              # write a replay of the puzzles of `show` to this file: a page (.html), or one animated picture (.svg)
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
@@ -149,7 +149,7 @@ def main(config):
     if config.unmask == 'binomial' and 0 in steps:
         raise ValueError(f'unmask=binomial wants n_steps from 1, got {config.n_steps}: no number of levels is one a blank')
     check_policy('margin', config.unmask, max(noises), config.noise_kind, None)
-    for name, endings in (('out', '.json'), ('html', '.html'), ('error_map', PICTURES)):
+    for name, endings in (('out', '.json'), ('html', REPLAYS), ('error_map', PICTURES)):
         check_out(name, config[name], endings, config.ckpt)
     checkpoint = Checkpoint(config.ckpt)
     tokenizer = checkpoint.tokenizer
@@ -183,7 +183,7 @@ def main(config):
                 print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}" + ''.join(
                     f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
     if config.html:
-        write_page(config.html, samples, tokenizer, label, task.columns)
+        write_replay(config.html, samples, tokenizer, label, task.columns)
     for path in (config.html, config.out):
         print(f'written: {path}\n' * bool(path), end='')
 

@@ -30,7 +30,7 @@ from anyorder.generation import (  # noqa: F401  (so that a program may take the
     write_samples,
 )
 from anyorder.judge import measure, open_judge
-from anyorder.replay import write_page
+from anyorder.replay import REPLAYS, write_replay, written_in_words
 from anyorder.watch import Watch, visible
 from configurator import at_least, configure, one_line_errors, refuse_idle
 from data.prompts import parse_prompts, prompt_file, read_prompts
@@ -63,7 +63,7 @@ batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders and log-probabilities to this JSON file; between batches each minute
-html = ''                     # write a page that replays the generation to this file
+html = ''                     # write a replay of the generation to this file: a page (.html), or one animated picture (.svg)
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: their left-to-right perplexity under a checkpoint or, with transformers installed, gpt2-large
@@ -94,7 +94,7 @@ def main(config):
     check_policy(order if config.order in ADAPTIVE else 'given', **policy)
     reads = config.ckpt, config.judge, config.order, prompt_file(config.prompt) or ''
     check_out('out', config.out, '.json', *reads)
-    check_out('html', config.html, '.html', *reads)
+    check_out('html', config.html, REPLAYS, *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     judged = open_judge(config.judge) if config.judge else None
@@ -136,13 +136,13 @@ def main(config):
                     bar.update(int(n_new.sum()))
                     if show:
                         steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
-                        show(idx[0, :len(known)].tolist(), steps, step)
+                        show(idx[0, :len(known)].tolist(), steps, step, trace['logprob'][0].tolist())
                 written = write_samples(network, rows, order, config.seed + first, config.n_steps, on_step=on_step,
                                         forced=config.score, **policy, **{name: config[name] for name in (
                                             'schedule', 'temperature', 'top_k', 'top_p', 'use_cache')})
                 samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample
                             for r, sample in enumerate(collect(*written, tokenizer), first)]
-                result['seconds'] = time.perf_counter() - start
+                result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
                 if time.perf_counter() - saved > 60:   # what a killed run leaves
                     saved = time.perf_counter()
                     write()
@@ -154,7 +154,8 @@ def main(config):
         each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         print(f"--- sample {r} (seed {s['seed']}), -log p = {each}\n{visible(s['text'])}", flush=True)
     if config.html:
-        write_page(config.html, samples, tokenizer, f"{about['order']}, {about['drawing']}")
+        title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
+        write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
     lines = {}
     if config.metrics:
         result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, config.n_samples if len(prompts) > 1 else 1)

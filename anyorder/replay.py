@@ -14,6 +14,7 @@ from anyorder.animation import animated_svg
 from anyorder.files import replace_file
 from anyorder.texts import token_texts
 
+REPLAYS = '.html, .svg'
 TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.html')   # the look and the script of the page
 
 ORDERS_IN_WORDS = {

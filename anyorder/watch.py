@@ -1,12 +1,21 @@
 """
 What does the terminal show of a generation? The text, redrawn in place as it is written (sample.py --watch).
 """
+import math
+import os
 import re
 import shutil
 import sys
-import unicodedata
+import time
+from itertools import groupby
 
-from anyorder.replay import token_texts
+from anyorder.texts import lay_out, token_texts
+
+FRAME = 1 / 20                      # seconds: steps that follow one another faster share a frame
+TOKEN, WHOLE = 0.1, 4.0             # seconds that an eye wants for a token and for a whole text, at most
+SHADES = (189, 153, 117, 75, 33)    # of 256 colours, by confidence: the blue of the page, deeper the surer the model was
+NEW = 214                           # its orange: written since the last frame
+NOT_A_STEP = math.inf
 
 
 def visible(text):
@@ -14,43 +23,79 @@ def visible(text):
     return re.sub(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]', lambda found: f'\\x{ord(found[0]):02x}', text)
 
 
-HIGHLIGHT = '\x1b[7m'
-
-
-def columns_of(letter):
-    """How many columns of a terminal a letter takes."""
-    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
+def has_colours(environ=os.environ):
+    """Whether the terminal shows 256 colours, and the user wants any (no-color.org)."""
+    return not environ.get('NO_COLOR') and ('256color' in environ.get('TERM', '') or bool(environ.get('COLORTERM')))
 
 
 class Watch:
-    """Redraws the text in place: blanks as dots, the tokens of the last step highlighted. Of a text that is higher than the terminal it
-    shows the part in which these begin. Silent when `out` is no terminal."""
+    """Redraws the text in place: blanks as dots, tokens shaded by confidence, those of the last frame highlighted, and a count below.
 
-    def __init__(self, tokenizer, out=sys.stdout):
-        self.tokenizer, self.out, self.drawn, self.top = tokenizer, out, 0, 0
+    Of a text that is higher than the terminal the part is shown in which the new tokens begin. A model that is too fast for an eye is
+    slowed down to TOKEN seconds a token and WHOLE seconds a text; `waited` adds these seconds up. Silent if `out` is no terminal."""
 
-    def __call__(self, tokens, steps, step):
-        """tokens and steps (natural order; -1 known from the start) of one sequence after `step`; tokens without a step yet are blank."""
-        if self.out.isatty():
-            width, height = shutil.get_terminal_size((80, 24))
-            lines, n_shown = self.lines(tokens, steps, step, max(2, width - 1)), max(1, height - 2)
-            new = [i for i, line in enumerate(lines) if HIGHLIGHT in line] or [self.top]
-            self.top = min(max(self.top, new[-1] - n_shown + 1), new[0])   # scrolled as little as will do
-            self.top = max(0, min(self.top, len(lines) - n_shown))
-            lines = lines[self.top:self.top + n_shown]
-            self.out.write(f'\x1b[{self.drawn}F' * bool(self.drawn) + '\x1b[J' + '\n'.join(lines) + '\n')
-            self.out.flush()
-            self.drawn = len(lines)
+    def __init__(self, tokenizer, out=None):
+        self.tokenizer, self.out = tokenizer, out or sys.stdout
+        self.step = self.shown = NOT_A_STEP   # of the last call, of the last frame
+        self.began = self.frame_at = self.waited = 0.0
+        self.n_lines = self.top = 0           # of the last frame: lines on the terminal, line of the text that is the first
 
-    def lines(self, tokens, steps, step, width):
-        lines, column = [''], 0
-        for text, s in zip(token_texts(tokens, self.tokenizer, [s is not None for s in steps]), steps):
-            for letter in '·' if s is None else text:
-                if letter == '\n' or column + columns_of(letter) > width:
-                    lines.append('')
-                    column = 0
-                letter = ' ' if letter.isspace() and letter != '\n' else letter
-                if letter.isprintable():
-                    lines[-1] += f'{HIGHLIGHT}{letter}\x1b[0m' if s == step else letter
-                    column += columns_of(letter)
-        return lines
+    def __call__(self, tokens, steps, step, logprob):
+        """One sequence after `step`, in natural order: tokens, the step of each (-1: known from the start, None: still blank), and its
+        log-probability in nats."""
+        if not self.out.isatty():
+            return
+        if step <= self.step:                 # another text
+            self.began, self.shown = time.perf_counter(), -1
+        self.step = step
+        n_blanks, n_written = sum(s != -1 for s in steps), sum(s is not None and s >= 0 for s in steps)
+        self.wait_until(self.began + min(WHOLE, TOKEN * n_blanks) * n_written / max(1, n_blanks))
+        if n_written == n_blanks or time.perf_counter() >= self.frame_at + FRAME:
+            self.draw(tokens, steps, logprob, f'step {step + 1} · {n_written} of {n_blanks} tokens')
+            self.shown, self.frame_at = step, time.perf_counter()
+
+    def wait_until(self, moment):
+        seconds = moment - time.perf_counter()
+        if seconds > 0:
+            time.sleep(seconds)
+            self.waited += seconds
+
+    def draw(self, tokens, steps, logprob, count):
+        width, height = shutil.get_terminal_size((80, 24))
+        lines, new = self.lines(tokens, steps, logprob, max(2, width - 1))
+        n_shown = max(1, height - 3)
+        if new:                               # scrolled as little as will do
+            self.top = min(max(self.top, new[-1] - n_shown + 1), new[0])
+        self.top = max(0, min(self.top, len(lines) - n_shown))
+        lines = [*lines[self.top:self.top + n_shown], count]
+        back = f'\x1b[{self.n_lines}F' if self.n_lines else ''
+        self.out.write(back + '\x1b[J' + '\n'.join(lines) + '\n')
+        self.out.flush()
+        self.n_lines = len(lines)
+
+    def lines(self, tokens, steps, logprob, width):
+        """The lines of the text, painted, and the numbers of the lines that have new tokens."""
+        there = [s is not None for s in steps]
+        texts = [text if t else '·' for text, t in zip(token_texts(tokens, self.tokenizer, there), there)]
+        lines, new = [[]], set()
+        for runs, s, x in zip(lay_out(texts, width), steps, logprob):
+            is_new = s is not None and s > self.shown
+            for line, _, letters in runs:
+                lines += [[] for _ in range(line + 1 - len(lines))]
+                lines[line].append((self.style(s, x, is_new), letters))
+                new |= {line} if is_new else set()
+        return [''.join(paint(style, ''.join(letters for _, letters in run)) for style, run in groupby(line, lambda mark: mark[0]))
+                for line in lines], sorted(new)
+
+    def style(self, step, logprob, is_new):
+        """The numbers of an escape sequence; '' is plain."""
+        if step is None or step < 0:
+            return ''
+        if not has_colours():
+            return '7' if is_new else ''
+        shade = NEW if is_new else SHADES[min(len(SHADES) - 1, int(math.exp(logprob) * len(SHADES)))]
+        return f'38;5;16;48;5;{shade}'        # black on it
+
+
+def paint(style, letters):
+    return f'\x1b[{style}m{letters}\x1b[0m' if style else letters

@@ -12,7 +12,7 @@ import eval_puzzle
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood import draw_known
-from anyorder.replay import write_page
+from anyorder.replay import write_replay
 from anyorder.tables import ratio_error, share_error, summarize
 from anyorder.training import make_optimizers
 from configurator import configure
@@ -352,5 +352,5 @@ def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):
 
 
 def test_a_page_without_columns_is_text(tmp_path):
-    write_page(tmp_path / 'p.html', [{'tokens': [1], 'step': [0], 'logprob': [0.0]}], get_tokenizer('sudoku4'), 'x')
+    write_replay(tmp_path / 'p.html', [{'tokens': [1], 'step': [0], 'logprob': [0.0]}], get_tokenizer('sudoku4'), 'x')
     assert '"columns": 0' in (tmp_path / 'p.html').read_text()

@@ -630,12 +630,13 @@ def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, 
 
 def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr('anyorder.watch.Watch', lambda tokenizer: lambda *what: shown.append(what))
+    monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch', '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
-    assert [step for _, _, step in shown] == [0, 1, 2, 3] * 2
-    assert [steps.count(None) for _, steps, _ in shown] == [3, 2, 1, 0] * 2
-    assert [tokens for tokens, _, step in shown if step == 3] == [samples[0]['tokens'], samples[2]['tokens']]
+    assert [step for _, _, step, _ in shown] == [0, 1, 2, 3] * 2
+    assert [steps.count(None) for _, steps, _, _ in shown] == [3, 2, 1, 0] * 2
+    assert [tokens for tokens, _, step, _ in shown if step == 3] == [samples[0]['tokens'], samples[2]['tokens']]
+    assert [logprob for _, _, step, logprob in shown if step == 3] == [samples[0]['logprob'], samples[2]['logprob']]
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--out=p.json')
     assert [(s['tokens'], s['order'], s['seed']) for s in json.loads((tmp_path / 'p.json').read_text())['samples']] == [
         (s['tokens'], s['order'], s['seed']) for s in samples]

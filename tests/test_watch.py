@@ -1,8 +1,12 @@
 """The terminal's view of a generation."""
 import io
+import math
 import re
+from types import SimpleNamespace
 
-from anyorder.watch import Watch, visible
+import pytest
+
+from anyorder.watch import Watch, has_colours, visible
 from data.tokenizers import Bytes
 
 
@@ -10,49 +14,120 @@ class Terminal(io.StringIO):
     def isatty(self):
         return True
 
-
-def test_watch_redraws_in_80_columns(monkeypatch):
-    monkeypatch.setenv('COLUMNS', '80')
-    monkeypatch.setenv('LINES', '24')
-    out, tokens = Terminal(), list(b'ab\ncd' + b'x' * 120)
-    watch = Watch(Bytes(), out)
-    watch(tokens, [-1, 0, -1, None, 1] + [None] * 120, 1)
-    first = out.getvalue()
-    lines = re.sub(r'\x1b\[[0-9]*[mFJ]', '', first).splitlines()
-    assert lines == ['ab', '·d' + '·' * 77, '·' * 43] and '\x1b[7md\x1b[0m' in first and first.count('\x1b[7m') == 1
-    watch(tokens, [-1, 0, -1, 2, 1] + [2] * 120, 2)
-    assert out.getvalue()[len(first):].startswith('\x1b[3F\x1b[J')   # back over the three lines
-    silent = io.StringIO()
-    Watch(Bytes(), silent)(tokens, [0] * 125, 0)
-    assert silent.getvalue() == ''
+    def frame(self):
+        """What was written since the last call, with its escapes."""
+        text = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return text
 
 
-def test_watch_counts_wide_letters_twice_and_spaces_of_all_kinds_once():
-    watch = Watch(Bytes())
-
-    def lines(text, width):
-        tokens = list(text.encode())
-        return watch.lines(tokens, [-1] * len(tokens), 1, width)
-    assert lines('漢字かなab', 5) == ['漢字', 'かなa', 'b'] and lines('e\u0301' * 3, 3) == ['e\u0301' * 3]
-    assert lines('a\tb\u3000c\xa0\x07d', 9) == ['a b c d']
+def plain(text):
+    return re.sub(r'\x1b\[[0-9;]*[mFJ]', '', text).splitlines()
 
 
-def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(monkeypatch):
-    monkeypatch.setenv('COLUMNS', '21')
-    monkeypatch.setenv('LINES', '5')
-    out, tokens = Terminal(), [ord('a') + i // 20 for i in range(200)]   # ten lines, of which three fit
-    watch = Watch(Bytes(), out)
-    for step, place in enumerate((0, 199, 100, 90, 0)):
-        before = len(out.getvalue())
-        watch(tokens, [step if i == place else -1 for i in range(200)], step)
-        shown = out.getvalue()[before:]
-        assert '\x1b[7m' in shown and len(shown.splitlines()) == 3
-    watch.top = 7
-    before = len(out.getvalue())
-    watch([ord('a')] * 80, [-1] * 80, 9)   # another text, of four lines, with nothing new
-    assert watch.top == 1 and out.getvalue()[before:].count('a') == 60
-    assert [chr(c) for c in b'abc'] == [line[-1] for line in re.sub(r'\x1b\[[0-9]*[mFJ]', '', shown).splitlines()]
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which passes when somebody sleeps and when `seconds` is changed; `slept` lists the naps."""
+    clock = SimpleNamespace(seconds=100.0, slept=[])
+
+    def sleep(seconds):
+        clock.slept.append(seconds)
+        clock.seconds += seconds
+    monkeypatch.setattr('anyorder.watch.time', SimpleNamespace(perf_counter=lambda: clock.seconds, sleep=sleep))
+    return clock
+
+
+@pytest.fixture
+def terminal(monkeypatch, clock):
+    """terminal(columns, lines, TERM=...) is a terminal of that size; by default without colours."""
+    def make(columns=80, lines=24, **environ):
+        for name in ('TERM', 'COLORTERM', 'NO_COLOR'):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {'COLUMNS': columns, 'LINES': lines, **environ}.items():
+            monkeypatch.setenv(name, str(value))
+        return Terminal()
+    return make
 
 
 def test_nothing_written_controls_a_terminal():
     assert visible('a\x1b[2J\tb\n\0\r\x9b\u0439') == 'a\\x1b[2J\tb\n\\x00\\x0d\\x9b\u0439'
+
+
+def test_watch_redraws_in_80_columns_and_counts(terminal):
+    out, tokens = terminal(), list(b'ab\ncd' + b'x' * 120)
+    watch = Watch(Bytes(), out)
+    watch(tokens, [-1, 0, -1, None, 1] + [None] * 120, 1, [0.0] * 125)
+    first = out.frame()
+    assert plain(first) == ['ab↵', '·d' + '·' * 77, '·' * 43, 'step 2 · 2 of 123 tokens']
+    assert '\x1b[7mb\x1b[0m' in first and '\x1b[7md\x1b[0m' in first and first.count('\x1b[7m') == 2
+    watch(tokens, [-1, 0, -1, 2, 1] + [2] * 120, 2, [0.0] * 125)
+    second = out.frame()
+    assert second.startswith('\x1b[4F\x1b[J')                  # back over the four lines
+    assert '\x1b[7mb' not in second and '\x1b[7mc\x1b[0md\x1b[7mx' in second and 'step 3 · 123 of 123 tokens' in second
+    silent = io.StringIO()
+    Watch(Bytes(), silent)(tokens, [0] * 125, 0, [0.0] * 125)
+    assert silent.getvalue() == ''
+
+
+def test_watch_shades_by_confidence_where_the_terminal_has_colours(terminal):
+    steps, logprob = [-1, 0, 1, 2, 3], [0.0, -9.0, math.log(0.5), 0.0, 0.0]
+    for environ in ({'TERM': 'xterm-256color'}, {'TERM': 'xterm', 'COLORTERM': 'truecolor'}):
+        out = terminal(**environ)
+        watch = Watch(Bytes(), out)
+        watch(list(b'abcde'), [-1, 0, 1, 2, None], 2, logprob)
+        out.frame()
+        watch(list(b'abcde'), steps, 3, logprob)
+        colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', out.frame())
+        assert colours == [('189', 'b'), ('117', 'c'), ('33', 'd'), ('214', 'e')]
+    assert not has_colours({'TERM': 'xterm-256color', 'NO_COLOR': '1'}) and not has_colours({'TERM': 'dumb'}) and not has_colours({})
+
+
+def test_watch_lets_an_eye_follow_a_fast_model(terminal, clock):
+    for n, n_steps, seconds in ((16, 16, 1.6), (400, 400, 4.0), (400, 20, 4.0)):
+        out = terminal()
+        watch = Watch(Bytes(), out)
+        began, at_once, written, frames = clock.seconds, n // n_steps, set(), 0
+        for step in range(n_steps):
+            steps = [i // at_once if i // at_once <= step else None for i in range(n)]
+            watch([ord('a')] * n, steps, step, [0.0] * n)
+            frame = out.frame()
+            frames += bool(frame)
+            written |= {int(i) for i in re.findall(r'step (\d+) ·', frame)}
+        assert clock.seconds - began == pytest.approx(seconds) == pytest.approx(watch.waited)
+        assert n_steps in written and frames <= seconds * 20 + 2 and frames >= min(n_steps, 20)   # the end is shown, at most 20 a second
+
+
+def test_a_frame_highlights_all_that_was_written_since_the_last_one(terminal, clock):
+    out = terminal()
+    watch, tokens = Watch(Bytes(), out), [ord('a')] * 400
+    shown = 0
+    for step in range(400):
+        watch(tokens, [i if i <= step else None for i in range(400)], step, [0.0] * 400)
+        shown += sum(len(found.replace('\n', '')) for found in re.findall(r'\x1b\[7m(a+)', out.frame()))
+    assert shown == 400
+
+
+def test_watch_does_not_slow_a_slow_model_and_begins_anew_with_every_text(terminal, clock):
+    watch = Watch(Bytes(), terminal())
+    for _ in range(2):
+        for step in range(10):
+            clock.seconds += 0.5
+            watch(list(b'abcdefghij'), [i if i <= step else None for i in range(10)], step, [0.0] * 10)
+    assert sum(clock.slept) == pytest.approx(0.2) and watch.waited == pytest.approx(0.2)   # the first token of each of the two
+    assert watch.shown == 9
+
+
+def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(terminal, clock):
+    out, tokens = terminal(21, 6), [ord('a') + i // 20 for i in range(200)]   # ten lines, of which three fit
+    watch = Watch(Bytes(), out)
+    for step, place in enumerate((0, 199, 100, 90, 0)):
+        clock.seconds += 1
+        watch(tokens, [step if i == place else -1 for i in range(200)], step, [0.0] * 200)
+        shown = out.frame()
+        assert '\x1b[7m' in shown and len(plain(shown)) == 4
+    assert plain(shown) == ['a' * 20, 'b' * 20, 'c' * 20, 'step 5 · 1 of 1 tokens']
+    watch(tokens, [5 if i == 199 else -1 for i in range(200)], 5, [0.0] * 200)
+    out.frame()
+    watch([ord('a')] * 80, [-1] * 80, 9, [0.0] * 80)   # another text, of four lines, with nothing new: its end
+    assert [len(line) for line in plain(out.frame())[:-1]] == [20, 20, 20]
