@@ -52,7 +52,8 @@ def animated_svg(replay):
     share = 100 * writing / (writing + HOLD)                                     # percent of the loop
     top = 62 + 22 * len(replay['details'])
     panes, width, height = side_by_side(rows, replay) if columns else one_below_the_other(rows)
-    width = max(width, 11 * len(replay['title']) + 120)                          # about what its letters take
+    said = signs(rows)
+    width = max(width, 11 * len(replay['title']) + 120, 270 + 6.5 * len(said))    # about what the words take
     legend = top + 24 + height + 28
     w, h = width + 2 * MARGIN, legend + 30
     details = ''.join(words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details']))
@@ -64,7 +65,7 @@ def animated_svg(replay):
 {words(MARGIN, 40, replay["title"], "heading")}{details}{counter(n_steps, width + MARGIN)}
 <rect class="track" {bar}/><rect class="bar" {bar}/>
 <g transform="translate({MARGIN} {top + 24})">{panes}</g>
-{key(legend, any(any(row["wrong"]) for row in rows))}
+{key(legend, said)}
 </svg>
 '''
 
@@ -185,8 +186,17 @@ def draw(marks, height):
     return places + ''.join(f'<g class="{f"step s{rank}" if rank else "prompt"}">{group}</g>' for rank, group in sorted(groups.items()))
 
 
-def key(y, has_wrong):
-    """What the colours mean."""
+def signs(rows):
+    """What the marks mean that `rows` have."""
+    said = ['outlined: just written']
+    if any(0 in row['rank'] for row in rows):
+        said.append('bold: given')
+    if any(any(row['wrong']) for row in rows):
+        said.append('struck through: wrong')
+    return ' · '.join(said)
+
+
+def key(y, said):
+    """What the colours mean, and the marks."""
     swatches = ''.join(f'<rect class="c{i}" x="{MARGIN + 54 + 18 * i}" y="{y - 11}" width="18" height="12"/>' for i in range(N_SHADES))
-    rest = 'sure · outlined: just written · bold: given' + (' · struck through: wrong' if has_wrong else '')
-    return words(MARGIN, y, 'unsure') + swatches + words(MARGIN + 62 + 18 * N_SHADES, y, rest)
+    return words(MARGIN, y, 'unsure') + swatches + words(MARGIN + 62 + 18 * N_SHADES, y, f'sure · {said}')
