@@ -1,9 +1,7 @@
 """
 Disk and terminal: files that are never half-written, bars, names and folders that are checked before the work begins.
 """
-import argparse
 import contextlib
-import difflib
 import json
 import os
 import re
@@ -13,7 +11,8 @@ from tqdm import tqdm
 
 
 class Surviving:
-    """A stream for bars, of which what cannot be written is dropped: a reader that is gone or a full disk must not end a run of days."""
+    """A stream for bars, which drops what cannot be written: a reader that is gone or a full disk must not end a run of
+    days."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -41,7 +40,7 @@ def progress(rows=None, **how):
 
 @contextlib.contextmanager
 def whole_files(*paths):
-    """The names of temporary files for the body to write, which become `paths` together when all of them are whole."""
+    """The names of temporary files for the body to write. They become `paths` together, when all of them are whole."""
     temporary = [f'{path}.tmp' for path in paths]
     try:
         yield temporary
@@ -86,28 +85,11 @@ def quiet_hub():
     logging.set_verbosity_error()
 
 
-class Parser(argparse.ArgumentParser):
-    """Errors are a ValueError; that of an unknown option names the nearest one. Options are not abbreviated, help is not reflowed."""
-
-    def __init__(self, **texts):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **texts)
-
-    def error(self, message):
-        raise ValueError(f'{message} (--help says more)')
-
-    def parse_args(self, args=None):
-        args, unknown = self.parse_known_args(args)
-        if unknown and not unknown[0].startswith('-'):
-            raise ValueError(f'{unknown[0]!r} is a word too many or out of place: first all inputs, then options, --name=value')
-        if unknown:
-            near = difflib.get_close_matches(unknown[0].partition('=')[0], self._option_string_actions, n=1, cutoff=0)[0]
-            raise ValueError(f'there is no option {unknown[0]}; the nearest is {near} (--help lists all)')
-        return args
-
-
 def check_out(option, path, endings, *others):
-    """Check, before the work begins, the file to write that `option` names ('' is none): its folder must exist and be writable, it must be
-    none of the `others` of the run, and end in one of `endings` ('.png, .svg'), so that it overwrites no data and no checkpoint."""
+    """Check, before the work begins, the file to write that `option` names; '' is none.
+
+    Its folder must exist and be writable. It must be none of the `others` of the run and end in one of `endings`
+    ('.png, .svg'), so that it overwrites no data and no checkpoint."""
     folder = os.path.dirname(path) or '.'
     special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
     if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
@@ -119,5 +101,6 @@ def check_out(option, path, endings, *others):
 
 
 def is_out_of_memory(e):
-    """Whether an exception means that: PyTorch raises several classes, worded differently for GPU, Linux and Windows."""
-    return isinstance(e, MemoryError) or any(said in str(e) for said in ('out of memory', 'allocate memory', 'not enough memory'))
+    """Whether an exception means that. PyTorch raises several classes, worded by device and system."""
+    words = ('out of memory', 'allocate memory', 'not enough memory')
+    return isinstance(e, MemoryError) or any(said in str(e) for said in words)

@@ -1,2 +1,1 @@
-"""How text (prepare.py, tokenizers.py, prompts.py) and puzzles (puzzles.py, rules.py) become tokens, and tokens become batches
-(blocks.py)."""
+"""How do text and puzzles become tokens (prepare.py, puzzles.py), sets on disk (sets.py) and batches (blocks.py)?"""

@@ -4,6 +4,7 @@ Token files to batches: open a prepared split, draw random blocks, list the bloc
 Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), see puzzles.unpack.
 """
 import os
+import shlex
 
 import numpy as np
 import torch
@@ -12,54 +13,58 @@ from anyorder.files import check_names
 from data.prepare import DATA_SETS, prepare
 from data.puzzles import SHARES, prepare_puzzles
 from data.rules import TASKS
-from data.sets import read_meta
-from data.tokenizers import TOKENIZERS
+from data.sets import bin_path, read_meta, read_split
 
 
 def open_split(data_dir, name, split):
-    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. Makes data sets that need no source and no time.
+    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. A set that needs no source and no time
+    is made where it is missing.
 
-    Raises ValueError with the command to run when the split is missing, or when its file is not the one meta.json describes."""
+    Raises ValueError with the command to run where another one is missing, or its file is not what meta.json says."""
     check_names(dataset=name)
     directory = os.path.join(data_dir, name)
-    path, meta = os.path.join(directory, f'{split}.bin'), read_meta(directory)
-    if split not in meta.get('splits', {}) or not os.path.isfile(path):
+    meta = read_meta(directory)
+    if split not in meta.get('splits', {}) or not os.path.isfile(bin_path(directory, split)):
+        meta = make_split(data_dir, name, split, meta)
+    return read_split(directory, meta, split), meta
+
+
+def make_split(data_dir, name, split, meta):
+    """The meta of a set that is made now, if it is one of the two quick ones; else ValueError with the command to run."""
+    missing = f'no {bin_path(os.path.join(data_dir, name), split)}'
+    if name == 'sudoku4' and split in SHARES and not meta:
+        return prepare_puzzles(name, data_dir)
+    if split in SHARES and (name in TASKS or 'puzzle' in meta):
+        task = meta.get('puzzle', {}).get('task', name)
+        command = f'data/puzzles.py {task} --name={name} --split={split}' if meta else f'data/puzzles.py {name}'
+    else:
         row = DATA_SETS.get(name)
-        if split in SHARES and (name in TASKS or 'puzzle' in meta):
-            if name != 'sudoku4' or meta.get('splits'):
-                task, more = meta.get('puzzle', {}).get('task', name), f' --name={name} --split={split}' * bool(meta)
-                raise ValueError(f'no {path}; make it with: python data/puzzles.py {task}{more} --out={data_dir}')
-            meta = prepare_puzzles(name, data_dir)
-        elif row is not None and row.offline and split in ('train', 'val'):
-            meta = prepare(name, data_dir)
-        else:
-            if row is not None and row.offline:
-                raise ValueError(f'no {path}: {name} has the splits train and val')
-            there, known = meta.get('splits', {}), name if row else f'text --name={name}'
-            divided = {'train', 'val'} <= there.keys() and there['train']['source'] == there['val']['source']
-            if row is not None and row.splits:
-                known += f' [--source=FILE] --split={split}'
-            elif divided and split in ('train', 'val'):                             # its file is lost
-                known += f" --source=FILE --tokenizer={meta['tokenizer']} --force"
-            elif there or split not in ('train', 'val'):
-                known += f' --source=FILE --split={split}'
-            elif name == 'text' or row is None:                                     # the others are downloaded
-                known += ' --source=FILE'
-            raise ValueError(f'no {path}; make it with: python data/prepare.py {known} --out={data_dir}')
-    n = meta['splits'][split]['tokens']
-    if os.path.getsize(path) != 2 * n:
-        raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: prepare {name} again with --force')
-    tokenizer = TOKENIZERS.get(meta['tokenizer'])
-    if tokenizer and tokenizer.n_tokens != meta.get('n_tokens'):
-        raise ValueError(f"{directory} has {meta.get('n_tokens')} {meta['tokenizer']} tokens, there are {tokenizer.n_tokens} now: prepare "
-                         f'{name} again with --force')
-    length = meta.get('row_length')
-    return np.memmap(path, dtype='<u2', mode='r', shape=(n // length, length) if length else (n,)), meta
+        if row is not None and row.offline:
+            if split in ('train', 'val'):
+                return prepare(name, data_dir)
+            raise ValueError(f'{missing}: {name} has the splits train and val')
+        command = f'data/prepare.py {words_for_text(name, row, split, meta)}'
+    raise ValueError(f'{missing}; make it with: python {command} --out={shlex.quote(str(data_dir))}')
+
+
+def words_for_text(name, row, split, meta):
+    """What follows data/prepare.py to make a split of the set `name`; `row` is its row of DATA_SETS or None."""
+    there, words = meta.get('splits', {}), name if row else f'text --name={name}'
+    if row is not None and row.splits:
+        return f'{words} [--source=FILE] --split={split}'
+    if split not in ('train', 'val'):
+        return f'{words} --source=FILE --split={split}'
+    if {'train', 'val'} <= there.keys() and there['train']['source'] == there['val']['source']:   # its file is lost
+        return f"{words} --source=FILE --tokenizer={meta['tokenizer']} --force"
+    if there:
+        return f'{words} --source=FILE --split={split}'
+    return f'{words} --source=FILE' if name == 'text' or row is None else words   # the others are downloaded
 
 
 def check_length(tokens, block_size, name):
     if tokens.ndim == 2 and tokens.shape[1] != block_size:
-        raise ValueError(f'the puzzles of {name} are {tokens.shape[1]} tokens: block_size must be that, got {block_size}')
+        raise ValueError(f'the puzzles of {name} are {tokens.shape[1]} tokens: block_size must be {tokens.shape[1]}, '
+                         f'got {block_size}')
     if tokens.ndim == 1 and len(tokens) < block_size:
         raise ValueError(f'block_size={block_size} is beyond the data: {name} has {len(tokens)} tokens')
 
@@ -73,7 +78,7 @@ def random_blocks(tokens, batch_size, block_size):
 
 
 def all_blocks(tokens, block_size, n_blocks=0):
-    """(n, N) int64: the set cut once into blocks, its tail dropped; with n_blocks, that many spread evenly over them."""
+    """(n, N) int64: the set cut once into blocks, its tail dropped; with n_blocks, so many spread evenly over them."""
     n = tokens.size // block_size
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
     return torch.from_numpy(tokens.reshape(-1)[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))

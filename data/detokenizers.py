@@ -7,6 +7,7 @@ import re
 
 
 def replacing(*pairs):
+    """A function of a text that applies the rules one after the other."""
     def detokenize(text):
         for old, new in pairs:
             text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
@@ -20,14 +21,32 @@ WIKITEXT = replacing(
     (re.compile(r'\(\s*([^\)]*?)\s*\)'), r'(\1)'),
     (re.compile(r'\[\s*([^\]]*?)\s*\]'), r'[\1]'), (re.compile(r'{\s*([^}]*?)\s*}'), r'{\1}'),
     (re.compile(r'\"\s*([^\"]*?)\s*\"'), r'"\1"'), (re.compile(r"'\s*([^']*?)\s*'"), r"'\1'"),
-    ('= = = =', '===='), ('= = =', '==='), ('= =', '=='), (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
+    ('= = = =', '===='), ('= = =', '==='), ('= =', '=='),
+    (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
 PTB = replacing(
     (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
     ('$ 1', '$1'), ('# 1', '#1'), ('<unk>', '?'))
 LM1B = replacing(
-    ('http : / / ', 'http://'), ('https : / / ', 'https://'), (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '),
-    (re.compile(r' (\w+) \.$'), r' \1.'), (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
+    ('http : / / ', 'http://'), ('https : / / ', 'https://'),
+    (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '), (re.compile(r' (\w+) \.$'), r' \1.'),
+    (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
     (' , ', ', '), (' : ', ': '), (' ; ', '; '), (' / ', '/'),
     (re.compile(r'\" ([^\"]+) \"'), r'"\1"'), (re.compile(r"\' ([^\']+) \'"), r"'\1'"),
     (re.compile(r'\( ([^\(\)]+) \)'), r'(\1)'), (re.compile(r'\[ ([^\[\]]+) \]'), r'[\1]'), ('$ ', '$'), ('£ ', '£'))
 LAMBADA = replacing(('“', '"'), ('”', '"'))
+
+
+def clean_wikitext(line):
+    return WIKITEXT(line) if line.strip() else ''   # the hub gives blank lines as empty strings
+
+
+def clean_ptb(row):
+    return PTB(row.strip())
+
+
+def clean_lm1b(row):
+    return LM1B(row.strip())
+
+
+def clean_lambada(row):
+    return '\n' + LAMBADA(row).strip()

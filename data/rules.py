@@ -368,9 +368,30 @@ TASKS = {'sudoku4': 'quick, 4 x 4', 'sudoku': '9 x 9', 'zebra4': '3 or 4 houses 
          'nae_sat': 'latents and observations'}
 
 
-def make_task(options):
+SIZES = {'sudoku4': 4, 'sudoku': 9, 'zebra4': 4, 'zebra': 6}   # digits; houses and attributes
+
+
+def make_task(puzzle):
     """The task that these options of meta.json describe: rules, generator and solver."""
-    if options['task'] == 'nae_sat':
-        return NaeSat(options['n_latents'], options['n_observations'], options['seed'])
-    n = {'sudoku4': 4, 'sudoku': 9, 'zebra4': 4, 'zebra': 6}[options['task']]
-    return Zebra(n, options.get('largest')) if 'zebra' in options['task'] else Sudoku(n)
+    task = puzzle['task']
+    if task == 'nae_sat':
+        return NaeSat(puzzle['n_latents'], puzzle['n_observations'], puzzle['seed'])
+    if 'zebra' in task:
+        return Zebra(SIZES[task], puzzle.get('largest'))
+    return Sudoku(SIZES[task])
+
+
+def row_length(puzzle):
+    """The tokens of a puzzle with these options of meta.json, None if they are not the options of any task."""
+    if not isinstance(puzzle, dict):
+        return None
+    options = dict(puzzle)
+    task = options.pop('task', None)
+    if any(type(n) is not int or n < 0 for n in options.values()):
+        return None
+    if task == 'nae_sat' and options.keys() == {'n_latents', 'n_observations', 'seed'}:
+        return options['n_latents'] + options['n_observations']
+    if not isinstance(task, str) or task not in SIZES or options:
+        return None
+    n = SIZES[task]
+    return n * n if 'sudoku' in task else n * (n - 1) + n * n

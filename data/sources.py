@@ -1,6 +1,6 @@
 """
-Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub. Documents are
-anything with len() that can be iterated again.
+Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub. Documents
+are anything with len() that can be iterated again.
 """
 import ast
 import gzip
@@ -14,14 +14,15 @@ import zlib
 from inspect import cleandoc
 
 from anyorder.files import quiet_hub
-from data.detokenizers import WIKITEXT
 
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 
 
 def pydocs(source):
     """The language reference in pydoc_data and the docstrings of the standard library, one document a topic or module.
-    Docstrings seen before are left out. The same for the same installation of Python; distributions leave some modules out."""
+    Docstrings seen before are left out. The same for the same installation of Python; distributions leave some modules
+    out."""
     if source:
         raise ValueError('pydocs has no --source; for a file of your own: python data/prepare.py text --source=FILE')
     from pydoc_data.topics import topics
@@ -29,15 +30,15 @@ def pydocs(source):
     for _, text in sorted(topics.items()):
         documents.append(cleandoc(text))
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(f for f in folders if f not in ('site-packages', 'dist-packages', 'test', 'tests', '__pycache__'))
+        folders[:] = sorted(set(folders) - {'site-packages', 'dist-packages', 'test', 'tests', '__pycache__'})
         for file in sorted(f for f in files if f.endswith('.py')):
             try:
                 with open(os.path.join(folder, file), 'rb') as f:
                     tree = ast.parse(f.read())
             except (SyntaxError, ValueError):   # templates and deliberately broken files are no English
                 continue
-            nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
-            strings = dict.fromkeys(ast.get_docstring(n) or '' for n in nodes)
+            nodes = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+            strings = dict.fromkeys(ast.get_docstring(node) or '' for node in nodes)
             new = [s for s in strings if len(s) >= 40 and s not in seen]   # shorter ones are hardly sentences
             seen.update(new)
             if new:
@@ -45,21 +46,24 @@ def pydocs(source):
     return [text for text in dict.fromkeys(documents) if text]
 
 
-UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)   # of a file that is cut, corrupt or not text
+# what reading a file raises that is cut, corrupt or not text
+UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
 def open_text(path, newline):
     """A text file, also .gz and .xz, to read."""
-    return {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)(path, 'rt', encoding='utf-8-sig', newline=newline)
+    opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
+    return opener(path, 'rt', encoding='utf-8-sig', newline=newline)
 
 
 class TextFile:
-    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz. With `by_line` a
-    .txt, and the .raw of WikiText, has one a line, its newline included."""
+    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz. With
+    `by_line` a .txt, and the .raw of WikiText, has one a line, its newline included."""
 
     def __init__(self, path, by_line=False):
         if not path:
-            raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz and .xz)')
+            raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz '
+                             'and .xz)')
         if not os.path.isfile(path):
             raise ValueError(f'no file {path}')
         self.path, parts = path, path.split('.')
@@ -72,7 +76,10 @@ class TextFile:
     def _lines(self):
         try:
             with open_text(self.path, '\n') as f:
-                yield from [f.read()] if self.whole else (line for line in f if self.kind != 'jsonl' or line.strip())
+                if self.whole:
+                    yield f.read()
+                else:
+                    yield from (line for line in f if self.kind != 'jsonl' or line.strip())
         except UNREADABLE as e:
             raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
 
@@ -86,8 +93,8 @@ class TextFile:
                     line = json.loads(line)['text']
                     line.encode()   # half a surrogate pair is no text
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under "text", in valid '
-                                     'Unicode') from None
+                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under '
+                                     '"text", in valid Unicode') from None
             yield line
 
 
@@ -119,7 +126,7 @@ def from_hub(repository, name, split, field, command):
 
 
 def openwebtext(source):
-    """OpenWebText, 8,013,769 documents, through `datasets` (downloads and caches about 25 GB); or a local file of it."""
+    """OpenWebText, 8,013,769 documents, or a local file of it. `datasets` downloads and caches about 25 GB."""
     return TextFile(source) if source else from_hub('Skylion007/openwebtext', None, 'train', 'text', 'openwebtext')
 
 
@@ -129,14 +136,12 @@ def openwebtext(source):
 def zero_shot(name, repository, config, field, clean):
     """(source, split) -> the rows of a local file in the original form, or of the hub, each through `clean`."""
     def documents(source, split):
-        rows = TextFile(source, by_line=True) if source else from_hub(repository, config, split, field, f'{name} --split={split}')
-        return list(map(clean, rows))
+        if source:
+            rows = TextFile(source, by_line=True)
+        else:
+            rows = from_hub(repository, config, split, field, f'{name} --split={split}')
+        return [clean(row) for row in rows]
     return documents
-
-
-def wikitext(name):   # the hub gives blank lines as empty strings
-    config = f'wikitext-{name.removeprefix("wikitext")}-raw-v1'
-    return zero_shot(name, 'Salesforce/wikitext', config, 'text', lambda line: WIKITEXT(line) if line.strip() else '')
 
 
 def name_source(path):

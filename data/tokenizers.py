@@ -1,5 +1,6 @@
 """
-How does text become tokens? A tokenizer has a name, n_tokens, eos, encode(text) -> ids, encode_batch, decode(ids) -> text, n_bytes[id].
+How does text become tokens? A tokenizer has a name, n_tokens, eos (the id that ends a document, or None), n_bytes[id],
+encode(text) -> ids, encode_batch(texts) and decode(ids) -> text.
 """
 import functools
 import itertools
@@ -35,8 +36,8 @@ class GPT2:
         try:
             self.bpe = tiktoken.get_encoding('gpt2')
         except Exception as e:   # requests' own errors, and a cached file of a wrong hash
-            raise ValueError('the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a folder that holds '
-                             f'it, or use --tokenizer=bytes ({type(e).__name__})') from None
+            raise ValueError('the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a '
+                             f'folder that holds it, or use --tokenizer=bytes ({type(e).__name__})') from None
         self.n_bytes = np.array([len(self.bpe.decode_single_token_bytes(i)) for i in range(self.eos)] + [0])
         self.encode = self.bpe.encode_ordinary
 
@@ -48,7 +49,7 @@ class GPT2:
 
 
 class Symbols:
-    """The tokens of puzzles, which have a fixed length and no end of text: one of `texts` each, the longest that fits."""
+    """The tokens of puzzles, which have no end of text: one of `texts` each, the longest that fits."""
     eos, texts = None, ()
 
     def __init__(self):
@@ -71,20 +72,28 @@ def symbols(name, texts):
 
 def zebra_names(n):
     """Letters of a Zebra puzzle's n houses and of the n values of each of its n attributes, n at most 6."""
-    return ''.join(names[:n] for names in ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')[:n + 1])
+    attributes = ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')
+    return ''.join(names[:n] for names in attributes[:n + 1])
 
 
 def zebra_texts(n):
-    """Nothing, the houses, and all clues: A=3, A=b in the same house, A<b right before, A~b next to, A-b somewhere before."""
+    """The texts of all tokens: nothing, the houses, and all clues. A=3 and A=b say the same house, A<b right before,
+    A~b next to, A-b somewhere before."""
     houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
     return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
             *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
               if i // n < j // n or relation in '<-' and i // n > j // n)]
 
 
-TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2, 'sudoku4': symbols('sudoku4', '1234'), 'sudoku': symbols('sudoku', '123456789'),
-              'nae_sat': symbols('nae_sat', '01')} | {
-    name: symbols(name, zebra_texts(n)) for name, n in (('zebra4', 4), ('zebra', 6))}
+TOKENIZERS = {
+    'bytes': Bytes,
+    'gpt2': GPT2,
+    'sudoku4': symbols('sudoku4', '1234'),
+    'sudoku': symbols('sudoku', '123456789'),
+    'nae_sat': symbols('nae_sat', '01'),
+    'zebra4': symbols('zebra4', zebra_texts(4)),
+    'zebra': symbols('zebra', zebra_texts(6)),
+}
 
 
 @functools.cache

@@ -1,5 +1,4 @@
-"""Text to tokens and back: formats, splits, atomic files, and what is said when something is missing."""
-import contextlib
+"""Sources to prepared sets: formats, splits, and what is said of a source that is missing or broken."""
 import gzip
 import hashlib
 import json
@@ -8,14 +7,12 @@ import os
 
 import numpy as np
 import pytest
-import torch
 
 from anyorder.checkpoint import local_path
-from anyorder.files import progress, replace_file
 from data import prepare as p
-from data.blocks import all_blocks, check_length, open_split, random_blocks, token_counts
+from data.blocks import open_split
 from data.sources import name_source, pydocs
-from data.tokenizers import GPT2, Bytes
+from data.tokenizers import Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
 
@@ -143,8 +140,10 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
 
 
 @pytest.mark.parametrize('args, said', [
-    ([], 'NAME'), (['pydos'], 'data set must be one of pydocs'), (['text', '--sourc=x'], 'nearest is --source'),
-    (['text', '--tokenizer=char'], 'tokenizer'), (['text'], '--source=FILE')])
+    ([], 'name one of pydocs, text'), (['pydos'], "'pydos' is none of pydocs, text"), (['pydos'], "the nearest is 'pydocs'"),
+    (['text', 'pydocs'], 'got text pydocs'), (['text', '--sourc=x'], "nearest is 'source'"),
+    (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'), (['text'], '--source=FILE'),
+    (['text', '--source'], '--source needs a value'), (['text', '--source=none.txt', '--name=../x'], 'plain name')])
 def test_command_line_errors_are_one_line(script, args, said):
     p = script('data/prepare.py', *args, code=1)
     assert said in p.stderr and p.stderr.count('\n') == 1
@@ -160,15 +159,6 @@ def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
             p.prepare('text', tmp_path, source=source, tokenizer='bytes')
     with pytest.raises(ValueError, match='data set must be one of pydocs'):
         p.prepare('pidocs', tmp_path)
-
-
-def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / 'f'
-    replace_file(path, b'old')
-    monkeypatch.setattr(os, 'fsync', lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        replace_file(path, b'new')
-    assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['f']
 
 
 def test_pydocs_are_english_enough_and_reproducible():
@@ -229,74 +219,6 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
     assert '\n' not in str(e.value)
 
 
-def test_gpt2_tokens(monkeypatch, tmp_path):
-    monkeypatch.setattr('tiktoken.load.read_file', lambda path: (_ for _ in ()).throw(OSError))   # the cache or nothing
-    try:
-        gpt2 = GPT2()
-    except ValueError:
-        pytest.skip('the GPT-2 vocabulary is not cached')
-    text = 'hello world<|endoftext|> Grüße'
-    ids = gpt2.encode(text)
-    assert ids[:2] == [31373, 995] and gpt2.eos not in ids and gpt2.decode([*ids, gpt2.eos]) == text + '<|endoftext|>'
-    assert gpt2.n_bytes[[*ids, gpt2.eos]].sum() == len(text.encode())
-
-
-def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):
-    import tiktoken
-    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: (_ for _ in ()).throw(ConnectionError('a\nlong story')))
-    with pytest.raises(ValueError, match='--tokenizer=bytes') as e:
-        GPT2()
-    assert '\n' not in str(e.value)
-
-
-def test_bytes_decode_what_is_no_text():
-    tok = Bytes()
-    assert tok.decode([72, 105, 256, 255]) == 'Hi<|endoftext|>�' and tok.decode(tok.encode('Grüße')) == 'Grüße'
-
-
-# ---- blocks
-
-def test_missing_sets_name_the_command(tmp_path):
-    for name, said in (('books', 'python data/prepare.py text --name=books --source=FILE'),
-                       ('openwebtext', 'python data/prepare.py openwebtext --out=')):
-        with pytest.raises(ValueError, match=said):
-            open_split(tmp_path, name, 'train')
-    (tmp_path / 'a.txt').write_text('a text ' * 100)
-    p.prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), tokenizer='bytes')
-    os.remove(tmp_path / 'mine' / 'val.bin')                                           # it was divided: both again, as they were
-    with pytest.raises(ValueError, match='text --name=mine --source=FILE --tokenizer=bytes --force'):
-        open_split(tmp_path, 'mine', 'val')
-    with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=test'):
-        open_split(tmp_path, 'mine', 'test')
-    with pytest.raises(ValueError, match='has the splits train and val'):
-        open_split(tmp_path, 'pydocs', 'test')
-    with pytest.raises(ValueError, match='leave --split=test out'):
-        p.prepare('pydocs', tmp_path, split='test')
-
-
-def test_a_file_that_is_not_what_meta_says(jsonl, tmp_path):
-    p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
-    with open(tmp_path / 'text' / 'val.bin', 'ab') as f:
-        f.write(b'x')
-    with pytest.raises(ValueError, match='--force'):
-        open_split(tmp_path, 'text', 'val')
-    tokens, meta = open_split(tmp_path, 'text', 'train')
-    assert len(tokens) == meta['splits']['train']['tokens']
-    with pytest.raises(ValueError, match='block_size=100000 is beyond the data'):
-        check_length(tokens, 100000, 'text')
-
-
-def test_blocks():
-    tokens = np.arange(1003, dtype='<u2')
-    blocks = all_blocks(tokens, 10)
-    assert torch.equal(blocks.flatten(), torch.arange(1000)) and blocks.shape == (100, 10)
-    assert all_blocks(tokens, 10, 4)[:, 0].tolist() == [0, 250, 500, 750] and len(all_blocks(tokens, 10, 999)) == 100
-    torch.manual_seed(0)
-    random = random_blocks(tokens, 5000, 10)
-    assert (random.diff(dim=1) == 1).all() and random.min() == 0 and random.max() == 1002
-    assert token_counts(tokens % 5, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
-
-
 def test_names_of_the_hub(monkeypatch):
     import huggingface_hub
     monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
@@ -306,16 +228,3 @@ def test_names_of_the_hub(monkeypatch):
         with pytest.raises(ValueError, match=name) as e:
             local_path(name)
         assert '\n' not in str(e.value)
-
-
-def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):
-    reading, writing = os.pipe()
-    stream = open(writing, 'w', buffering=1)
-    monkeypatch.setattr('sys.stderr', stream)
-    bar = progress(total=3)
-    assert bar.fp == stream   # as tqdm asks before it measures the terminal
-    os.close(reading)
-    bar.update(3)
-    bar.close()
-    with contextlib.suppress(OSError):
-        stream.close()
