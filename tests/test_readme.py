@@ -79,7 +79,6 @@ def understand(script, tmp_path, monkeypatch):
             with monkeypatch.context() as patch, pytest.raises(Understood):
                 import configurator
                 patch.setattr(configurator, 'configure', stop(configurator.configure))
-                patch.setattr('anyorder.files.Parser.parse_args', stop(__import__('anyorder.files').files.Parser.parse_args), raising=False)
                 patch.setattr('argparse.ArgumentParser.parse_args', stop(__import__('argparse').ArgumentParser.parse_args))
                 script(name, *args)
             tables = {'data/prepare.py': DATA_SETS, 'data/puzzles.py': TASKS}
