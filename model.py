@@ -101,35 +101,35 @@ class Slots:
     """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and what it sees.
 
     number   (B, S) the visit that a slot predicts; short rows repeat their last slot
+    target   (B, S) the position that a slot predicts
     reads    (B, S) the visit whose token a slot reads, -1 is [None]
     stands   (B, S) the position at which a slot reads, -1 is the place of [None]
-    target   (B, S) the position that a slot predicts
-    sees     (B, 1, S, keys) bool, the slots that a slot sees; None: the slots before it and itself if `causal`, else all
+    sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if `causal`, else all
     columns  (B, n) the slots that the caller asks for; None: all
 
-    A network is a subclass, which says: `masked_loss`, whether `forward` wants n_known, since one pass scores the unknown
-    visits alone; `cached`, whether the keys of known slots stay as they are; `window`, the slots of one `predict`; and
-    `__init__`, what these read and see.
+    A network is a subclass. `masked_loss` says whether one pass scores the unknown visits alone, so that `forward` wants
+    n_known. `cached` says whether the keys of known slots stay as they are. `read`, `see` and `window` say the rest.
     """
 
-    def __init__(self, order, number, reads, stands, sees, columns):
-        self.number, self.reads, self.sees, self.columns = number, reads, sees, columns
-        self.target = order.gather(1, number)
-        self.stands = self.target if stands is None else stands
+    def __init__(self, order, known, columns=None, number=None, n_keys=None, end=None):
+        """Of every visit of order (B, T), or of `number`; the first `known`, (B, 1) or int, are known. `sees` is a mask
+        over `n_keys` keys, if that is given, and visits from `end` (B, 1) on are padding."""
+        if number is None:
+            number = torch.arange(order.size(1), device=order.device).expand(order.shape)
+        self.number, self.columns, self.target, self.sees = number, columns, order.gather(1, number), None
+        self.reads, self.stands = self.read(order, known)
+        if n_keys is not None:
+            keys = torch.arange(n_keys, device=order.device)
+            self.sees = self.see(keys, known.unsqueeze(-1), end.unsqueeze(-1)).unsqueeze(1)
 
     @classmethod
-    def of_all(cls, order, known, columns=None):
-        """The plan in which every visit of order (B, T) has its slot; `known` (B, 1) or int."""
-        return cls.plan(order, torch.arange(order.size(1), device=order.device).expand(order.shape), known, columns)
-
-    @classmethod
-    def of_window(cls, order, known, start, end, sizes):
-        """The plan of slots `start` to `end` - 1 of each row, (B, 1) each, of which those from `known` (B, 1) on are
-        asked for. `sizes` is (S, n, keys, whether a mask is needed)."""
+    def between(cls, order, known, start, end, sizes):
+        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `known` (B, 1) on are asked for. `sizes` is
+        (S, n, keys, whether a mask is needed)."""
         S, n, n_keys, masked = sizes
-        number = torch.minimum(start + torch.arange(S, device=order.device), end - 1)                # (B, S)
+        number = torch.minimum(start + torch.arange(S, device=order.device), end - 1)                    # (B, S)
         columns = torch.minimum(known - start + torch.arange(n, device=order.device), end - 1 - start)   # (B, n)
-        return cls.plan(order, number, known, columns, n_keys if masked else None, end)
+        return cls(order, known, columns, number, n_keys if masked else None, end)
 
     def mask(self, columns):
         """`sees` of the slots `columns` (B, n) alone, (B, 1, n, keys), or of all for None; None is as in `sees`."""
@@ -143,18 +143,18 @@ class Slots:
 
 class DecoderSlots(Slots):
     """The causal decoder: a slot reads the visit before its own, or the last known one, and stands where that token is.
-    A known slot sees what was known before it, so that its keys are final once its own target is."""
+    It sees the known slots before it, so that the keys of a slot are final once its target is."""
     causal, masked_loss, cached = True, False, True
 
-    @classmethod
-    def plan(cls, order, number, known, columns, n_keys=None, end=None):
-        reads = number.clamp(max=known) - 1
-        stands = order.gather(1, reads.clamp(min=0)).masked_fill(reads < 0, -1)
-        sees = None
-        if n_keys is not None:
-            keys, query = torch.arange(n_keys, device=order.device), number.unsqueeze(-1)
-            sees = ((keys < query) & (keys < known.unsqueeze(-1)) | (keys == query)).unsqueeze(1)
-        return cls(order, number, reads, stands, sees, columns)
+    def read(self, order, known):
+        """(reads, stands) (B, S)."""
+        reads = self.number.clamp(max=known) - 1
+        return reads, order.gather(1, reads.clamp(min=0)).masked_fill(reads < 0, -1)
+
+    def see(self, keys, known, end):
+        """(B, S, keys) for keys (keys,), `known` and `end` (B, 1, 1)."""
+        query = self.number.unsqueeze(-1)
+        return (keys < query) & (keys < known) | (keys == query)
 
     @staticmethod
     def window(known, n, T, visits, cache):
@@ -171,17 +171,14 @@ class EncoderSlots(Slots):
     order; a new token changes all keys, so that there is nothing to cache."""
     causal, masked_loss, cached = False, True, False
 
-    @classmethod
-    def plan(cls, order, number, known, columns, n_keys=None, end=None):
-        sees = None
-        if n_keys is not None:   # visits from `end` on are padding
-            sees = (torch.arange(n_keys, device=order.device) < end.unsqueeze(-1)).unsqueeze(1)      # (B, 1, 1, keys)
-            sees = sees.expand(-1, -1, number.size(1), -1)
-        return cls(order, number, torch.where(number < known, number, -1), None, sees, columns)
+    def read(self, order, known):
+        return torch.where(self.number < known, self.number, -1), self.target
+
+    def see(self, keys, known, end):
+        return (keys < end).expand(-1, self.number.size(1), -1)
 
     @staticmethod
     def window(known, n, T, visits, cache):
-        """See DecoderSlots.window."""
         end = visits.clamp(min=1)
         return torch.zeros_like(known), end, None, bool((end < end.max()).any())
 
@@ -406,7 +403,7 @@ class AOGPT(nn.Module):
         known = T - 1 if n_known is None else n_known.to(idx.device).unsqueeze(1)           # (B, 1)
         columns = columns if columns is None else columns.to(idx.device)
         visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
-        x = self._trunk(idx, order, self.slots.of_all(order, known, columns))               # (B, n, C)
+        x = self._trunk(idx, order, self.slots(order, known, columns))               # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                        # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         given = 0 if n_given is None else n_given.unsqueeze(1)
@@ -419,7 +416,7 @@ class AOGPT(nn.Module):
         if self.slots.masked_loss:
             raise ValueError('an encoder needs a pass for every visit: use predict')
         T = self._check(idx, order)[1]
-        return self.lm_head(self._trunk(idx, order, self.slots.of_all(order, T - 1, columns)))
+        return self.lm_head(self._trunk(idx, order, self.slots(order, T - 1, columns)))
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
@@ -463,8 +460,8 @@ class AOGPT(nn.Module):
         return order.shape
 
     def run(self, idx, order, bounds, sizes, cache=None):
-        """The part of `predict` that runs on the device: last hidden states (B, n, C), see Slots.of_window."""
-        return self._trunk(idx, order, self.slots.of_window(order, *bounds, sizes), cache)
+        """The part of `predict` that runs on the device: last hidden states (B, n, C), see Slots.between."""
+        return self._trunk(idx, order, self.slots.between(order, *bounds, sizes), cache)
 
     def _trunk(self, idx, order, slots, cache=None):
         """Last hidden states (B, n, C) of the columns of `slots`. The last block has queries and MLP for these alone."""

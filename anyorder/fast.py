@@ -230,7 +230,7 @@ def recording_stream(device):
 
 
 def pad_sizes(sizes, cache):
-    """Few different sizes of Slots.of_window; the slots behind the end of a row repeat its last slot."""
+    """Few different sizes of Slots.between; the slots behind the end of a row repeat its last slot."""
     S, n, n_keys, masked = sizes
     return pad_size(S), pad_size(n), min(-(-n_keys // 128) * 128, cache.k.size(3)), masked
 
