@@ -36,7 +36,7 @@ from anyorder.files import check_out, write_json
 from anyorder.generation import generate, unmask_schedule
 from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.orders import sample_order
-from anyorder.training import make_optimizers, update
+from anyorder.training import TrainState, make_optimizers, update
 from configurator import Config, at_least, configure, one_line_errors, refuse_idle
 from model import AOGPT, EMA, AOGPTConfig, modulate
 
@@ -264,13 +264,14 @@ def peak_memory(device, reset=False):
 def training_step(config, device, dtype, **network):
     """(model, whether it is compiled, a function that makes one update of it as train.py does) for random weights and tokens."""
     model = lean(random_model(config, device, **network).train())
-    run = Config(batch_size=config.batch_size, block_size=config.block_size, l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype,
-                 grad_clip=1.0, seed=config.seed)
-    tokens = random_tokens(config)
-    optimizers, ema = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95)), EMA(model, 0.9999)
+    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size, grad_clip=1.0,
+                 l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype, seed=config.seed)
+    tokens, optimizers = random_tokens(config), make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
+    state = TrainState(model, optimizers, EMA(model, 0.9999))
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
-    run_model = torch.compile(model) if compiled else model
-    return model, compiled, lambda: update(model, run_model, optimizers, ema, tokens, range(1), 0, 1e-3, device, run)
+    if compiled:
+        state.run_model = torch.compile(model)
+    return model, compiled, lambda: update(state, tokens, 1e-3, run)
 
 
 def seconds_of_update(step, config, device):

@@ -18,8 +18,10 @@ def processes():
 
 
 def start_processes(device, dtype, patience=None):
-    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others, each on its own GPU.
-    `patience`, a timedelta, is how long they wait for each other before they give up (None: PyTorch's default)."""
+    """(torch.device, dtype name) of this process, see resolve_device; one of torchrun's joins the others.
+
+    Each of torchrun's has a GPU of its own. `patience`, a timedelta, is how long they wait for each other before they
+    give up; None is PyTorch's default."""
     _, world_size = processes()
     if world_size > 1 and str(device).startswith('cuda:'):
         raise ValueError(f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}')
@@ -53,16 +55,17 @@ def gather(x):
 
 
 @contextlib.contextmanager
-def stop_requests(world_size):
-    """A function to call once an iteration that says whether to stop, since a process was asked to end (Ctrl-C, SIGTERM, its terminal is
-    gone): all processes get the same answer. They wait for each other, but for no device. Asked again, except by a terminal that is gone,
-    a lone process ends at once."""
+def stop_requests():
+    """A function to call once an iteration: was a process asked to end, by Ctrl-C, SIGTERM or the end of its terminal?
+
+    All processes get the same answer; they wait for each other, but for no device. A lone process that is asked again
+    ends at once, unless its terminal is what asks."""
     asked = []
-    group = dist.new_group(backend='gloo') if world_size > 1 else None
+    group = dist.new_group(backend='gloo') if processes()[1] > 1 else None
 
     def ask(number, frame):
-        if asked and group is None and number != getattr(signal, 'SIGHUP', None):   # which a shell and the kernel may both send
-            raise KeyboardInterrupt
+        if asked and group is None and number != getattr(signal, 'SIGHUP', None):
+            raise KeyboardInterrupt   # SIGHUP may come twice, from the shell and from the kernel
         asked.append(number)
 
     def stopping():
@@ -71,7 +74,8 @@ def stop_requests(world_size):
             dist.all_reduce(flag, group=group)
         return bool(flag)
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:   # not under nohup, nor on Windows
+    # not under nohup, nor on Windows
+    if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     old = {number: signal.signal(number, ask) for number in numbers}
     try:
@@ -87,6 +91,7 @@ def end_processes(code=0):
         dist.barrier()
         dist.destroy_process_group()
         sys.stdout.flush()
-        os._exit(code)   # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
+        # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
+        os._exit(code)
     if code:
         sys.exit(code)

@@ -22,7 +22,7 @@ except ImportError:   # Windows
 import torch
 from tqdm import tqdm
 
-from anyorder.checkpoint import load_checkpoint, save_checkpoint
+from anyorder.checkpoint import Checkpoint, save_checkpoint
 from anyorder.files import replace_file
 from anyorder.processes import processes
 
@@ -32,28 +32,36 @@ def numbered(out_dir):
     return sorted(glob.glob(os.path.join(glob.escape(out_dir), 'ckpt_' + '[0-9]' * 7 + '.pt')))
 
 
-def load_newest(out_dir):
-    """The dict of out_dir/ckpt.pt. Raises ValueError when it is not whole, with the command for the newest numbered one that is."""
+def open_newest(out_dir):
+    """The Checkpoint out_dir/ckpt.pt, from which a run goes on.
+
+    Raises ValueError when it holds no run, or is not whole: then with the command that takes the newest that is."""
     path = os.path.join(out_dir, 'ckpt.pt')
     try:
-        return load_checkpoint(path)
+        checkpoint = Checkpoint(path)
     except ValueError as e:
         for older in reversed(numbered(out_dir)):
-            try:
-                it = load_checkpoint(older)['iter_num']
-            except (ValueError, KeyError):
-                continue
-            command = shlex.join(['cp', older, path])
-            raise ValueError(f'{e}; the one of iteration {it} is whole: {command}, then resume again') from None
-        raise
+            with suppress(ValueError):
+                command = shlex.join(['cp', older, path])
+                way_out = f'the one of iteration {Checkpoint(older).iter_num} is whole: {command}'
+                break
+        else:
+            raise
+        raise ValueError(f'{e}; {way_out}, then resume again') from None
+    needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
+    if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
+        raise ValueError(f'{path} holds weights, but no run that can be resumed: '
+                         f'start from them with --init_from={path}')
+    return checkpoint
 
 
 def read_log(path):
-    """The entries of a log.jsonl; a last line that is half written is left out. Raises ValueError for a line that is no entry."""
+    """The entries of a log.jsonl, without a last line that is half written. Raises ValueError for other lines."""
     try:
         with open(path, encoding='utf-8') as f:
             entries = [json.loads(line) for line in f if line.endswith('\n')]
-        if all(isinstance(entry['iter'], int) and all(type(value) in (int, float) for value in entry.values()) for entry in entries):
+        if all(isinstance(entry['iter'], int) and {type(value) for value in entry.values()} <= {int, float}
+               for entry in entries):
             return entries
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
@@ -61,58 +69,78 @@ def read_log(path):
 
 
 class RunFolder:
-    """The files of the run in `out_dir`. `resumed` is the iteration of the checkpoint that it goes on from, None for a new run: the files
-    of an earlier run are then moved aside, all together, at the moment when this one first writes, never overwritten."""
+    """The files of a run in `out_dir`; the first process writes them, the others only count.
+
+    keep_checkpoints  how many checkpoints before the newest are kept
+    saved             iteration of ckpt.pt, None before there is one; at first that of the checkpoint that was resumed
+    mine              whether the files are of this run. Those of an earlier run are moved aside, all together, when
+                      this one first writes; they are never overwritten
+    """
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None):
         self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
-        self.out_dir, self.keep_checkpoints, self.saved, self.mine = out_dir, keep_checkpoints, resumed, resumed is not None
+        self.out_dir, self.keep_checkpoints = out_dir, keep_checkpoints
+        self.saved, self.mine = resumed, resumed is not None
+        self.writes = processes()[0] == 0
 
     def open(self):
-        """Make the folder; drop what an interrupted run logged after the checkpoint that this one resumes from."""
+        """Make the folder and lock it; drop what an interrupted run logged after the checkpoint that is resumed."""
+        if not self.writes:
+            return
         with self.writing(self.out_dir):
             os.makedirs(self.out_dir, exist_ok=True)
-            self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
-            try:
-                fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)   # until the process ends
-            except BlockingIOError:
-                raise ValueError(f'another process trains in {self.out_dir}: wait for its end, or use another --out_dir') from None
-            except (AttributeError, OSError):   # Windows, file systems without locks
-                pass
-            if self.mine and torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num'] != self.saved:
-                raise ValueError(f'{self.ckpt_path} was written by another process after this one had read it: start again')
-            if self.mine and os.path.exists(self.log_path):
+            self.take_lock()
+            if not self.mine:
+                return
+            there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num']
+            if there != self.saved:
+                raise ValueError(f'{self.ckpt_path} was written by another process after this one had read it: '
+                                 'start again')
+            if os.path.exists(self.log_path):
                 lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
                 replace_file(self.log_path, ''.join(lines).encode())
 
+    def take_lock(self):
+        """Lock the folder until the process ends. Raises ValueError when another process holds the lock."""
+        self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f'another process trains in {self.out_dir}: wait for its end, or use another --out_dir'
+                             ) from None
+        except (AttributeError, OSError):   # Windows, file systems without locks
+            pass
+
     def log(self, entry):
+        """Add a line to log.jsonl."""
+        if not self.writes:
+            return
         with self.writing(self.log_path):
             self.set_aside()
             with open(self.log_path, 'a') as f:
                 f.write(json.dumps(entry) + '\n')
 
-    def save(self, iter_num, *args, **entries):
-        """save_checkpoint(ckpt.pt, *args, ...); the one that was there becomes a numbered one."""
-        with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
-            self.set_aside()
-            kept = None
-            if self.keep_checkpoints and self.saved not in (None, iter_num):
-                kept = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
-                self.keep(kept)
-            save_checkpoint(self.ckpt_path, *args, iter_num=iter_num, **entries)
-            self.saved = iter_num
-        if kept:   # only now, so that an older one is there if the save fails
-            for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
-                with suppress(OSError):
-                    os.remove(name)
+    def save(self, model, ema, iter_num, **entries):
+        """save_checkpoint of them as ckpt.pt; the one that was there becomes a numbered one."""
+        if self.writes:
+            with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
+                self.set_aside()
+                kept = self.keep() if self.keep_checkpoints and self.saved not in (None, iter_num) else None
+                save_checkpoint(self.ckpt_path, model, ema, iter_num=iter_num, **entries)
+            if kept:   # only now, so that an older one is there if the save fails
+                for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
+                    with suppress(OSError):
+                        os.remove(name)
+        self.saved = iter_num
 
     @contextmanager
     def writing(self, what):
-        """Makes one line of a full disk or a folder that cannot be written to; the last checkpoint is then intact."""
+        """Make one line of a full disk or a folder that cannot be written to; the last checkpoint is then intact."""
         try:
             yield
         except (OSError, RuntimeError) as e:   # torch.save turns a full disk into either
-            raise ValueError(f'{what} could not be written: {str(e).splitlines()[0]}; mend that and {self.way_on()}') from None
+            raise ValueError(f'{what} could not be written: {str(e).splitlines()[0]}; mend that and {self.way_on()}'
+                             ) from None
 
     def set_aside(self):
         """Before the first file of a new run is written: those of an earlier one get other names."""
@@ -126,19 +154,22 @@ class RunFolder:
             tqdm.write(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
         self.mine = True
 
-    def keep(self, path):
-        """A second name for ckpt.pt, which the next one then replaces; a copy where the file system has no links."""
+    def keep(self):
+        """Give ckpt.pt, which the next one replaces, a numbered name too, and return it."""
+        path = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
         if os.path.exists(path):   # the run was killed between this and its next checkpoint
             os.remove(path)
         try:
             os.link(self.ckpt_path, path)
-        except OSError:
+        except OSError:            # a file system without links
             shutil.copyfile(self.ckpt_path, f'{path}.tmp')
             os.replace(f'{path}.tmp', path)
+        return path
 
     def way_on(self):
         """What to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
         launcher = 'python' if processes()[1] == 1 else 'torchrun ...'
-        return f'go on from iteration {self.saved} with: {launcher} train.py --init_from=resume --out_dir={shlex.quote(self.out_dir)}'
+        out_dir = shlex.quote(self.out_dir)
+        return f'go on from iteration {self.saved} with: {launcher} train.py --init_from=resume --out_dir={out_dir}'

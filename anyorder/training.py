@@ -2,20 +2,23 @@
 What is an update? Learning rate, optimizers, the batch and its loss; and what is measured of the average in between.
 """
 import math
+import time
 from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 
-from anyorder.devices import autocast
+from anyorder.checkpoint import model_from_checkpoint
+from anyorder.devices import autocast, training_flops
 from anyorder.likelihood import block_nll, draw_known, estimate_of
 from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order
+from anyorder.processes import processes
 from data.blocks import random_blocks
 from data.puzzles import unpack
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
-    """Learning rate of update `it` (from 0): linear warm-up to learning_rate, then cosine to min_lr at lr_decay_iters."""
+    """Learning rate of update `it`, from 0: linear warm-up to learning_rate, cosine to min_lr at lr_decay_iters."""
     if it < warmup_iters:
         return learning_rate * (it + 1) / (warmup_iters + 1)
     done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
@@ -24,73 +27,193 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
 
 def lr_of(it, config):
     """get_lr of a run with these options."""
-    return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], config['lr_decay_iters'] or config['max_iters'])
+    decay_iters = config['lr_decay_iters'] or config['max_iters']
+    return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters)
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """A list of torch optimizers; every parameter group carries its `lr_ratio` to learning_rate. Weight decay on matrices only, and Muon,
-    where asked for, on the matrices of attention and MLP."""
+    """A list of torch optimizers, in which every weight stands once.
+
+    'adamw' is AdamW on all weights; 'muon' has Muon on the matrices of attention and MLP, AdamW on the rest. Matrices
+    alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
     if optimizer not in ('adamw', 'muon'):
         raise ValueError(f"optimizer must be 'adamw' or 'muon', got {optimizer!r}")
-    hidden = {n: p for n, p in model.named_parameters() if optimizer == 'muon' and p.dim() == 2 and ('.attn.' in n or '.mlp.' in n)}
-    rest = [p for n, p in model.named_parameters() if n not in hidden]
-    groups = [{'params': [p for p in rest if p.dim() >= 2], 'weight_decay': weight_decay},
-              {'params': [p for p in rest if p.dim() < 2], 'weight_decay': 0.0}]
+    hidden, matrices, vectors = [], [], []
+    for name, p in model.named_parameters():
+        if p.dim() < 2:
+            vectors.append(p)
+        elif optimizer == 'muon' and p.dim() == 2 and ('.attn.' in name or '.mlp.' in name):
+            hidden.append(p)
+        else:
+            matrices.append(p)
+    groups = [{'params': matrices, 'weight_decay': weight_decay}, {'params': vectors, 'weight_decay': 0.0}]
     optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
     if hidden:
-        optimizers.append(torch.optim.Muon(hidden.values(), lr=muon_learning_rate, weight_decay=weight_decay))
+        optimizers.append(torch.optim.Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
     for o in optimizers:
         for group in o.param_groups:
             group['lr_ratio'] = group['lr'] / learning_rate
     return optimizers
 
 
-def update(model, run_model, optimizers, ema, tokens, micros, it, lr, device, config):
-    """Update `it` of weights and EMA at AdamW's learning rate `lr`, in which this process runs the micro-batches `micros`. Returns on the
-    device, without waiting for it, (3,): the mean loss in nats per token (of puzzles: the micro-batches' mean of that per blank), the norm
-    of the whole gradient before it is clipped, and whether both are finite."""
+class TrainState:
+    """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it.
+
+    model       AOGPT, in training mode
+    run_model   the model as updates run it: itself, or compiled, or wrapped so that processes exchange gradients
+    optimizers  see make_optimizers
+    ema         EMA of the model
+    iter_num    updates done
+    n_seen      tokens seen, by all processes together
+    logged      iter_num at the last line of the log
+    totals      (3,) float64: sums since that line of an update's mean loss, gradient norm, and whether both were finite
+    """
+
+    def __init__(self, model, optimizers, ema):
+        self.model, self.run_model, self.optimizers, self.ema = model, model, optimizers, ema
+        self.iter_num = self.n_seen = self.logged = 0
+        self.totals = torch.zeros(3, device=self.device, dtype=torch.float64)
+
+    @property
+    def device(self):
+        return self.model.lm_head.weight.device
+
+    def entries(self):
+        """The entries of a checkpoint that `resume` reads, beside weights and average."""
+        return {'iter_num': self.iter_num, 'optimizer': [o.state_dict() for o in self.optimizers],
+                'n_seen': self.n_seen, 'logged': self.logged, 'totals': self.totals.cpu()}
+
+    def resume(self, checkpoint):
+        """Go on from the entries of a checkpoint, whose weights are in the model already.
+
+        The optimizers keep the options of the run."""
+        for o, state in zip(self.optimizers, checkpoint['optimizer'], strict=True):
+            options = [{k: v for k, v in group.items() if k != 'params'} for group in o.param_groups]
+            o.load_state_dict(state)
+            for group, own in zip(o.param_groups, options):
+                group.update(own)
+        self.ema.model.load_state_dict(model_from_checkpoint(checkpoint, 'ema').state_dict())
+        self.ema.n_updates = checkpoint['ema_model']['num_updates']
+        self.iter_num, self.n_seen, self.logged = (checkpoint[name] for name in ('iter_num', 'n_seen', 'logged'))
+        self.totals = checkpoint['totals'].to(self.device)
+
+    def averages(self, advice, with_weights):
+        """(loss in nats per token, gradient norm): means since the last line of the log, over all processes.
+
+        The host waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
+        `with_weights` wants finite weights too, which may overflow after losses that are finite."""
+        _, world_size = processes()
+        if world_size > 1:
+            dist.all_reduce(self.totals)
+            self.totals /= world_size
+        loss, norm, n_finite = self.totals.tolist()
+        n_iters = self.iter_num - self.logged
+        loss, norm = loss / n_iters, norm / n_iters
+        norms = f'gradient norm {norm:.4g}'
+        size = 0.0
+        if with_weights:
+            size = sum(torch._foreach_norm(list(self.model.parameters()))).item()
+            norms += f', weight norm {size:.4g}'
+        if n_finite < n_iters or not math.isfinite(size):
+            since = min(self.logged + int(n_finite) + 1, self.iter_num)
+            raise ValueError(f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
+                             f'lower the learning rate and {advice}')
+        return loss, norm
+
+    def start_line(self):
+        """A line of the log was written: begin the averages of the next."""
+        self.totals.zero_()
+        self.logged = self.iter_num
+
+
+def draw_batch(tokens, config, causal, device):
+    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch, from torch's default generators.
+
+    n_known, of an encoder alone, is uniform over the blanks; n_given is how many visits are given, as clues are, which
+    come first and cost nothing."""
+    B, N = config.batch_size, config.block_size
+    idx = random_blocks(tokens, B, N)
+    idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
+    order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
+    n_given = order.new_zeros(B)
+    if tokens.ndim == 2:   # puzzles
+        idx, given = unpack(idx)
+        order, n_given = given_first(order, given)
+    if causal:
+        return idx, order, None, n_given
+    n_known = n_given + (torch.rand(B, device=device, dtype=torch.float64) * (N - n_given)).long()
+    return idx, order, n_known, n_given
+
+
+def update(state, tokens, lr, config):
+    """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
+
+    The loss of a micro-batch is its mean in nats per token, of puzzles per blank. The loss of the update is the mean
+    over its micro-batches. The norm is that of the whole gradient before it is clipped. The host never waits.
+    A micro-batch is a function of (seed, iteration, its number). Each process runs every world_size-th of them."""
+    device, (rank, world_size) = state.device, processes()
+    micros = range(rank, config.gradient_accumulation_steps, world_size)
     loss = torch.zeros((), device=device)
     for micro in micros:
-        torch.manual_seed(derive_seed(config.seed, it, micro))   # blocks, orders, dropout
-        idx = random_blocks(tokens, config.batch_size, config.block_size)
-        idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
-        order = sample_order(config.batch_size, config.block_size, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
-        n_given = order.new_zeros(config.batch_size)
-        if tokens.ndim == 2:   # puzzles: what is given comes first, and costs nothing
-            idx, given = unpack(idx)
-            order, n_given = given_first(order, given)
-        n_blank = config.block_size - n_given                                               # (B,)
-        n_known = None if model.config.causal else n_given + (torch.rand(len(idx), device=device, dtype=torch.float64) * n_blank).long()
-        waits = micro != micros[-1] and hasattr(run_model, 'no_sync')   # processes exchange gradients after the last
-        with run_model.no_sync() if waits else nullcontext():
+        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
+        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.config.causal, device)
+        n_blanks = (config.block_size - n_given).sum()
+        waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
+        with state.run_model.no_sync() if waits else nullcontext():
             with autocast(device, config.dtype):
-                micro_loss = run_model(idx, order, n_known, n_given=n_given).sum() / n_blank.sum() / len(micros)
+                nll = state.run_model(idx, order, n_known, n_given=n_given)                  # (B, N)
+                micro_loss = nll.sum() / n_blanks / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf)
-    for o in optimizers:
+    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf)
+    for o in state.optimizers:
         for group in o.param_groups:
             group['lr'] = lr * group['lr_ratio']
         o.step()
         o.zero_grad(set_to_none=True)
-    ema.update(model)
-    return torch.stack([loss, norm, (loss + norm).isfinite()])
+    state.ema.update(state.model)
+    state.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
+    state.iter_num += 1
+    state.n_seen += config.batch_size * config.gradient_accumulation_steps * config.block_size
 
 
-def validate(model, blocks, given, batch_size, dtype, run_order, rank, world_size):
-    """{'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks in the order of the run and left to right; tokens that are `given`
-    (n, N) come first and cost nothing. The order of the run is 'any', a fixed random order for each block, or, if it is one for all, 'own'.
-    An encoder has no 'l2r', which would need a pass for every token; its number of known visits is fixed for each block."""
-    (n, N), result = blocks.shape, {}
-    mine, causal = slice(rank, None, world_size), model.config.causal
-    orders = {estimate_of(run_order): draw_orders(range(n), N, order=run_order)[:, 0]}
+class Clock:
+    """How fast a run is. `tokens_per_iter` is of all processes together, `flops_per_iter` and `peak` of one."""
+
+    def __init__(self, model, config, peak):
+        steps, (_, world_size) = config.gradient_accumulation_steps, processes()
+        self.tokens_per_iter = config.batch_size * steps * config.block_size
+        self.flops_per_iter = training_flops(model, config.batch_size) * steps / world_size
+        self.peak, self.max_iters = peak, config.max_iters
+
+    def start(self, iter_num):
+        self.began, self.began_iter = time.perf_counter(), iter_num
+
+    def read(self, iter_num):
+        """What the log says of the iterations since the last start."""
+        seconds = (time.perf_counter() - self.began) / (iter_num - self.began_iter)
+        return {'tokens_per_sec': round(self.tokens_per_iter / seconds, 1),
+                'mfu': round(self.flops_per_iter / seconds / self.peak, 4),
+                'seconds_left': round((self.max_iters - iter_num) * seconds, 1)}
+
+
+def validate(model, blocks, given, config):
+    """{'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks (n, N) in the order of the run and left to right.
+
+    Tokens that are `given` (n, N) come first and cost nothing. The order of the run is 'any', a fixed random order for
+    each block, or 'own' where it is one for all. An encoder has no 'l2r', which would need a pass for every token; its
+    number of known visits is fixed for each block. Processes share the blocks."""
+    (n, N), result, (rank, world_size) = blocks.shape, {}, processes()
+    mine, causal, own = slice(rank, None, world_size), model.config.causal, order_of(config)
+    orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}
     if causal:
         orders['l2r'] = sample_order(n, N, 'l2r')
     for name, order in orders.items():
         order, n_given = given_first(order, given)
         known = None if causal else draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
         nats = torch.zeros(n, dtype=torch.float64)
-        nats[mine] = block_nll(model, blocks[mine], order[mine], batch_size, dtype, n_known=known, n_given=n_given[mine])
+        nats[mine] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
+                               n_given=n_given[mine])
         if world_size > 1:
             nats = nats.to(model.lm_head.weight.device)
             dist.all_reduce(nats)

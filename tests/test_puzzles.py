@@ -14,8 +14,8 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood import draw_known
 from anyorder.replay import write_replay
 from anyorder.tables import ratio_error, share_error, summarize
-from anyorder.training import make_optimizers
-from configurator import configure
+from anyorder.training import TrainState, make_optimizers, update, validate
+from configurator import Config, configure
 from data import puzzles
 from data.blocks import open_split
 from data.puzzles import GIVEN, SHARES, fractions, generate, prepare_puzzles, unpack
@@ -146,8 +146,8 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
     model.requires_grad_(True)
     seen, forward = [], AOGPT.forward
     monkeypatch.setattr(AOGPT, 'forward', lambda self, *a, **k: seen.append((a, k, forward(self, *a, **k))) or seen[-1][2])
-    optimizers = make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95))
-    loss = train.update(model, model, optimizers, EMA(model, 0.9), tokens, range(1), 0, 1e-9, torch.device('cpu'), config)[0]
+    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
+    update(state, tokens, 1e-9, config)
     (idx, order, _), options, nll = seen[0]
     rows, n_blanks = {tuple(row) for row in tokens.tolist()}, 0
     for r, n in enumerate(options['n_given'].tolist()):
@@ -155,7 +155,7 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
         packed[order[r, :n]] |= GIVEN                                 # what the order has first is what the file says is given
         assert tuple(packed.tolist()) in rows
         n_blanks += 16 - n
-    torch.testing.assert_close(loss, nll.sum().detach() / n_blanks)
+    assert state.totals[0] == pytest.approx(float(nll.detach().sum()) / n_blanks)
 
 
 @pytest.mark.parametrize('options', [[], ['--causal=False', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']])
@@ -209,10 +209,11 @@ def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monk
     config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0', '--causal=False', '--batch_size=40', '--max_iters=1')
     tokens, model = open_split('data', 'sudoku4', 'train')[0], make_model(block_size=16, vocab_size=64, n_tokens=4, causal=False).float()
     model.requires_grad_(True)
-    seen, forward, optimizers = [], AOGPT.forward, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95))
+    seen, forward = [], AOGPT.forward
+    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
     monkeypatch.setattr(AOGPT, 'forward', lambda self, *a, **k: seen.append((a[2], k['n_given'])) or forward(self, *a, **k))
-    for it in range(30):
-        train.update(model, model, optimizers, EMA(model, 0.9), tokens, range(1), it, 1e-9, torch.device('cpu'), config)
+    for _ in range(30):
+        update(state, tokens, 1e-9, config)
     known, given = (torch.cat(column) for column in zip(*seen))
     share = (known - given) / (16 - given)
     assert (known >= given).all() and (known < 16).all() and abs(share.mean() - 0.5 + 0.5 / (16.0 - given).mean()) < 0.03
@@ -226,7 +227,7 @@ def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monk
 def test_validation_is_the_loss_of_each_blank_by_hand(causal):
     rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4, causal=causal)
     tokens, given = (torch.from_numpy(x) for x in rules.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
-    val = train.validate(model, tokens, given, 4, 'float32', {'kind': 'random'}, 0, 1)
+    val = validate(model, tokens, given, Config(batch_size=4, dtype='float32', order='random'))
     orders = eval_puzzle.draw_orders(range(6), 16)[:, 0]
     for r in range(6):
         order = [p for p in orders[r].tolist() if given[r, p]] + [p for p in orders[r].tolist() if not given[r, p]]
