@@ -124,6 +124,8 @@ def test_links_lead_somewhere(page):
     assert [path for path in paths if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), path))] == []
     files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
     assert [path for path in files if not os.path.exists(os.path.join(ROOT, path))] == []
+    for name, path in re.findall(r'`([A-Z_]+)`, `([\w/]+\.py)`', text):
+        assert re.search(rf'^{name} = ', read(path), flags=re.MULTILINE), f'no {name} in {path}'
 
 
 def test_the_cheap_commands_run(script, tmp_path):
