@@ -38,7 +38,8 @@ def choose_axes(runs):
     if kinds == {'steps'}:
         return 'steps', ['seconds']
     if kinds == {'members'}:
-        return 'members', ['nats']
+        gains = any('gain' in entry for _, entries in runs for entry in entries)
+        return 'members', ['nats', 'gain'] if gains else ['nats']
     there = [set().union(*entries) for _, entries in runs]
     own = 'val_any' if all('val_any' in keys for keys in there) else 'val_own'
     return 'tokens', [name for name in ('loss', own, 'val_l2r') if any(name in keys for keys in there)] or ['loss']

@@ -4,8 +4,12 @@ What numbers has a run to draw? Its entries: a folder or log of train.py, a JSON
 An entry is a dict of numbers, e.g. {'iter': 150, 'tokens': 307200, 'val_any': 3.19} of a log.
 """
 import json
+import math
 import os
 import re
+
+# of an entry: its key in the JSON file of eval_ppl.py, whose value may be null
+EXTRAS = {'nats_error': 'stderr', 'gain': 'gain', 'gain_error': 'gain_stderr'}
 
 
 def log_of(path):
@@ -44,17 +48,29 @@ def read_results(path):
         found = generation_times(result) if 'generation' in result else ensembles(result)
     except FileNotFoundError:
         raise ValueError(f'no file {path}') from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py grid --out writes') from None
-    if not found:
-        raise ValueError(f'{path} has neither an ensemble nor an any-order bound: run eval_ppl.py with '
-                         '--estimates=ensemble or any')
+    if not any(found.values()):
+        raise ValueError(f'{path} has neither an ensemble nor an any-order bound nor times of generation: run '
+                         'eval_ppl.py with --estimates=ensemble or any, or bench.py grid')
     return found
 
 
+def finite(value):
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def above_0(value):
+    if finite(value) <= 0:
+        raise ValueError
+    return value
+
+
 def generation_times(result):
-    return {network: [{'steps': float(row['steps']), 'seconds': float(row[network])} for row in result['generation']]
-            for network in ('decoder', 'encoder')}
+    return {network: [{'steps': above_0(row['steps']), 'seconds': above_0(row[network])}
+                      for row in result['generation']] for network in ('decoder', 'encoder')}
 
 
 def ensembles(result):
@@ -64,11 +80,12 @@ def ensembles(result):
         if 'nats_per_token' not in row:   # an accuracy
             continue
         kind, _, members = row['estimate'].partition(' x ')
-        nats = float(row['nats_per_token'])
+        entry = {'nats': finite(row['nats_per_token'])}
+        entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}
         if kind == 'ensemble':
-            found.setdefault(row['dataset'], []).append({'members': int(members), 'nats': nats})
+            found.setdefault(row['dataset'], []).append({'members': above_0(int(members)), **entry})
         elif kind == 'any order':
-            bounds.setdefault(row['dataset'], [{'members': 1, 'nats': nats}])
+            bounds.setdefault(row['dataset'], [{'members': 1, **entry}])
     return bounds | found
 
 

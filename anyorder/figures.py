@@ -1,14 +1,28 @@
 """
-How is a figure drawn? Panels of curves: one number a panel, one line a run.
+How is a figure drawn? Panels of curves: one number a panel, one colour a label, a band over the runs of a label.
 """
 import itertools
+import os
+import statistics
+
+from anyorder.files import whole_files
 
 PICTURES = '.png, .svg, .pdf'
 
-NAMES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates', 'members': 'members of the ensemble',
-         'steps': 'steps of generation', 'loss': 'training loss', 'val_any': 'validation, any order (bound)',
-         'val_l2r': 'validation, left to right', 'val_own': "validation, the run's own order", 'nats': 'context-order ensemble',
-         'seconds': 'seconds of generation', 'masked': 'share that is masked', 'masked_loss': 'loss of what is masked'}
+# Okabe and Ito's colours, which colour-blind eyes tell apart, without the yellow; markers for print without colours
+COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+INK, GRID = '#333333', '#e3e3e3'
+
+# of a number: what its panel is called, and its unit
+PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, any order (bound)', 'nats per token'),
+          'val_l2r': ('validation, left to right', 'nats per token'),
+          'val_own': ("validation, the run's own order", 'nats per token'),
+          'nats': ('context-order ensemble', 'nats per token'),
+          'gain': ('gain over one context', 'nats per token'), 'seconds': ('time of generation', 'seconds'),
+          'masked_loss': ('loss of what is masked', 'nats per token')}
+AXES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates',
+        'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked'}
 
 
 def curve(entries, x, y):
@@ -17,9 +31,79 @@ def curve(entries, x, y):
     return [a for a, _ in points], [b for _, b in points]
 
 
+def mean_curve(group, x, y):
+    """(xs, means, least, greatest) over the runs of `group`, lists of entries; None unless they have the same updates.
+
+    Training time differs between runs: a point stands at the mean of its x."""
+    runs = [[entry for entry in entries if x in entry and y in entry] for entries in group]
+    where = [[entry.get('iter', entry[x]) for entry in entries] for entries in runs]
+    if len(runs) < 2 or any(at != where[0] for at in where):
+        return None
+    points = list(zip(*runs))   # of every update the entries of all runs
+    values = [[entry[y] for entry in entries] for entries in points]
+    return ([statistics.fmean(entry[x] for entry in entries) for entries in points],
+            [statistics.fmean(row) for row in values], [min(row) for row in values], [max(row) for row in values])
+
+
+def draw_group(axis, group, x, y, label, style):
+    """The curves of one label; returns what their bands and bars are, {line of the legend's title}.
+
+    Several runs with the same updates are their mean and a band from the least to the greatest. Others are a curve
+    each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is a level line."""
+    mean, notes = mean_curve(group, x, y), set()
+    if mean is not None and mean[0]:
+        notes.add('lines: mean of the seeds; bands: from the least to the greatest')
+        xs, means, least, greatest = mean
+        if x == 'members' and len(xs) == 1:
+            axis.axhspan(least[0], greatest[0], color=style['color'], alpha=0.15, linewidth=0)
+        else:
+            axis.fill_between(xs, least, greatest, color=style['color'], alpha=0.2, linewidth=0)
+        group = [[{x: a, y: b} for a, b in zip(xs, means)]]
+    for entries in group:
+        xs, values = curve(entries, x, y)
+        errors = [entry.get(f'{y}_error', 0) for entry in entries if x in entry and y in entry]
+        if any(errors):
+            notes.add('bars and bands: standard error')
+        if x == 'members' and len(xs) == 1:
+            axis.axhline(values[0], label=label, **style | {'marker': None, 'linestyle': '--'})
+            if any(errors):
+                axis.axhspan(values[0] - errors[0], values[0] + errors[0], color=style['color'], alpha=0.1, linewidth=0)
+        elif xs:
+            axis.errorbar(xs, values, errors if any(errors) else None, label=label, capsize=2, elinewidth=1, **style)
+        label = None if xs else label   # one entry in the legend
+    return notes
+
+
+def set_axes(axis, x, y, xs):
+    """Scales, ticks that can be read, and names; xs are all that are drawn."""
+    from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
+    if x in ('members', 'steps'):
+        axis.set_xscale('log', base=2)
+        axis.xaxis.set_major_formatter('{x:g}')
+        axis.xaxis.set_minor_locator(NullLocator())
+        if len(xs) <= 8:
+            axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
+    if x in ('tokens', 'iter'):
+        axis.xaxis.set_major_formatter(EngFormatter(sep=''))   # 2M
+    if y == 'seconds':
+        axis.set_yscale('log')
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter('{x:g}')
+        axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_title(PANELS.get(y, (y, y))[0], loc='left', fontsize=11, color=INK)
+    axis.set_xlabel(AXES.get(x, x), color=INK)
+    axis.grid(color=GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(color=GRID, labelcolor=INK)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.spines[['left', 'bottom']].set_color(GRID)
+    axis.margins(x=0.03)
+
+
 def draw(runs, x, ys, path):
-    """A panel for each of ys, a line for each of runs, [(label, entries)], in the colour of its label; returns the figure. What does not
-    depend on the members is a level line."""
+    """A panel for each of ys of runs, [(label, entries)], in the colour of the label, into `path`; returns the figure.
+
+    Raises ValueError if no run has one of ys."""
     for y in ys:
         if not any(curve(entries, x, y)[0] for _, entries in runs):
             there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))
@@ -27,33 +111,32 @@ def draw(runs, x, ys, path):
     import matplotlib
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
-    figure, axes = plt.subplots(1, len(ys), figsize=(5.2 * len(ys), 4), squeeze=False, layout='constrained')
-    labels = list(dict.fromkeys(label for label, _ in runs))
-    for axis, y in zip(axes[0], ys):
-        for label, entries in runs:
-            xs, values = curve(entries, x, y)
-            if not xs:
-                continue
-            known = label in axis.get_legend_handles_labels()[1]
-            style = dict(label=None if known else label, color=f'C{labels.index(label)}', linewidth=0.8 if y == 'loss' else 1.4)
-            if x == 'members' and len(xs) == 1:
-                axis.axhline(values[0], linestyle='--', **style)
-            else:
-                axis.plot(xs, values, marker='o' if x in ('members', 'steps', 'masked') else None, **style)
-        if x in ('members', 'steps'):
-            axis.set_xscale('log', base=2)
-            axis.xaxis.set_major_formatter('{x:g}')
-        if y == 'seconds':
-            axis.set_yscale('log')
-            axis.yaxis.set_major_formatter('{x:g}')
-        nats = y in ('loss', 'nats', 'masked_loss') or y.startswith('val_')
-        axis.set(xlabel=NAMES.get(x, x), ylabel='nats per token' if nats else y, title=NAMES.get(y, y))
-        axis.grid(alpha=0.3)
-        axis.spines[['top', 'right']].set_visible(False)
+    groups = {}
+    for label, entries in runs:
+        groups.setdefault(label, []).append(entries)
+    figure, axes = plt.subplots(1, len(ys), figsize=(5.2 * len(ys), 4.2), squeeze=False, layout='constrained')
+    units, notes = [PANELS.get(y, (y, y))[1] for y in ys], set()
+    for axis, y, unit, left in zip(axes[0], ys, units, [None, *units]):
+        if unit != left:   # the panels of one unit say it once
+            axis.set_ylabel(unit, color=INK)
+        longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
+        for i, (label, group) in enumerate(groups.items()):
+            # more labels than colours: the second round is dashed
+            style = {'color': COLORS[i % len(COLORS)], 'linestyle': ('-', '--', ':')[i // len(COLORS) % 3],
+                     'linewidth': 1.0 if longest > 100 else 1.6}
+            if longest <= 40:
+                style |= {'marker': MARKERS[i % len(MARKERS)], 'markersize': 4.5}
+            notes |= draw_group(axis, group, x, y, label, style)
+        set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
     handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
-    legend = figure.legend([handles[label] for label in labels if label in handles], [label for label in labels if label in handles],
-                           frameon=False, loc='outside lower center', ncols=2 * len(ys))
+    names = [label for label in groups if label in handles]
+    legend = figure.legend([handles[name] for name in names], names, frameon=False, loc='outside lower center',
+                           ncols=min(len(names), 3 * len(ys)), labelcolor=INK)
+    legend.set_title('\n'.join(sorted(notes)), prop={'size': 'small'})
+    legend.get_title().set_color(INK)
     for text in legend.get_texts():
         text.set_parse_math(False)   # a $ in a name is a $
-    figure.savefig(path, dpi=150)
+    with whole_files(path) as (temporary,):
+        figure.savefig(temporary, dpi=150, format=os.path.splitext(path)[1][1:])
+    plt.close(figure)
     return figure

@@ -6,7 +6,7 @@ import pytest
 
 import plot
 from anyorder.curves import read_results, read_run
-from anyorder.figures import curve, draw
+from anyorder.figures import COLORS, curve, draw, mean_curve
 from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
@@ -117,11 +117,52 @@ def test_seeds_are_those_of_one_data_set(runs, capsys):
 def test_lines_have_the_colour_of_their_label(runs):
     logs = [('a', read_run('a')), ('b', read_run('b')), ('a', read_run('a'))]
     lines = draw(logs, 'tokens', ['loss'], 'x.png').axes[0].lines
-    assert [line.get_color() for line in lines] == ['C0', 'C1', 'C0'] and [len(line.get_xdata()) for line in lines] == [2, 2, 2]
+    assert [line.get_color() for line in lines] == list(COLORS[:2]) and [len(line.get_xdata()) for line in lines] == [2, 2]
+    many = draw([(str(i), read_run('a')) for i in range(9)], 'tokens', ['loss'], 'x.png').axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in many}) == 9
     ensembles = [('d', [{'members': 1, 'nats': 3.0}, {'members': 2, 'nats': 2.8}]), ('e', [{'members': 1, 'nats': 2.5}])]
     axis = draw(ensembles, 'members', ['nats'], 'x.png').axes[0]
     assert axis.lines[0].get_ydata().tolist() == [3.0, 2.8] and list(axis.lines[1].get_ydata()) == [2.5, 2.5]
     assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ['d', 'e']
+
+
+def test_runs_of_a_label_are_their_mean_and_a_band():
+    group = [[{'iter': 1, 'time': 2.0, 'loss': 3.0}, {'iter': 2, 'time': 4.0, 'loss': 1.0, 'val_any': 9.0}],
+             [{'iter': 1, 'time': 4.0, 'loss': 5.0}, {'iter': 2, 'time': 5.0, 'loss': 1.5}]]
+    assert mean_curve(group, 'time', 'loss') == ([3.0, 4.5], [4.0, 1.25], [3.0, 1.0], [5.0, 1.5])
+    assert mean_curve(group, 'time', 'val_any') is None and mean_curve(group[:1], 'time', 'loss') is None   # not of all
+    group[1][1]['iter'] = 3
+    assert mean_curve(group, 'time', 'loss') is None                              # other updates: each by itself
+
+
+def test_bands_are_of_seeds_and_bars_of_errors(runs):
+    ensemble = [{'members': m, 'nats': 3 - m / 10, 'nats_error': m / 100} for m in (1, 2, 4)]
+    other = [entry | {'nats': entry['nats'] + 0.2} for entry in ensemble]
+    level = [('e', [{'members': 1, 'nats': 2.5, 'nats_error': 0.1}])]
+    figure = draw([('d', ensemble), *level], 'members', ['nats'], 'x.svg')
+    bars = figure.axes[0].containers[0].lines[2][0].get_segments()
+    assert [(round(b[0, 1], 9), round(b[1, 1], 9)) for b in bars] == [(2.89, 2.91), (2.78, 2.82), (2.56, 2.64)]
+    assert figure.legends[0].get_title().get_text() == 'bars and bands: standard error'
+    assert figure.axes[0].patches[0].get_y() == pytest.approx(2.4) and figure.axes[0].patches[0].get_height() == pytest.approx(0.2)
+    figure = draw([('d', ensemble), ('d', other)], 'members', ['nats'], 'x.svg')
+    band, = figure.axes[0].collections
+    assert sorted({round(float(y), 9) for y in band.get_paths()[0].vertices[:, 1]}) == [2.6, 2.8, 2.9, 3.0, 3.1]
+    assert figure.axes[0].lines[0].get_ydata() == pytest.approx([3.0, 2.9, 2.7]) and len(figure.axes[0].lines) == 1
+    assert 'from the least to the greatest' in figure.legends[0].get_title().get_text()
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_older_one(runs, monkeypatch):
+    draw([('a', read_run('a'))], 'tokens', ['loss'], 'x.png')
+    before = (runs / 'x.png').read_bytes()
+
+    def full(self, path, **options):
+        with open(path, 'wb') as f:
+            f.write(b'half')
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr('matplotlib.figure.Figure.savefig', full)
+    with pytest.raises(OSError, match='No space'):
+        draw([('a', read_run('a'))], 'tokens', ['loss'], 'x.png')
+    assert (runs / 'x.png').read_bytes() == before and not list(runs.glob('*.tmp'))
 
 
 @pytest.mark.parametrize('last, panels', [
