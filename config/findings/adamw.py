@@ -1,5 +1,5 @@
 """
-AdamW instead of Muon, at the rate and decay that a sweep at this size found best (results/README.md).
+AdamW instead of Muon, at the rate and decay that a sweep at this size found best (results/optimizer.md).
 
     python train.py config/findings/base.py config/findings/adamw.py --seed=1 --out_dir=out/adamw
 
