@@ -14,17 +14,19 @@ import math
 import os
 
 import torch
+import torch.nn.functional as F
 
+from anyorder.canvas import Canvas
 from anyorder.checkpoint import Checkpoint
 from anyorder.devices import autocast, resolve_device
 from anyorder.fast import freeze
 from anyorder.figures import PICTURES, draw
 from anyorder.files import check_out, progress, write_json
-from anyorder.generation import ADAPTIVE, check_drawing, check_policy, generate
-from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
+from anyorder.generation import SCORES, Drawing, Unmasking, fill
+from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first
 from anyorder.replay import REPLAYS, write_replay
 from anyorder.tables import ratio_error, share_error
-from configurator import Config, at_least, configure, one_line_errors, refuse_idle
+from configurator import Config, at_least, configure, one_line_errors
 from data.blocks import all_blocks, open_split
 from data.puzzles import SHARES, unpack
 from data.rules import TASKS, make_task
@@ -36,7 +38,7 @@ dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoin
 split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'random,l2r,top_prob,margin,entropy'  # orders of the blanks
+policies = 'all'       # orders of the blanks, as 'random,l2r,margin'; 'all' is these two and every score of a model
 n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
 noises = '0'           # scales of the noise on the scores of top_prob, margin and entropy, with commas
 noise_kind = 'gumbel'  # or 'gaussian'
@@ -51,22 +53,69 @@ html = ''              # write a replay of the puzzles of `show` to this file: a
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
+ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
 
-SOLVING = {'policies', 'n_steps', 'noises', 'noise_kind', 'unmask', 'temperature', 'html', 'show'}   # options
+
+def read_numbers(text, name, kind):
+    try:
+        values = [kind(part) for part in text.split(',')]
+        if all(0 <= value < math.inf for value in values):
+            return values
+    except ValueError:
+        pass
+    raise ValueError(f'{name} must be numbers from 0 with commas between, got {text!r}')
 
 
-def solve(model, tokens, given, policy, n_steps, seed, batch_size=250, **how):
-    """Write the blanks of puzzles tokens, given (n, N): idx (n, N) and the trace of generate. Puzzle r is a function of (seed, r)."""
+def read_runs(c):
+    """[(policy, n_steps, noise, Unmasking)], a row of the table each."""
+    policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else c.policies.split(',')
+    if set(policies) - {*ORDERS, *SCORES}:
+        raise ValueError(f'policies must be of {", ".join([*ORDERS, *SCORES])}, got {c.policies!r}')
+    steps, noises = read_numbers(str(c.n_steps), 'n_steps', int), read_numbers(str(c.noises), 'noises', float)
+    if max(noises) and not set(policies) & set(SCORES):
+        raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
+    if c.unmask == 'binomial' and 0 in steps:
+        raise ValueError(f'unmask=binomial wants n_steps from 1, got {c.n_steps}: no number of levels is one a blank')
+    runs = []
+    for policy in policies:
+        for n_steps in steps:
+            for noise in noises if policy in SCORES else [0.0]:
+                chosen = policy if policy in SCORES else 'given'
+                unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise, c.noise_kind)
+                runs.append((policy, n_steps, noise, unmasking))
+    return runs
+
+
+def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, on_step=None):
+    """Write the blanks of puzzles tokens, given (n, N), in an order with the arguments `order` of sample_order. Puzzle r
+    is a function of (seed, r). Returns idx, step and logprob (n, N), see Canvas."""
     n, N = tokens.shape
-    order, n_given = given_first(sample_order(n, N, 'l2r') if policy == 'l2r' else draw_orders(range(n), N, 1, seed)[:, 0], given)
+    orders, n_given = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given)
     blank, device, parts = tokens.masked_fill(~given, 0), model.lm_head.weight.device, []
     for rows in torch.arange(n).split(batch_size):
-        idx, trace = generate(model, blank[rows].to(device), order[rows].to(device), n_given[rows], n_steps or N,
-                              policy if policy in ADAPTIVE else 'given', seeds=[derive_seed(seed, int(r)) for r in rows],
-                              return_trace=True, **how)
-        parts.append({name: value.cpu() for name, value in [('idx', idx), *trace.items()]})
-    trace = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return trace.pop('idx'), trace
+        seeds = [derive_seed(seed, r) for r in rows.tolist()]
+        canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds)
+        fill(model, canvas, unmasking, drawing, on_step=on_step)
+        parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
+    return [torch.cat(part) for part in zip(*parts)]
+
+
+def solve_all(model, task, tokens, given, runs, run_order, drawing, show, c):
+    """For every run its row of the table, and the puzzles of `show` as samples of a replay."""
+    model = freeze(model)
+    for policy, n_steps, noise, unmasking in runs:
+        order = run_order | {'kind': 'random' if policy in SCORES else policy}
+        with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
+            def on_step(step, n_new, part, bar=bar):
+                bar.update(int(n_new.sum()))
+            idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, on_step)
+        counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
+        shown = []
+        for p, wrong in zip(show, (counts & ~right).tolist()):
+            taken = len({*step[p].tolist()} - {-1})
+            shown.append({'name': f'puzzle {p}, {policy}, {taken} steps', 'tokens': idx[p].tolist(), 'wrong': wrong,
+                          'step': step[p].tolist(), 'logprob': logprob[p].tolist()})
+        yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)}, shown
 
 
 def score(task, tokens, given, idx):
@@ -80,26 +129,25 @@ def score(task, tokens, given, idx):
 
 @torch.no_grad()
 def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
-    """[{'masked': share, group: nats, ...}]: mean loss of what is masked given what is not, in random orders, by the masked share."""
+    """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, in random orders, by the share
+    that is masked. `groups` is {name: (first position, one past the last)}."""
     (n, N), device, rows = tokens.shape, model.lm_head.weight.device, []
-    orders, n_shares = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N)
+    orders, n_shares, column = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N), torch.arange(N)
     for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
-        known, nats, column = N - round(N * k / n_shares), [], torch.arange(N)
+        known, nats = N - round(N * k / n_shares), torch.full((n, N), math.nan, dtype=torch.float64)
         for part in torch.arange(n).split(batch_size):
             idx, order = tokens[part].to(device), orders[part].to(device)
-            logits = model.predict(idx, order, known).float()
-            targets = order[:, known:]
-            nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), idx.gather(1, targets).flatten(), reduction='none')
-            nats.append(torch.full((len(part), N), math.nan).scatter_(1, targets.cpu(), nll.view(targets.shape).cpu()))
-        nats = torch.cat(nats).double()
-        rows.append({'masked': (N - known) / N} | {name: float(nats[:, (column >= a) & (column < b)].nanmean())
-                                                  for name, (a, b) in groups.items()})
+            logits, targets = model.predict(idx, order, known).float(), order[:, known:]
+            nll = F.cross_entropy(logits.flatten(0, 1), idx.gather(1, targets).flatten(), reduction='none')
+            nats[part.unsqueeze(1), targets.cpu()] = nll.view(targets.shape).cpu().double()
+        means = {name: float(nats[:, (column >= a) & (column < b)].nanmean()) for name, (a, b) in groups.items()}
+        rows.append({'masked': (N - known) / N} | means)
     return rows
 
 
-def open_puzzles(checkpoint, tokenizer, c):
+def open_puzzles(checkpoint, c):
     """(task, tokens (n, N), given (n, N), label) of the set that is asked for."""
-    run = checkpoint.run
+    run, tokenizer = checkpoint.run, checkpoint.tokenizer
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
@@ -108,106 +156,85 @@ def open_puzzles(checkpoint, tokenizer, c):
     meta = read_meta(os.path.join(data_dir, name))
     is_text = 'puzzle' not in meta if meta else not c.dataset and tokenizer.eos is not None
     if is_text:
-        raise ValueError(f'{name} is text, not puzzles' + f': python eval_ppl.py --ckpt={c.ckpt} measures it' * (tokenizer.eos is not None))
+        way_out = '' if tokenizer.eos is None else f': python eval_ppl.py --ckpt={c.ckpt} measures it'
+        raise ValueError(f'{name} is text, not puzzles{way_out}')
     if not meta and name not in TASKS:
-        raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} --source=FILE '
-                         f'--split={c.split}')
+        raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
+                         f'--source=FILE --split={c.split}')
     packed, meta = open_split(data_dir, name, c.split)
     if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
         kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
-        raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} has other "
-                         f'puzzles ({kind}): choose another --dataset or --ckpt')
+        raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), "
+                         f'{name} has other puzzles ({kind}): choose another --dataset or --ckpt')
     tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
-    return make_task(meta['puzzle']), tokens, given, f"{name} ({c.split})"
-
-
-def numbers(text, name, kind):
-    try:
-        values = [kind(part) for part in text.split(',')]
-        if all(0 <= value < math.inf for value in values):
-            return values
-    except ValueError:
-        pass
-    raise ValueError(f'{name} must be numbers from 0 with commas between, got {text!r}')
-
-
-def main(config):
-    policies = config.policies.split(',')
-    if set(policies) - {'random', 'l2r', *ADAPTIVE}:
-        raise ValueError(f'policies must be of random, l2r, {", ".join(ADAPTIVE)}, got {config.policies!r}')
-    steps, noises, show = (numbers(str(config[name]), name, kind) for name, kind in (('n_steps', int), ('noises', float), ('show', int)))
-    at_least(config, 1, 'batch_size')
-    at_least(config, 0, 'n_puzzles')
-    idle = SOLVING if config.error_map else {name for name, used in (('show', config.html), ('noise_kind', max(noises))) if not used}
-    refuse_idle(config, *idle)
-    if config.temperature != 'auto':
-        if type(config.temperature) not in (int, float):
-            raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")
-        check_drawing(config.temperature, 0, 1.0)
-    if max(noises) and not set(policies) & set(ADAPTIVE):
-        raise ValueError(f'noises are for the policies {", ".join(ADAPTIVE)}, got {config.noises} for {config.policies}')
-    if config.unmask == 'binomial' and 0 in steps:
-        raise ValueError(f'unmask=binomial wants n_steps from 1, got {config.n_steps}: no number of levels is one a blank')
-    check_policy('margin', config.unmask, max(noises), config.noise_kind, None)
-    for name, endings in (('out', '.json'), ('html', REPLAYS), ('error_map', PICTURES)):
-        check_out(name, config[name], endings, config.ckpt)
-    checkpoint = Checkpoint(config.ckpt)
-    tokenizer = checkpoint.tokenizer
-    task, tokens, given, label = open_puzzles(checkpoint, tokenizer, config)
-    device, dtype = resolve_device(config.device, config.dtype)
-    model = checkpoint.model(config.weights, device)
-    temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
-    config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
-    if config.error_map and given.any():
-        raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
-    if max(show) >= len(tokens):
-        raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
-    print(f"{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n"
-          f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature '
-          f'{config.temperature:g}, {device}, {dtype}, seed {config.seed}')
-    rows, samples = [], []
-    with autocast(device, dtype):
-        if config.error_map:
-            rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
-            write_results(config, checkpoint, label, rows)
-            print(''.join(f'{name:>14}' for name in rows[0]))
-            print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
-            draw([(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in task.groups],
-                 'masked', ['masked_loss'], config.error_map)
-            print(f'\n{config.error_map} written')
-        else:
-            print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
-            for row, shown in solve_all(model, task, tokens, given, policies, steps, noises, show, config):
-                rows, samples = [*rows, row], samples + shown
-                write_results(config, checkpoint, label, rows)   # at once: the next one may take hours
-                print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}" + ''.join(
-                    f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right')), flush=True)
-    if config.html:
-        write_replay(config.html, samples, tokenizer, label, task.columns)
-    for path in (config.html, config.out):
-        print(f'written: {path}\n' * bool(path), end='')
+    return make_task(meta['puzzle']), tokens, given, f'{name} ({c.split})'
 
 
 def write_results(config, checkpoint, label, rows):
     if config.out:
-        write_json(config.out, {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'set': label, 'results': rows})
+        entries = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'set': label, 'results': rows}
+        write_json(config.out, entries)
 
 
-def solve_all(model, task, tokens, given, policies, steps, noises, show, config):
-    """For every policy, number of steps and noise its row of the table, and the puzzles of `show` as samples of a page."""
-    model = freeze(model)
-    for policy in policies:
-        for n_steps in steps:
-            for noise in noises if policy in ADAPTIVE else [0.0]:
-                with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
-                    idx, trace = solve(model, tokens, given, policy, n_steps, config.seed, config.batch_size, unmask=config.unmask,
-                                       temperature=config.temperature, order_noise=noise, order_noise_kind=config.noise_kind,
-                                       on_step=lambda step, n_new, *_, bar=bar: bar.update(int(n_new.sum())))
-                counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
-                shown = [{'name': f"puzzle {p}, {policy}, {len(trace['step'][p].unique()) - int(given[p].any())} steps",
-                          'tokens': idx[p].tolist(), 'wrong': wrong, **{name: trace[name][p].tolist() for name in ('step', 'logprob')}}
-                         for p, wrong in zip(show, (counts & ~right).tolist())]
-                yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)}, shown
+def print_solved(model, puzzles, runs, show, config, checkpoint):
+    """Solve the puzzles and print a line for every run; returns the samples of a replay."""
+    task, tokens, given, label = puzzles
+    rows, samples, drawing = [], [], Drawing(config.temperature)
+    print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
+    for row, shown in solve_all(model, task, tokens, given, runs, checkpoint.order, drawing, show, config):
+        rows, samples = [*rows, row], samples + shown
+        write_results(config, checkpoint, label, rows)   # at once: the next one may take hours
+        shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))
+        print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}", flush=True)
+    return samples
+
+
+def print_error_map(model, puzzles, config, checkpoint):
+    """Measure the loss by the share that is masked; print and draw it."""
+    task, tokens, _, label = puzzles
+    rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
+    write_results(config, checkpoint, label, rows)
+    print(''.join(f'{name:>14}' for name in rows[0]))
+    print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
+    curves = [(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in task.groups]
+    draw(curves, 'masked', ['masked_loss'], config.error_map)
+    print(f'\n{config.error_map} written')
+
+
+def main(config):
+    runs, show = read_runs(config), read_numbers(str(config.show), 'show', int)
+    at_least(config, 1, 'batch_size')
+    at_least(config, 0, 'n_puzzles')
+    if config.temperature != 'auto':
+        if type(config.temperature) not in (int, float):
+            raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")
+        Drawing(config.temperature)
+    for name, endings in (('out', '.json'), ('html', REPLAYS), ('error_map', PICTURES)):
+        check_out(name, config[name], endings, config.ckpt)
+    checkpoint = Checkpoint(config.ckpt)
+    task, tokens, given, label = puzzles = open_puzzles(checkpoint, config)
+    if config.error_map and given.any():
+        raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
+    if max(show) >= len(tokens):
+        raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
+    device, dtype = resolve_device(config.device, config.dtype)
+    model = checkpoint.model(config.weights, device)
+    temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
+
+    print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
+          f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
+          f'temperature {config.temperature:g}, {device}, {dtype}, seed {config.seed}')
+    with autocast(device, dtype):
+        if config.error_map:
+            print_error_map(model, puzzles, config, checkpoint)
+        else:
+            samples = print_solved(model, puzzles, runs, show, config, checkpoint)
+    if config.html and not config.error_map:
+        write_replay(config.html, samples, checkpoint.tokenizer, label, task.columns)
+        print(f'written: {config.html}')
+    if config.out:
+        print(f'written: {config.out}')
 
 
 if __name__ == '__main__':

@@ -14,25 +14,24 @@ import json
 import math
 import time
 
+from anyorder.canvas import Canvas
 from anyorder.checkpoint import Checkpoint
 from anyorder.devices import autocast, resolve_device
 from anyorder.fast import freeze, graphed
 from anyorder.files import check_out, progress, replace_file
-from anyorder.generation import (  # noqa: F401  (so that a program may take them from here)
-    ADAPTIVE,
-    check_drawing,
-    check_order,
-    check_policy,
-    check_schedule,
-    collect,
+from anyorder.generation import (  # noqa: F401  (a program may take generate and sample_tokens from here)
+    SCORES,
+    Drawing,
+    Unmasking,
+    fill,
     generate,
     sample_tokens,
-    write_samples,
 )
 from anyorder.judge import measure, open_judge
+from anyorder.orders import ORDERS, order_of_row, stream
 from anyorder.replay import REPLAYS, write_replay, written_in_words
 from anyorder.watch import Watch, visible
-from configurator import at_least, configure, one_line_errors, refuse_idle
+from configurator import at_least, configure, one_line_errors
 from data.prompts import parse_prompts, prompt_file, read_prompts
 
 # which model
@@ -44,7 +43,8 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'top_prob', 'margin', 'entropy' (its choice), or a JSON file
+order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', a JSON file with a list of positions, or the
+                              # model's choice by a score: 'top_prob', 'margin', 'entropy'
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
@@ -70,111 +70,140 @@ judge = ''                    # with metrics: their left-to-right perplexity und
 
 
 def read_order(order):
-    """The option `order`: a name as it is, of a JSON file its list of positions."""
-    if order in ('own', 'random', 'l2r', 'r2l', *ADAPTIVE):
-        return order
+    """(policy, order) of the option: a policy of Unmasking, and the name of an order or the positions of a JSON file."""
+    if order in SCORES:
+        return order, 'random'   # of equal scores the earlier one in a random order is the better
+    if order in ('own', *ORDERS):
+        return 'given', order
     try:
         with open(order, encoding='utf-8') as f:
             positions = json.load(f)
         if isinstance(positions, list) and all(type(p) is int for p in positions):
-            return positions
+            return 'given', positions
     except (OSError, ValueError, RecursionError):
         pass
-    raise ValueError(f'order must be own, random, l2r, r2l, {", ".join(ADAPTIVE)}, or a JSON file with a list of positions, got {order!r}')
+    raise ValueError(f'order must be own, {", ".join([*ORDERS, *SCORES])}, or a JSON file with a list of positions, got {order!r}')
 
 
-def main(config):
-    at_least(config, 1, 'n_samples', 'batch_size')
-    refuse_idle(config, *['temperature', 'top_k', 'top_p'] * config.score, *['n_steps', 'schedule'] * (config.threshold is not None),
-                *['order_noise_kind'] * (not config.order_noise))
-    check_schedule(config.n_steps, config.schedule)
-    check_drawing(config.temperature, config.top_k, config.top_p)
-    order, prompts = read_order(config.order), read_prompts(config.prompt)
-    policy = {name: config[name] for name in ('unmask', 'order_noise', 'order_noise_kind', 'threshold')}
-    check_policy(order if config.order in ADAPTIVE else 'given', **policy)
+def check_files(config):
     reads = config.ckpt, config.judge, config.order, prompt_file(config.prompt) or ''
     check_out('out', config.out, '.json', *reads)
     check_out('html', config.html, REPLAYS, *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
-    judged = open_judge(config.judge) if config.judge else None
-    checkpoint = Checkpoint(config.ckpt)
-    tokenizer, block_size, own = checkpoint.tokenizer, checkpoint.config.block_size, checkpoint.order
-    order, order_name = (own, own['kind']) if order == 'own' else (order, config.order)
+
+
+def read_texts(prompts, order, checkpoint, config):
+    """[(tokens, known)] of the samples: n_samples of each prompt. Raises ValueError for one that the order or the task does not fit."""
+    block_size = checkpoint.config.block_size
     if not 0 <= config.length <= block_size:
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
-    parsed = [row for row in parse_prompts(prompts, tokenizer, config.length or block_size) for _ in range(config.n_samples)]
-    if isinstance(order, list):
-        for tokens, _, _ in parsed:
-            check_order(order, len(tokens))
-    if config.score and any(not a and not k for _, known, answer in parsed for k, a in zip(known, answer)):
+    parsed = parse_prompts(prompts, checkpoint.tokenizer, config.length or block_size)
+    for n in {len(tokens) for tokens, _, _ in parsed}:
+        order_of_row(order, n, stream())
+    if config.score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
-    n_blanks = sum(known.count(False) for _, known, _ in parsed)
-    if not n_blanks:
+    if all(all(known) for _, known, _ in parsed):
         raise ValueError('there is no blank to write or score in the prompt')
-    if config.unmask == 'fixed' and config.n_steps >= max(known.count(False) for _, known, _ in parsed):
-        refuse_idle(config, 'schedule')   # one token a step
+    return [(tokens, known) for tokens, known, _ in parsed for _ in range(config.n_samples)]
+
+
+def write_batches(model, texts, order, unmasking, drawing, tokenizer, show, config):
+    """Yields the samples of every batch of texts. Sample r is a function of seed + r. `show` is a Watch or None."""
+    network = freeze(model) if config.use_cache else model
+    if config.cuda_graphs:
+        network = graphed(network)
+    device = model.lm_head.weight.device
+    n_blanks = sum(known.count(False) for _, known in texts)
+    with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
+        for first in range(0, len(texts), config.batch_size):
+            batch = texts[first:first + config.batch_size]
+
+            def on_step(step, n_new, part, known=batch[0][1]):
+                bar.update(int(n_new.sum()))
+                if show and part.rows[0] == 0:
+                    steps = [-1 if k else None if s < 0 else s for s, k in zip(part.step[0].tolist(), known)]
+                    show(part.idx[0, :len(known)].tolist(), steps, step, part.logprob[0].tolist())
+            canvas = Canvas.of_texts(batch, order, config.seed + first, device)
+            fill(network, canvas, unmasking, drawing, config.use_cache, on_step=on_step)
+            yield canvas.samples(tokenizer)
+
+
+def save(result, config):
+    if config.out and result['samples']:
+        replace_file(config.out, json.dumps(result).encode())
+
+
+def main(config):
+    at_least(config, 1, 'n_samples', 'batch_size')
+    policy, order = read_order(config.order)
+    unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
+                          config.order_noise_kind, config.threshold)
+    drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
+    prompts = read_prompts(config.prompt)
+    check_files(config)
+    judged = open_judge(config.judge) if config.judge else None
+    checkpoint = Checkpoint(config.ckpt)
+    tokenizer = checkpoint.tokenizer
+    if isinstance(order, str):
+        order = checkpoint.order if order == 'own' else checkpoint.order | {'kind': order}
+    texts = read_texts(prompts, order, checkpoint, config)
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
-    start = time.perf_counter()
-    show, samples, saved = Watch(tokenizer) if config.watch else None, [], start
-    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name, 'order': order,
-              'device': str(device), 'dtype': dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
 
-    def write():
-        if config.out:
-            replace_file(config.out, json.dumps(result).encode())
-    with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar, autocast(device, dtype):
-        network = freeze(model) if config.use_cache else model
-        if config.cuda_graphs:
-            network = graphed(network)
-        try:
-            for first in range(0, len(parsed), config.batch_size):
-                rows = [(tokens, known) for tokens, known, _ in parsed[first:first + config.batch_size]]
-
-                def on_step(step, n_new, idx, trace, known=rows[0][1]):
-                    bar.update(int(n_new.sum()))
-                    if show:
-                        steps = [-1 if k else None if s < 0 else s for s, k in zip(trace['step'][0].tolist(), known)]
-                        show(idx[0, :len(known)].tolist(), steps, step, trace['logprob'][0].tolist())
-                written = write_samples(network, rows, order, config.seed + first, config.n_steps, on_step=on_step,
-                                        forced=config.score, **policy, **{name: config[name] for name in (
-                                            'schedule', 'temperature', 'top_k', 'top_p', 'use_cache')})
-                samples += [{'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample
-                            for r, sample in enumerate(collect(*written, tokenizer), first)]
+    start = saved = time.perf_counter()
+    samples, show = [], Watch(tokenizer) if config.watch else None
+    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
+              'order': config.order if config.order in (*ORDERS, *SCORES) else order, 'device': str(device), 'dtype': dtype,
+              'seconds': 0.0, 'metrics': {}, 'samples': samples}
+    try:
+        with autocast(device, dtype):
+            for batch in write_batches(model, texts, order, unmasking, drawing, tokenizer, show, config):
+                for r, sample in enumerate(batch, len(samples)):
+                    samples.append({'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
                 if time.perf_counter() - saved > 60:   # what a killed run leaves
                     saved = time.perf_counter()
-                    write()
-        finally:   # an error or Ctrl-C, now or while a judge reads, loses nothing
-            if samples:
-                write()
-    about, seconds = describe(samples, config, order_name), result['seconds']
-    for r, s in enumerate(samples):
-        each = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
-        print(f"--- sample {r} (seed {s['seed']}), -log p = {each}\n{visible(s['text'])}", flush=True)
+                    save(result, config)
+    finally:   # an error or Ctrl-C, now or while a judge reads, loses nothing
+        save(result, config)
+
+    order_name = order['kind'] if config.order == 'own' else config.order
+    about = describe(samples, config, order_name)
+    print_samples(samples)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
         write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
     lines = {}
     if config.metrics:
-        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, config.n_samples if len(prompts) > 1 else 1)
-        write()
-    table = {'checkpoint': checkpoint.about(config.weights),
-             'model': f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens', **about,
-             'time': f'{seconds:.2f} s, {n_blanks / seconds:,.0f} tokens/s on {device} in {dtype}', **lines,
+        group = config.n_samples if len(prompts) > 1 else 1
+        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, group)
+        save(result, config)
+    size = f'{model.n_parameters():,} parameters, {model.config.block_size} positions, {tokenizer.name} tokens'
+    rate = sum(s['blanks'] for s in samples) / result['seconds']
+    table = {'checkpoint': checkpoint.about(config.weights), 'model': size, **about,
+             'time': f"{result['seconds']:.2f} s, {rate:,.0f} tokens/s on {device} in {dtype}", **lines,
              'written': config.out, 'page': config.html}
     print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
+
+
+def print_samples(samples):
+    for r, s in enumerate(samples):
+        size = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
+        print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(s['text'])}", flush=True)
 
 
 def describe(samples, config, order):
     """Lines of the table on how the samples were made."""
     n_steps = max(len({*s['step']} - {-1}) for s in samples)
+    n_blanks = max(s['blanks'] for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
-    how = f'{config.schedule} schedule, {config.unmask}' if config.threshold is None else f'threshold {config.threshold:g}'
-    return {'order': f'{order}, {n_steps} steps for {max(s["blanks"] for s in samples)} tokens, {how}',
-            'drawing': 'the text of the blanks was scored' if config.score else
-                       f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}',
+    how = f'{config.schedule} schedule, {config.unmask}'
+    if config.threshold is not None:
+        how = f'threshold {config.threshold:g}'
+    drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
+    return {'order': f'{order}, {n_steps} steps for {n_blanks} tokens, {how}',
+            'drawing': 'the text of the blanks was scored' if config.score else drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
 
 

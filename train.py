@@ -16,11 +16,12 @@ from dataclasses import fields
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from anyorder.canvas import Canvas
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.devices import peak_flops, resolve_compile
 from anyorder.fast import lean
 from anyorder.files import check_folder, progress
-from anyorder.generation import write_samples
+from anyorder.generation import Drawing, Unmasking, fill
 from anyorder.orders import derive_seed, order_of, sample_order
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
 from anyorder.run_folder import RunFolder, open_newest
@@ -356,8 +357,9 @@ def write_both_ways(model, tokenizer, config):
     titles = {'random': 'in random order', 'l2r': 'left to right'}
     for seed, kind in enumerate(dict.fromkeys((config.order, 'l2r')), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
-        idx, _, _ = write_samples(model, [blank], order_of(config) | {'kind': kind}, seed, config.block_size)
-        print(f'\nwritten {titles.get(kind, "in its own order")}\n{visible(tokenizer.decode(idx[0].tolist()))}')
+        canvas = Canvas.of_texts([blank], order_of(config) | {'kind': kind}, seed, model.lm_head.weight.device)
+        fill(model, canvas, Unmasking(config.block_size), Drawing())
+        print(f'\nwritten {titles.get(kind, "in its own order")}\n{visible(tokenizer.decode(canvas.idx[0].tolist()))}')
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def order_of_row(order, n, generator):
 # what is given
 
 def given_first(order, given):
-    """(order, n_given (B,)): the positions of `given` (B, N) bool come first in order (B, N); each part keeps its own order."""
+    """(order, n_given (B,)): the positions of `given` (B, N) come first in order (B, N); each part keeps its order."""
     first = given.gather(1, order)                                                          # (B, N) by visit
     n_given = first.sum(1)
     visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1

@@ -8,20 +8,16 @@ import pytest
 import torch
 from conftest import make_model
 
-import eval_puzzle
 import train
-from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood import draw_known
-from anyorder.replay import write_replay
-from anyorder.tables import ratio_error, share_error, summarize
+from anyorder.orders import draw_orders
+from anyorder.tables import ratio_error, summarize
 from anyorder.training import TrainState, make_optimizers, update, validate
 from configurator import Config, configure
 from data import puzzles
 from data.blocks import open_split
 from data.puzzles import GIVEN, SHARES, fractions, generate, prepare_puzzles, unpack
-from data.rules import NaeSat, Sudoku, make_task
-from data.tokenizers import get_tokenizer
-from eval_puzzle import masked_loss, score, solve
+from data.rules import Sudoku, make_task
 from model import AOGPT, EMA
 
 
@@ -158,53 +154,6 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
     assert state.totals[0] == pytest.approx(float(nll.detach().sum()) / n_blanks)
 
 
-@pytest.mark.parametrize('options', [[], ['--causal=False', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']])
-def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatch, script, options):
-    tiny_run(tmp_path, monkeypatch, *options)
-    val = json.loads((tmp_path / 'out' / 'log.jsonl').read_text().splitlines()[-1])
-    assert all(abs(v - np.log(4)) < 0.2 for k, v in val.items() if k.startswith('val_'))   # nats of a blank, before much is learnt
-    said = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=p.json', '--html=p.html', '--show=0,3', '--n_steps=0,2', '--noises=0,0.5',
-                  '--batch_size=7').stdout
-    rows = json.loads((tmp_path / 'p.json').read_text())['results']
-    assert len(rows) == 2 * 2 + 3 * 2 * 2 and all(0 <= r['right'] <= 1 and r['solved_stderr'] > 0 for r in rows) and 'margin' in said
-    page = (tmp_path / 'p.html').read_text()
-    assert '"columns": 4' in page and 'puzzle 3, margin, 2 steps' in page
-    again = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=q.json', '--policies=entropy', '--noises=0.5', '--batch_size=30')
-    assert json.loads((tmp_path / 'q.json').read_text())['results'][0]['right'] == rows[-3]['right'], again.stdout
-
-
-def test_solving_keeps_what_is_given_and_scores_what_is_not():
-    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4)
-    tokens, given = (torch.from_numpy(x) for x in rules.make(20, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
-    for policy in ('random', 'l2r', 'margin'):
-        idx, trace = solve(model, tokens, given, policy, 0, 3, batch_size=6)
-        alone, _ = solve(model, tokens, given, policy, 0, 3, batch_size=20)
-        assert torch.equal(idx[given], tokens[given]) and torch.equal(idx, alone)
-        assert ((trace['step'] < 0) == given).all()
-    wrong = torch.where(given, tokens, 3 - tokens)
-    wrong[0] = tokens[0]
-    half = score(rules, tokens, given, wrong)
-    blanks = (~given).sum(1).double()
-    assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float(blanks[0] / blanks.sum())) and half['right_stderr'] > 0
-    assert score(rules, tokens, given, tokens)['right_stderr'] == share_error(20, 20)
-    assert score(rules, tokens, given, tokens)['solved'] == 1 and share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
-
-
-@pytest.mark.parametrize('causal', [True, False])
-def test_the_error_map_is_the_mean_loss_of_what_is_masked(causal):
-    task, model = NaeSat(4, 4, 0), make_model(block_size=8, vocab_size=4, n_tokens=2, causal=causal)
-    tokens = torch.from_numpy(task.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool))[0])
-    rows = masked_loss(model, tokens, task.groups, seed=1, batch_size=4, n_shares=4)
-    assert [r['masked'] for r in rows] == [0.25, 0.5, 0.75, 1.0]
-    order = eval_puzzle.draw_orders(range(6), 8, 1, 1)[:, 0]
-    sums = {'latents': [], 'observations': []}
-    for r in range(6):                                            # one half masked
-        logp = model.predict(tokens[r:r + 1], order[r:r + 1], 4).log_softmax(-1)[0]
-        for j, p in enumerate(order[r, 4:].tolist()):
-            sums['latents' if p < 4 else 'observations'].append(-float(logp[j, tokens[r, p]]))
-    assert all(rows[1][name] == pytest.approx(np.mean(values), abs=1e-5) for name, values in sums.items())
-
-
 def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monkeypatch):
     config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0', '--causal=False', '--batch_size=40', '--max_iters=1')
     tokens, model = open_split('data', 'sudoku4', 'train')[0], make_model(block_size=16, vocab_size=64, n_tokens=4, causal=False).float()
@@ -228,7 +177,7 @@ def test_validation_is_the_loss_of_each_blank_by_hand(causal):
     rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4, causal=causal)
     tokens, given = (torch.from_numpy(x) for x in rules.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
     val = validate(model, tokens, given, Config(batch_size=4, dtype='float32', order='random'))
-    orders = eval_puzzle.draw_orders(range(6), 16)[:, 0]
+    orders = draw_orders(range(6), 16)[:, 0]
     for r in range(6):
         order = [p for p in orders[r].tolist() if given[r, p]] + [p for p in orders[r].tolist() if not given[r, p]]
         n, order = int(given[r].sum()), torch.tensor([order])
@@ -246,23 +195,6 @@ def test_numbers_of_known_visits_cover_what_is_left():
     known = torch.stack([draw_known(range(3), 16, 8, seed, n_given) for seed in range(200)])         # (seeds, rows, K)
     assert [(int(row.min()), int(row.max())) for row in known.transpose(0, 1)] == [(0, 15), (5, 15), (15, 15)]
     assert (known.double().mean((0, 2)) - torch.tensor([7.5, 10, 15])).abs().max() < 0.1
-
-
-def test_the_order_and_the_temperature_are_those_asked_for(tmp_path, monkeypatch, capsys):
-    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4)
-    tokens, given = (torch.from_numpy(x) for x in rules.make(9, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
-    _, trace = solve(model, tokens, given, 'l2r', 0, 3)
-    assert all(step[~g].tolist() == sorted(step[~g].tolist()) for step, g in zip(trace['step'], given))
-    whole, alone = (solve(model, tokens, given, 'margin', 0, 3, batch_size=size, unmask='binomial', temperature=1.0)[0] for size in (9, 1))
-    assert torch.equal(whole, alone)
-    tiny_run(tmp_path, monkeypatch)
-    seen = []
-    monkeypatch.setattr(eval_puzzle, 'solve_all', lambda *a: seen.append(a[-1].temperature) or [])
-    eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=out/ckpt.pt']))
-    prepare_puzzles('nae_sat', 'data', n_rows={'train': 40, 'val': 40, 'test': 5}, n_latents=8, n_observations=8)
-    tiny_run(tmp_path, monkeypatch, '--dataset=nae_sat', '--out_dir=nae')
-    eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=nae/ckpt.pt']))
-    assert seen == [0.0, 1.0]
 
 
 def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
@@ -310,38 +242,3 @@ def test_a_source_is_read_with_and_without_its_solutions(tmp_path, capsys):
     assert 'there already' in capsys.readouterr().out
     tokens, given = unpack(torch.from_numpy(open_split(tmp_path, 'mine', 'test')[0].astype(np.int64)))
     assert (tokens + 1).tolist() == [[int(d) for d in GRID]] * 2 and given.tolist() == [[False] + [True] * 15] * 2
-
-
-@pytest.mark.parametrize('options, said', [
-    ({'ckpt': 'out/ckpt.pt', 'dataset': 'words'}, 'words is text'), ({'ckpt': 'out/ckpt.pt', 'dataset': 'nae_sat'}, 'other puzzles'),
-    ({'ckpt': 'out/ckpt.pt', 'policies': 'best'}, 'policies must be'), ({'ckpt': 'out/ckpt.pt', 'n_steps': '-1'}, 'n_steps must be'),
-    ({'ckpt': 'out/ckpt.pt', 'show': '30', 'html': 'p.html'}, 'show must'),
-    ({'ckpt': 'out/ckpt.pt', 'show': '3'}, 'show would change'),
-    ({'ckpt': 'out/ckpt.pt', 'noise_kind': 'gaussian'}, 'noise_kind would change'),
-    ({'ckpt': 'out/ckpt.pt', 'out': 't.bin'}, 'must end in .json'),
-    ({'ckpt': 'out/ckpt.pt', 'split': 'valid'}, 'split must be'),
-    ({'ckpt': 'out/ckpt.pt', 'noises': '1', 'policies': 'l2r'}, 'noises are'),
-    ({'ckpt': 'out/ckpt.pt', 'unmask': 'binomial'}, 'n_steps from 1'),
-    ({'ckpt': 'out/ckpt.pt', 'temperature': 'hot'}, 'temperature must'), ({'ckpt': 'out/ckpt.pt', 'unmask': 'x'}, 'unmask must'),
-    ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.png'}, 'has clues'), ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.xyz'}, 'must end in'),
-    ({'ckpt': 'out/ckpt.pt', 'error_map': 'm.png', 'n_steps': '4', 'policies': 'l2r'}, 'n_steps, policies would change nothing'),
-    ({'ckpt': 'out/ckpt.pt', 'dataset': 'hard'}, 'data/puzzles.py TASK --name=hard')])
-def test_wrong_questions_are_one_line(tmp_path, monkeypatch, options, said):
-    from data.prepare import prepare
-    tiny_run(tmp_path, monkeypatch)
-    (tmp_path / 'words.txt').write_text('some words of text ' * 50)
-    prepare('text', 'data', 'words', 'words.txt', 'test', 'bytes')
-    prepare_puzzles('nae_sat', 'data', n_rows={'train': 5, 'val': 5, 'test': 5}, n_latents=8, n_observations=8)
-    with pytest.raises(ValueError, match=said):
-        eval_puzzle.main(configure(vars(eval_puzzle), [f'--{k}={v}' for k, v in options.items()]))
-
-
-def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):
-    save_checkpoint(tmp_path / 'c.pt', make_model(vocab_size=320, n_tokens=257), tokenizer='bytes', config={'dataset': 'novels'})
-    with pytest.raises(ValueError, match='novels is text'):
-        eval_puzzle.main(configure(vars(eval_puzzle), [f"--ckpt={tmp_path / 'c.pt'}", '--weights=raw', f'--data_dir={tmp_path}']))
-
-
-def test_a_page_without_columns_is_text(tmp_path):
-    write_replay(tmp_path / 'p.html', [{'tokens': [1], 'step': [0], 'logprob': [0.0]}], get_tokenizer('sudoku4'), 'x')
-    assert '"columns": 0' in (tmp_path / 'p.html').read_text()

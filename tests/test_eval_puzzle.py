@@ -1,0 +1,169 @@
+"""The puzzles that a model solves: what is written, how it is scored, and wrong questions."""
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model
+from test_puzzles import tiny_run
+
+import eval_puzzle
+from anyorder.checkpoint import save_checkpoint
+from anyorder.generation import SCORES, Drawing, Unmasking, generate
+from anyorder.orders import derive_seed, draw_orders
+from anyorder.tables import share_error
+from configurator import configure
+from data.prepare import prepare
+from data.puzzles import prepare_puzzles
+from data.rules import NaeSat, Sudoku
+from eval_puzzle import masked_loss, read_runs, score, solve
+from model import EMA
+
+LIKELIEST = Drawing(0.0)
+
+
+def some_puzzles(task, n):
+    """(tokens, given) (n, N) of new puzzles, all different."""
+    made = task.make(n, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool))
+    return [torch.from_numpy(x) for x in made[:2]]
+
+
+@pytest.fixture(scope='session')
+def folder(tmp_path_factory):
+    """A folder with sets of puzzles and of text, and of two of them a checkpoint that was never trained."""
+    path = tmp_path_factory.mktemp('puzzles')
+    metas = {'sudoku4': prepare_puzzles('sudoku4', path / 'data', n_rows={'train': 60, 'val': 5, 'test': 30}),
+             'nae_sat': prepare_puzzles('nae_sat', path / 'data', n_rows={'train': 5, 'val': 5, 'test': 5}, n_latents=8,
+                                        n_observations=8)}
+    for name, n_tokens in ('sudoku4', 4), ('nae_sat', 2):
+        model = make_model(block_size=16, vocab_size=64, n_tokens=n_tokens).float()
+        run = {'dataset': name, 'data_dir': str(path / 'data')}
+        save_checkpoint(path / f'{name}.pt', model, EMA(model, 0.9), tokenizer=metas[name]['tokenizer'], config=run,
+                        puzzle=metas[name]['puzzle'])
+    (path / 'words.txt').write_text('some words of text ' * 50)
+    prepare('text', path / 'data', 'words', str(path / 'words.txt'), 'test', 'bytes')
+    return path
+
+
+def options_of(*options):
+    return configure(vars(eval_puzzle), options)
+
+
+# ---- what is written
+
+@pytest.mark.parametrize('policy', ['random', 'l2r', 'margin'])
+def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(policy):
+    (tokens, given), model = some_puzzles(Sudoku(4), 20), make_model(block_size=16, vocab_size=4)
+    unmasking = Unmasking(16, policy=policy if policy in SCORES else 'given')
+    order = {'kind': 'random' if policy in SCORES else policy}
+    idx, step, logprob = solve(model, tokens, given, order, unmasking, LIKELIEST, 3, batch_size=6)
+    assert torch.equal(solve(model, tokens, given, order, unmasking, LIKELIEST, 3, batch_size=20)[0], idx)
+    assert torch.equal(idx[given], tokens[given]) and ((step < 0) == given).all() and (logprob[given] == 0).all()
+    for r in (0, 7):                                              # one puzzle, by its definition
+        visits = draw_orders([r], 16, 1, 3, order)[0, 0].tolist()
+        visits = [p for p in visits if given[r, p]] + [p for p in visits if not given[r, p]]
+        blank = torch.where(given[r], tokens[r], 0)[None]
+        alone, trace = generate(model, blank, torch.tensor([visits]), int(given[r].sum()), 16, unmasking.policy, temperature=0,
+                                seeds=[derive_seed(3, r)], return_trace=True)
+        assert torch.equal(alone[0], idx[r]) and torch.equal(trace['step'][0], step[r])
+
+
+def test_blanks_are_written_left_to_right_and_drawn_by_the_seed_of_the_puzzle():
+    (tokens, given), model = some_puzzles(Sudoku(4), 9), make_model(block_size=16, vocab_size=4)
+    _, steps, _ = solve(model, tokens, given, {'kind': 'l2r'}, Unmasking(16), LIKELIEST, 3)
+    assert all(step[~g].tolist() == sorted(step[~g].tolist()) for step, g in zip(steps, given))
+    whole, alone = (solve(model, tokens, given, {'kind': 'random'}, Unmasking(16, policy='margin', unmask='binomial'), Drawing(), 3,
+                          batch_size=size)[0] for size in (9, 1))
+    assert torch.equal(whole, alone)
+
+
+def test_every_run_is_a_row_of_policy_steps_and_noise():
+    runs = read_runs(options_of('--policies=random,margin', '--n_steps=4,0', '--noises=0,0.5', '--noise_kind=gaussian'))
+    assert [run[:3] for run in runs] == [('random', 4, 0.0), ('random', 0, 0.0), ('margin', 4, 0.0), ('margin', 4, 0.5),
+                                         ('margin', 0, 0.0), ('margin', 0, 0.5)]
+    assert [run[3] for run in runs[2:4]] == [Unmasking(4, policy='margin', order_noise=noise, order_noise_kind='gaussian')
+                                             for noise in (0.0, 0.5)]
+    assert runs[1][3].ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]] and runs[1][3].policy == 'given'
+    assert [run[0] for run in read_runs(options_of())] == ['random', 'l2r', *SCORES]
+
+
+# ---- scores
+
+def test_scores_by_hand():
+    rules, (tokens, given) = Sudoku(4), some_puzzles(Sudoku(4), 20)
+    wrong = torch.where(given, tokens, 3 - tokens)
+    wrong[0] = tokens[0]
+    half, blanks = score(rules, tokens, given, wrong), (~given).sum(1).double()
+    assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float(blanks[0] / blanks.sum()))
+    assert half['right_stderr'] > 0 and half['solved_stderr'] == share_error(1, 20)
+    whole = score(rules, tokens, given, tokens)
+    assert whole['solved'] == 1 and whole['right_stderr'] == share_error(20, 20)
+    assert share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_the_error_map_is_the_mean_loss_of_what_is_masked(causal):
+    task, model = NaeSat(4, 4, 0), make_model(block_size=8, vocab_size=4, n_tokens=2, causal=causal)
+    tokens = some_puzzles(task, 6)[0]
+    rows = masked_loss(model, tokens, task.groups, seed=1, batch_size=4, n_shares=4)
+    assert [r['masked'] for r in rows] == [0.25, 0.5, 0.75, 1.0]
+    order = draw_orders(range(6), 8, 1, 1)[:, 0]
+    sums = {'latents': [], 'observations': []}
+    for r in range(6):                                            # one half masked
+        logp = model.predict(tokens[r:r + 1], order[r:r + 1], 4).log_softmax(-1)[0]
+        for j, p in enumerate(order[r, 4:].tolist()):
+            sums['latents' if p < 4 else 'observations'].append(-float(logp[j, tokens[r, p]]))
+    assert all(rows[1][name] == pytest.approx(np.mean(values), abs=1e-5) for name, values in sums.items())
+
+
+# ---- the command
+
+def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatch, script):
+    tiny_run(tmp_path, monkeypatch)
+    val = json.loads((tmp_path / 'out' / 'log.jsonl').read_text().splitlines()[-1])
+    assert all(abs(v - np.log(4)) < 0.2 for k, v in val.items() if k.startswith('val_'))   # nats of a blank, before much is learnt
+    said = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=p.json', '--html=p.html', '--show=0,3', '--n_steps=0,2',
+                  '--noises=0,0.5', '--batch_size=7').stdout
+    rows = json.loads((tmp_path / 'p.json').read_text())['results']
+    assert len(rows) == 2 * 2 + 3 * 2 * 2 and all(0 <= r['right'] <= 1 and r['solved_stderr'] > 0 for r in rows) and 'margin' in said
+    page = (tmp_path / 'p.html').read_text()
+    assert '"columns": 4' in page and 'puzzle 3, margin, 2 steps' in page
+    again = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=q.json', '--policies=entropy', '--noises=0.5', '--batch_size=30')
+    assert json.loads((tmp_path / 'q.json').read_text())['results'][0]['right'] == rows[-3]['right'], again.stdout
+
+
+@pytest.mark.parametrize('options', [['--causal=False', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']])
+def test_other_networks_and_orders_are_validated_and_scored(tmp_path, monkeypatch, script, options):
+    tiny_run(tmp_path, monkeypatch, *options)
+    val = json.loads((tmp_path / 'out' / 'log.jsonl').read_text().splitlines()[-1])
+    assert all(abs(v - np.log(4)) < 0.2 for k, v in val.items() if k.startswith('val_'))
+    script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=p.json', '--policies=l2r,margin', '--n_puzzles=9')
+    assert len(json.loads((tmp_path / 'p.json').read_text())['results']) == 2
+
+
+def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, tmp_path):
+    for name, temperature in ('sudoku4', 0.0), ('nae_sat', 1.0):
+        script('eval_puzzle.py', f'--ckpt={folder}/{name}.pt', '--policies=random', '--n_puzzles=4', '--out=o.json')
+        result = json.loads((tmp_path / 'o.json').read_text())
+        assert result['config']['temperature'] == temperature and result['results'][0]['puzzles'] == 4
+    script('eval_puzzle.py', f'--ckpt={folder}/sudoku4.pt', '--policies=random', '--temperature=0.5', '--out=o.json')
+    assert json.loads((tmp_path / 'o.json').read_text())['config']['temperature'] == 0.5
+
+
+@pytest.mark.parametrize('options, said', [
+    (['--dataset=words'], 'words is text'), (['--dataset=nae_sat'], 'other puzzles'), (['--policies=best'], 'policies must be'),
+    (['--n_steps=-1'], 'n_steps must be'), (['--show=30', '--html=p.html'], 'show must'), (['--out=t.bin'], 'must end in .json'),
+    (['--split=valid'], 'split must be'), (['--noises=1', '--policies=l2r'], 'noises are'), (['--unmask=binomial'], 'n_steps from 1'),
+    (['--temperature=hot'], 'temperature must'), (['--temperature=-1'], 'temperature must'), (['--unmask=x'], 'unmask must'),
+    (['--noise_kind=pink'], 'order_noise_kind must'), (['--error_map=m.png'], 'has clues'), (['--error_map=m.xyz'], 'must end in'),
+    (['--dataset=hard'], 'data/puzzles.py TASK --name=hard')])
+def test_wrong_questions_are_one_line(folder, options, said):
+    with pytest.raises(ValueError, match=said) as e:
+        eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
+    assert '\n' not in str(e.value)
+
+
+def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):
+    save_checkpoint(tmp_path / 'c.pt', make_model(vocab_size=320, n_tokens=257), tokenizer='bytes', config={'dataset': 'novels'})
+    with pytest.raises(ValueError, match='novels is text'):
+        eval_puzzle.main(options_of(f"--ckpt={tmp_path / 'c.pt'}", '--weights=raw', f'--data_dir={tmp_path}'))
