@@ -32,6 +32,10 @@ def read(page):
         return f.read()
 
 
+COMMANDS = [name for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
+            if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)]
+
+
 def fences(page, language):
     return re.findall(rf'^```{language}\n(.*?)^```$', read(page), flags=re.MULTILINE | re.DOTALL)
 
@@ -160,8 +164,10 @@ def test_a_misspelt_option_is_one_line(script):
     assert said == "error: --bathc_size: there is no option 'bathc_size'; the nearest is 'batch_size' (--help lists all)\n"
 
 
-@pytest.mark.parametrize('name', [name for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
-                                  if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)])
-def test_every_command_has_a_manual(script, name):
-    said = script(name, '--help').stdout
-    assert f'python {name}' in said and '--' in said
+def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
+    manuals = {name: script(name, '--help').stdout for name in COMMANDS}
+    assert [name for name, said in manuals.items() if f'python {name}' not in said] == []
+    known = set(re.findall(r'--(\w+)', ' '.join(manuals.values()))) | {'help', 'name', 'nnodes', 'node_rank', 'kills'}
+    for page in PAGES:
+        used = set(re.findall(r'--(\w+)', ' '.join(re.findall(r'`([^`]+)`', re.sub(r'```.*?```', '', read(page), flags=re.DOTALL)))))
+        assert used <= known, f'{page}: {used - known}'
