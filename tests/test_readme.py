@@ -1,4 +1,4 @@
-"""The README and the pages of results: every command is understood, what is cheap runs at toy size, and what they name is there."""
+"""The README and the pages of results: their commands are understood, cheap ones run, and what they name is there."""
 import contextlib
 import glob
 import itertools
@@ -48,13 +48,16 @@ def expand(word):
 
 
 def commands(page):
-    """The words of every command in the sh fences of a page, in order: $NAME and {a,b} as bash has them, without comments and VAR=value."""
+    """The words of every command in the sh fences of a page, in order.
+
+    $NAME, {a,b} and * are what bash makes of them; comments and VAR=value are left out."""
     variables, found = {}, []
     for line in '\n'.join(fences(page, 'sh')).replace('\\\n', ' ').splitlines():
         for name, value in variables.items():
             line = line.replace(f'${name}', value)
         words = shlex.split(line, comments=True)
-        settings = dict(itertools.takewhile(lambda pair: re.fullmatch('[A-Z]+', pair[0]), (word.partition('=')[::2] for word in words)))
+        pairs = (word.partition('=')[::2] for word in words)
+        settings = dict(itertools.takewhile(lambda pair: re.fullmatch('[A-Z]+', pair[0]), pairs))
         if len(settings) == len(words):
             variables |= settings
         parts = itertools.groupby(words[len(settings):], lambda word: word == '&&')
@@ -65,23 +68,26 @@ def commands(page):
 def inline_commands(page):
     """The words of every command in the running text and the tables of a page."""
     text = re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL)
-    assert not re.search(r'^    (python|torchrun|bash|pip) ', text, flags=re.MULTILINE), 'an indented command is not tested: fence it'
+    assert not re.search(r'^    (python|torchrun|bash|pip) ', text, flags=re.MULTILINE), 'a command outside of a fence'
     return [shlex.split(command) for command in re.findall(r'`((?:python|torchrun|bash|pip) [^`]+)`', text)]
 
 
 def test_commands_are_read_as_bash_reads_them(monkeypatch):
-    page = '```sh\nA=1 python x.py \\\n  b   # c\nS="u --v=1 w"\npython $S && bash r{,_s}.txt q{1,2}\n```\n\n    python not.py\n'
+    page = ('```sh\nA=1 python x.py \\\n  b   # c\nS="u --v=1 w"\npython $S && bash r{,_s}.txt q{1,2}\n```\n'
+            '\n    python not.py\n')
     monkeypatch.setitem(globals(), 'read', lambda _: page)
-    assert commands('') == [['python', 'x.py', 'b'], ['python', 'u', '--v=1', 'w'], ['bash', 'r.txt', 'r_s.txt', 'q1', 'q2']]
+    assert commands('') == [['python', 'x.py', 'b'], ['python', 'u', '--v=1', 'w'],
+                            ['bash', 'r.txt', 'r_s.txt', 'q1', 'q2']]
 
 
 @pytest.fixture
 def understand(script, tmp_path, monkeypatch):
-    """understand(words) runs the command until its options have been read and checked; fails if there is anything that it rejects."""
+    """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
     def python(name, *args, world_size='1'):
         monkeypatch.setenv('WORLD_SIZE', world_size)
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
-                  'tests/torture.py': 'argparse.ArgumentParser.parse_args', 'plot.py': 'anyorder.figures.draw'}.get(name)
+                  'tests/torture.py': 'argparse.ArgumentParser.parse_args',
+                  'plot.py': 'anyorder.figures.draw'}.get(name)
         if not reader:
             return lacks(script(name, *args, '--device=nowhere', code=1))
         read_options = pkgutil.resolve_name(reader)
@@ -104,10 +110,12 @@ def understand(script, tmp_path, monkeypatch):
             case ['torchrun', *args]:
                 at = next(n for n, arg in enumerate(args) if not arg.startswith('-'))
                 options = dict(arg.removeprefix('--').partition('=')[::2] for arg in args[:at])
-                assert options.keys() <= {'standalone', 'nnodes', 'node_rank', 'nproc_per_node', 'master_addr', 'master_port'}
+                assert options.keys() <= {'standalone', 'nnodes', 'node_rank', 'nproc_per_node', 'master_addr',
+                                          'master_port'}
                 python(*args[at:], world_size=str(int(options.get('nnodes', 1)) * int(options['nproc_per_node'])))
             case ['bash', 'config/findings/run.sh', *names]:   # its commands: test_findings.py
-                assert re.search(rf'^{(names or [""])[0]}\)', read('config/findings/run.sh'), flags=re.MULTILINE) or not names
+                names = names[:1] or ['orders']
+                assert re.search(rf'^{names[0]}\)', read('config/findings/run.sh'), flags=re.MULTILINE)
             case _:
                 pytest.fail('no program that is known here')
     for folder in ('config', 'results'):
@@ -136,8 +144,9 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_cheap_commands_run(script, tmp_path):
-    """What names the quickstart or the small Sudoku, in the order of the README, and its program: a toy of each, on data that is there."""
-    toy = {'train.py': ['--n_layer=1', '--n_head=2', '--n_embd=16', '--n_cond=8', '--max_iters=2', '--eval_iters=1', '--compile=False'],
+    """What names the quickstart or the small Sudoku, in the order of the README, and its program: toys of them."""
+    toy = {'train.py': ['--n_layer=1', '--n_head=2', '--n_embd=16', '--n_cond=8', '--max_iters=2', '--eval_iters=1',
+                        '--compile=False'],
            'eval_ppl.py': ['--n_blocks=2'], 'eval_puzzle.py': ['--n_puzzles=3'], 'sample.py': []}
     (tmp_path / 'YOUR.txt').write_text(read('README.md')[:5000])
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
@@ -161,13 +170,15 @@ def test_the_cheap_commands_run(script, tmp_path):
 
 def test_a_misspelt_option_is_one_line(script):
     said = script('train.py', '--bathc_size=3', code=1).stderr
-    assert said == "error: --bathc_size: there is no option 'bathc_size'; the nearest is 'batch_size' (--help lists all)\n"
+    assert said.startswith("error: --bathc_size: there is no option 'bathc_size'; the nearest is 'batch_size'")
+    assert said.count('\n') == 1
 
 
 def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
     manuals = {name: script(name, '--help').stdout for name in COMMANDS}
     assert [name for name, said in manuals.items() if f'python {name}' not in said] == []
-    known = set(re.findall(r'--(\w+)', ' '.join(manuals.values()))) | {'help', 'name', 'nnodes', 'node_rank', 'kills'}
+    known = set(re.findall(r'--(\w+)', ' '.join(manuals.values()))) | {'help', 'name', 'nnodes', 'node_rank'}
     for page in PAGES:
-        used = set(re.findall(r'--(\w+)', ' '.join(re.findall(r'`([^`]+)`', re.sub(r'```.*?```', '', read(page), flags=re.DOTALL)))))
+        text = re.sub(r'```.*?```', '', read(page), flags=re.DOTALL)
+        used = set(re.findall(r'--(\w+)', ' '.join(re.findall(r'`([^`]+)`', text))))
         assert used <= known, f'{page}: {used - known}'
