@@ -14,8 +14,10 @@ from model import AOGPT, GPT2_N_TOKENS, GPT2_PADDED, AOGPTConfig
 
 
 def save_checkpoint(path, model, ema=None, **entries):
-    """Write a checkpoint in the published format: model, model_args, ema_model (shadow_params by name), and `entries`
-    (iter_num, config, optimizer, ...). Atomic: temporary file, flush to disk, rename; `path` is old or new, never half."""
+    """Write a checkpoint in the published format.
+
+    It holds model, model_args, ema_model with shadow_params by name, and `entries`: iter_num, config, optimizer, ...
+    Atomic, by a temporary file, a flush to disk and a rename: `path` is old or new, never half."""
     checkpoint = {'model': model.state_dict(), 'model_args': asdict(model.config), **entries}
     if ema is not None:
         checkpoint['ema_model'] = {'decay': ema.decay, 'num_updates': ema.n_updates,
@@ -27,7 +29,7 @@ def save_checkpoint(path, model, ema=None, **entries):
 def load_checkpoint(path):
     """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
 
-    Raises ValueError in one line when the file is missing, empty, truncated, or not a checkpoint."""
+    Raises ValueError in one line when the file is missing, not whole, or not a checkpoint."""
     if not os.path.isfile(path):
         raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
     try:
@@ -35,13 +37,21 @@ def load_checkpoint(path):
     except Exception as e:   # bytes that are no pickle fail in a dozen ways
         if isinstance(e, PermissionError) or is_out_of_memory(e):
             raise            # the file may be fine
-        raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one ({type(e).__name__})') from None
-    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), dict) for key in ('model', 'model_args')):
-        raise ValueError(f"{path} is not a checkpoint: it must hold a dict with the dicts 'model' and 'model_args'")
-    if (not all(isinstance(p, torch.Tensor) for p in checkpoint['model'].values()) or not isinstance(checkpoint.get('config', {}), dict)
-            or not isinstance(checkpoint.get('tokenizer', ''), str)):
-        raise ValueError(f"{path} is not a checkpoint: 'model' must hold tensors, 'config' be a dict and 'tokenizer' a name")
+        raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one '
+                         f'({type(e).__name__})') from None
+    if not is_checkpoint(checkpoint):
+        raise ValueError(f"{path} is not a checkpoint: it must hold a dict with 'model', tensors by name, "
+                         "and 'model_args'")
     return checkpoint
+
+
+def is_checkpoint(x):
+    """Whether what a file held has the form of a checkpoint; its weights are looked at by model_from_checkpoint."""
+    if not isinstance(x, dict):
+        return False
+    kinds = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
+    return ({'model', 'model_args'} <= x.keys() and all(isinstance(x[key], kinds[key]) for key in kinds if key in x)
+            and all(isinstance(p, torch.Tensor) for p in x['model'].values()))
 
 
 def raw_weights(checkpoint):
@@ -49,9 +59,23 @@ def raw_weights(checkpoint):
     return {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
 
 
+def ema_weights(checkpoint, names):
+    """{name: weight} of the EMA of a checkpoint dict. Published ones hold a list in the order of `names`.
+
+    Raises ValueError when there is none."""
+    ema = checkpoint.get('ema_model')
+    weights = ema.get('shadow_params') if isinstance(ema, dict) else None
+    if isinstance(weights, list) and len(weights) == len(names):
+        weights = dict(zip(names, weights))
+    if isinstance(weights, dict):
+        return dict(weights)
+    raise ValueError(f"the checkpoint holds no EMA of its {len(names)} weights: ask for weights='raw'")
+
+
 def config_from_checkpoint(checkpoint):
-    """AOGPTConfig of a checkpoint dict. What the published model_args leave out is inferred: n_cond from the weights, and
-    GPT-2's real vocabulary from its padded size."""
+    """AOGPTConfig of a checkpoint dict. What published model_args leave out is inferred.
+
+    n_cond comes from the weights, and GPT-2's real vocabulary from its padded size."""
     known = {f.name for f in fields(AOGPTConfig)}
     args = {k: v for k, v in checkpoint['model_args'].items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
@@ -65,33 +89,28 @@ def config_from_checkpoint(checkpoint):
 
 
 def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
-    """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint (a path or what load_checkpoint gave).
+    """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint: a path or what load_checkpoint gave.
 
-    Reads our files and the published ones, whose EMA is a list in parameter order and whose names may carry `_orig_mod.`."""
+    Reads our files and the published ones, whose EMA is a list and whose names may carry `_orig_mod.`. Raises
+    ValueError when the weights are not those of its model_args, or of a run that diverged."""
     checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
     if weights not in ('ema', 'raw'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
     with torch.device('meta'):   # shapes without memory or initialisation
         model = AOGPT(config_from_checkpoint(checkpoint))
-    wanted = {name: p.shape for name, p in model.named_parameters()}
-    state = raw_weights(checkpoint)
-    if weights == 'ema':
-        if not isinstance(checkpoint.get('ema_model'), dict) or not isinstance(checkpoint['ema_model'].get('shadow_params'), list | dict):
-            raise ValueError("the checkpoint holds no EMA weights: ask for weights='raw'")
-        state = checkpoint['ema_model']['shadow_params']
-        if not isinstance(state, dict):
-            if len(state) != len(wanted):
-                raise ValueError(f'the EMA list of the checkpoint must have {len(wanted)} weights, it has {len(state)}')
-            state = dict(zip(wanted, state))
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(shapes))
     if model.config.gpt2_blocks:
         state.pop('lm_head.weight', None)   # it is transformer.wte.weight
-    wrong = sorted(wanted.keys() ^ state.keys()) or [name for name, p in state.items() if getattr(p, 'shape', None) != wanted[name]]
+    there = {name: getattr(p, 'shape', 'no tensor') for name, p in state.items()}
+    wrong = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
     if wrong:
-        raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or shape, '
-                         f'the first is {wrong[0]}')
-    broken = [name for name, p in state.items() if not p.isfinite().all()]
+        raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or '
+                         f'shape, the first is {wrong[0]}')
+    broken = [name for name, p in state.items() if not p.float().norm().isfinite()]   # which training does not save
     if broken:
-        raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite, the first is {broken[0]}')
+        raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite or too '
+                         f'large, the first is {broken[0]}')
     model = model.to_empty(device=device)
     model.tie()   # to_empty untied them
     model.load_state_dict(state, strict=False)   # names and shapes were compared above
@@ -128,7 +147,7 @@ class Checkpoint:
     """
 
     def __init__(self, name):
-        """Open a path or hf:OWNER/REPO/path.pt. Raises ValueError in one line when it is none, or of another tokenizer."""
+        """Open a path or hf:OWNER/REPO/path.pt. Raises ValueError when it is none, or of another tokenizer."""
         self.name, self.entries = name, load_checkpoint(local_path(name))
         self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
         self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
@@ -137,7 +156,8 @@ class Checkpoint:
             raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
         have, want = self.config.n_real, TOKENIZERS[tokenizer].n_tokens
         if have != want:
-            raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: it was trained with another tokenizer')
+            raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: '
+                             'it was trained with another tokenizer')
         self.tokenizer = get_tokenizer(tokenizer)
 
     def model(self, weights='ema', device='cpu'):

@@ -8,7 +8,6 @@ import os
 import numpy as np
 import pytest
 
-from anyorder.checkpoint import local_path
 from data import prepare as p
 from data.blocks import open_split
 from data.sources import name_source, pydocs
@@ -217,14 +216,3 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
     with pytest.raises(ValueError, match='python data/prepare.py openwebtext') as e:
         p.prepare('openwebtext', tmp_path, tokenizer='bytes', force=True)
     assert '\n' not in str(e.value)
-
-
-def test_names_of_the_hub(monkeypatch):
-    import huggingface_hub
-    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
-    assert local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
-    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb')))
-    for name in ('hf:me/it/x.pt', 'hf:x.pt'):
-        with pytest.raises(ValueError, match=name) as e:
-            local_path(name)
-        assert '\n' not in str(e.value)

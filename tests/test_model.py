@@ -1,15 +1,11 @@
 """The equalities that everything else stands on, in float64 against a slow oracle that shares no code with the model."""
 import itertools
 import math
-import os
-import random
-import struct
 
 import pytest
 import torch
-from conftest import ROOT, make_model
+from conftest import make_model
 
-from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_checkpoint
 from anyorder.orders import derive_seed, sample_order
 from model import AOGPT, EMA, AOGPTConfig, KVCache
 
@@ -346,109 +342,6 @@ def test_ema_in_closed_form():
     for name, p in ema.model.named_parameters():
         torch.testing.assert_close(p, expected[name], **close)
     assert ema.n_updates == 20
-
-
-@pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
-@pytest.mark.parametrize('weights', ['raw', 'ema'])
-@pytest.mark.parametrize('prefix', ['', '_orig_mod.'])
-def test_published_format(name, weights, prefix):
-    checkpoint = load_checkpoint(os.path.join(ROOT, 'tests', 'reference', f'{name}.ckpt.pt'))
-    checkpoint['model'] = {prefix + k: v for k, v in checkpoint['model'].items()}
-    expected = load_reference(name)
-    model = model_from_checkpoint(checkpoint, weights)
-    idx, order, stride = expected['idx'], expected['orders'], expected['logits_stride']
-    with torch.no_grad():
-        nll = model(idx, order)
-        logits = torch.stack([model.predict(idx, order[:, :d + 1], d)[:, 0] for d in range(0, idx.size(1), stride)], dim=1)
-    assert abs(nll.mean() - expected[weights]['loss']) < 1e-5
-    torch.testing.assert_close(logits, expected[weights]['logits'], rtol=0, atol=1e-4)
-    target = idx.gather(1, order)[:, ::stride, None]
-    torch.testing.assert_close(nll[:, ::stride], -expected[weights]['logits'].log_softmax(-1).gather(2, target)[..., 0], rtol=0, atol=1e-4)
-
-
-def load_reference(name):
-    return torch.load(os.path.join(ROOT, 'tests', 'reference', f'{name}.expected.pt'), weights_only=True)
-
-
-@pytest.mark.parametrize('config', [dict(gate_init=1.0, n_cond=24, n_tokens=7), *VARIANTS[1:]])
-def test_our_file_gives_the_model_back(tmp_path, config):
-    model = make_model(**config)
-    ema = EMA(model, 0.9)
-    for p in model.parameters():
-        p.mul_(1.1)
-    path = tmp_path / 'ckpt.pt'
-    save_checkpoint(path, model.float(), ema, iter_num=3)
-    ema.model.float()
-    for weights, origin in (('raw', model), ('ema', ema.model)):
-        loaded = model_from_checkpoint(path, weights)
-        assert loaded.config == model.config
-        for (name, p), q in zip(loaded.named_parameters(), origin.parameters()):
-            assert torch.equal(p, q), name
-    assert load_checkpoint(path)['iter_num'] == 3 and os.listdir(tmp_path) == ['ckpt.pt']
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, model):
-    path = tmp_path / 'ckpt.pt'
-    save_checkpoint(path, model, iter_num=1)
-    with pytest.raises(Exception, match='pickle'):
-        save_checkpoint(path, model, iter_num=2, unwritable=lambda: 0)
-    assert load_checkpoint(path)['iter_num'] == 1 and os.listdir(tmp_path) == ['ckpt.pt']
-
-
-def test_a_checkpoint_that_may_be_fine_is_not_called_broken(tmp_path, model, monkeypatch):
-    save_checkpoint(tmp_path / 'ckpt.pt', model)
-    for error in (PermissionError('not yours'), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
-        monkeypatch.setattr(torch, 'load', lambda *a, error=error, **k: (_ for _ in ()).throw(error))
-        with pytest.raises(type(error)):
-            load_checkpoint(tmp_path / 'ckpt.pt')
-
-
-class Bomb:
-    def __reduce__(self):
-        return os.mkdir, ('exploded',)
-
-
-def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_checkpoint('whole.pt', model)
-    whole = open('whole.pt', 'rb').read()
-    g = random.Random(0)
-    files = {'empty': b'', 'truncated': whole[:len(whole) // 2], 'number': struct.pack('<d', 1.0)}
-    files |= {f'text{i}': text for i, text in enumerate((b'hello, world\n', b'a short text', b'section one', b'u', b'. hello', b'q'))}
-    files |= {f'noise{i}': g.randbytes(g.randrange(1, 60)) for i in range(100)}
-    for name, content in files.items():
-        with open(name, 'wb') as f:
-            f.write(content)
-    torch.save(Bomb(), 'bomb')
-    for i, other in enumerate(([], {'model': {}}, {'model': None, 'model_args': {}}, {'model': {}, 'model_args': None},
-                               {'model': {'a': 3}, 'model_args': {}}, {'model': {}, 'model_args': {}, 'config': None},
-                               {'model': {}, 'model_args': {}, 'tokenizer': ['a']})):
-        torch.save(other, f'other{i}')
-        files[f'other{i}'] = other
-    for name in (*files, 'bomb', 'missing'):
-        with pytest.raises(ValueError, match=name) as e:
-            load_checkpoint(name)
-        assert '\n' not in str(e.value)
-    assert not os.path.exists('exploded')
-
-
-@pytest.mark.parametrize('change, said', [
-    ({}, 'EMA'), ({'ema_model': None}, 'EMA'), ({'ema_model': {}}, 'EMA'), ({'ema_model': {'shadow_params': [1, 2]}}, 'EMA list'),
-    ({'ema_model': {'shadow_params': {'a': 1}}}, 'differ'), ({'ema_model': {'shadow_params': None}}, 'EMA'),
-    ({'model_args': {'n_layer': 'a'}}, 'n_layer'), ({'model_args': {'dropout': '0'}}, 'dropout'),
-    ({'model_args': {'causal': 'no'}}, 'causal'), ({'model_args': {'gate_init': None}}, 'gate_init')])
-def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, change, said):
-    save_checkpoint(tmp_path / 'c.pt', model)
-    with pytest.raises(ValueError, match=said):
-        model_from_checkpoint(load_checkpoint(tmp_path / 'c.pt') | change)
-    nan = load_checkpoint(tmp_path / 'c.pt')
-    nan['model']['transformer.wnonee.weight'][0, 3] = math.nan
-    with pytest.raises(ValueError, match='diverged.*wnonee'):
-        model_from_checkpoint(nan, 'raw')
-    wider = load_checkpoint(tmp_path / 'c.pt')
-    wider['model_args']['n_embd'] = 32
-    with pytest.raises(ValueError, match='differ'):
-        model_from_checkpoint(wider, 'raw')
 
 
 def test_seeds_are_a_function_of_their_names():

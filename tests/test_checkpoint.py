@@ -1,0 +1,194 @@
+"""Checkpoint files, ours and published: whole or one line, the same weights back, the published numbers."""
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import ROOT, make_model
+
+from anyorder.checkpoint import (
+    Checkpoint,
+    config_from_checkpoint,
+    digest,
+    load_checkpoint,
+    local_path,
+    model_from_checkpoint,
+    save_checkpoint,
+)
+from model import AOGPT, EMA
+
+
+def reference(name):
+    return os.path.join(ROOT, 'tests', 'reference', name)
+
+
+@pytest.mark.parametrize('name, weights, prefix', [
+    (name, weights, prefix) for name in ('adaln_small', 'adaln_1024', 'sigma_small')
+    for weights, prefix in (('raw', ''), ('raw', '_orig_mod.'), ('ema', ''))])
+def test_published_format(name, weights, prefix):
+    checkpoint = load_checkpoint(reference(f'{name}.ckpt.pt'))
+    checkpoint['model'] = {prefix + k: v for k, v in checkpoint['model'].items()}
+    expected = torch.load(reference(f'{name}.expected.pt'), weights_only=True)
+    model = model_from_checkpoint(checkpoint, weights)
+    idx, order, stride = expected['idx'], expected['orders'], expected['logits_stride']
+    with torch.no_grad():
+        nll = model(idx, order)
+        logits = torch.stack([model.predict(idx, order[:, :d + 1], d)[:, 0]
+                              for d in range(0, idx.size(1), stride)], dim=1)
+    assert abs(nll.mean() - expected[weights]['loss']) < 1e-5 and not model.training
+    torch.testing.assert_close(logits, expected[weights]['logits'], rtol=0, atol=1e-4)
+    target = idx.gather(1, order)[:, ::stride, None]
+    scores = -expected[weights]['logits'].log_softmax(-1).gather(2, target)[..., 0]
+    torch.testing.assert_close(nll[:, ::stride], scores, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize('config', [dict(gate_init=1.0, n_cond=24, n_tokens=7), dict(target_position='input'),
+                                    dict(target_position='layer', rotary=True, learned_positions=False),
+                                    dict(target_position='input', gpt2_blocks=True, bias=False), dict(causal=False)])
+def test_our_file_gives_the_model_back(tmp_path, config):
+    model = make_model(**config).float()
+    ema = EMA(model, 0.9)
+    for p in model.parameters():
+        p.mul_(1.1)
+    path = tmp_path / 'ckpt.pt'
+    save_checkpoint(path, model, ema, iter_num=3)
+    for weights, origin in (('raw', model), ('ema', ema.model)):
+        loaded = model_from_checkpoint(path, weights)
+        assert loaded.config == model.config and digest(loaded) == digest(origin)
+        for (name, p), q in zip(loaded.named_parameters(), origin.named_parameters()):
+            assert name == q[0] and torch.equal(p, q[1]), name
+    assert load_checkpoint(path)['iter_num'] == 3 and os.listdir(tmp_path) == ['ckpt.pt']
+
+
+def test_what_published_sizes_leave_out_is_inferred():
+    """GPT-2's vocabulary has 50257 tokens, padded to 50304; the width of the condition is that of the weights."""
+    args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8}
+    adaln = config_from_checkpoint({'model_args': args, 'model': {'transformer.wtpe.weight': torch.zeros(4, 6)}})
+    assert (adaln.n_real, adaln.n_cond, adaln.target_position, adaln.gpt2_blocks) == (50257, 6, 'adaln', False)
+    sigma = config_from_checkpoint({'model_args': args, 'model': {'transformer.ln_f.weight': torch.zeros(8)}})
+    assert (sigma.n_real, sigma.target_position, sigma.gpt2_blocks) == (50257, 'input', True)
+    assert config_from_checkpoint({'model_args': args | {'n_tokens': 9}, 'model': {}}).n_real == 9
+
+
+def test_a_digest_is_of_all_weights_and_of_the_sizes(model):
+    other = AOGPT(replace(model.config, causal=False)).double()   # of the same weights
+    other.load_state_dict(model.state_dict())
+    digests = {digest(model), digest(other)}
+    for p in model.parameters():
+        p.view(-1)[-1] += 1e-9
+        digests.add(digest(model))
+    assert len(digests) == 2 + len(list(model.parameters()))
+
+
+def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path):
+    path, model = str(tmp_path / 'c.pt'), make_model(vocab_size=320, n_tokens=257)
+    run = {'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.5}
+    save_checkpoint(path, model, EMA(model, 0.9), iter_num=7, tokenizer='bytes', config=run)
+    opened = Checkpoint(path)
+    assert opened.config == model.config and opened.tokenizer.name == 'bytes' and opened.run == run
+    assert opened.order == {'kind': 'block', 'seed': 3, 'block': 2} and opened.iter_num == 7
+    assert opened.about('ema') == f'{path}: ema weights, iteration 7'
+    assert digest(opened.model('raw')) == digest(model_from_checkpoint(path, 'raw'))
+    save_checkpoint(path, model)   # as published: GPT-2's tokens
+    with pytest.raises(ValueError, match='a vocabulary of 257 tokens, gpt2 has 50257'):
+        Checkpoint(path)
+    save_checkpoint(path, model, tokenizer='other')
+    with pytest.raises(ValueError, match="the tokenizer 'other', known are"):
+        Checkpoint(path)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, model):
+    path = tmp_path / 'ckpt.pt'
+    save_checkpoint(path, model, iter_num=1)
+    with pytest.raises(Exception, match='pickle'):
+        save_checkpoint(path, model, iter_num=2, unwritable=lambda: 0)
+    assert load_checkpoint(path)['iter_num'] == 1 and os.listdir(tmp_path) == ['ckpt.pt']
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_the_name(tmp_path, model, monkeypatch):
+    """A rename that reaches the disk before the bytes would leave an empty file after a power cut."""
+    path, calls = str(tmp_path / 'ckpt.pt'), []
+    fsync, rename = os.fsync, os.replace
+    monkeypatch.setattr(os, 'fsync', lambda f: calls.append((os.fstat(f).st_ino, os.fstat(f).st_size)) or fsync(f))
+    monkeypatch.setattr(os, 'replace', lambda a, b: calls.append((a, b)) or rename(a, b))
+    save_checkpoint(path, model)
+    assert calls == [(os.stat(path).st_ino, os.path.getsize(path)), (f'{path}.tmp', path)]
+
+
+@pytest.mark.parametrize('error', [PermissionError('not yours'),
+                                   RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_checkpoint_that_may_be_fine_is_not_called_broken(tmp_path, model, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+    save_checkpoint(tmp_path / 'ckpt.pt', model)
+    monkeypatch.setattr(torch, 'load', fail)
+    with pytest.raises(type(error)):
+        load_checkpoint(tmp_path / 'ckpt.pt')
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ('exploded',)
+
+
+@pytest.mark.parametrize('name, said, write', [
+    ('missing', 'no checkpoint file', lambda path, whole: None),
+    ('empty', 'not a whole one', lambda path, whole: path.write_bytes(b'')),
+    ('truncated', 'not a whole one', lambda path, whole: path.write_bytes(whole[:len(whole) // 2])),
+    ('text', 'no checkpoint', lambda path, whole: path.write_bytes(b'hello, world\n')),
+    ('noise', 'no checkpoint', lambda path, whole: path.write_bytes(bytes(range(7, 200)))),
+    ('code', 'no checkpoint', lambda path, whole: torch.save(Bomb(), path)),
+    ('list', 'is not a checkpoint', lambda path, whole: torch.save([], path)),
+    ('half', 'is not a checkpoint', lambda path, whole: torch.save({'model': {}}, path)),
+    ('sizes', 'is not a checkpoint', lambda path, whole: torch.save({'model': {}, 'model_args': None}, path)),
+    ('number', 'is not a checkpoint', lambda path, whole: torch.save({'model': {'a': 3}, 'model_args': {}}, path)),
+    ('options', 'is not a checkpoint', lambda path, whole: torch.save(
+        {'model': {}, 'model_args': {}, 'config': None}, path)),
+    ('tokens', 'is not a checkpoint', lambda path, whole: torch.save(
+        {'model': {}, 'model_args': {}, 'tokenizer': ['a']}, path))])
+def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, write):
+    monkeypatch.chdir(tmp_path)
+    save_checkpoint('whole.pt', model)
+    write(tmp_path / name, (tmp_path / 'whole.pt').read_bytes())
+    with pytest.raises(ValueError, match=f'{said}.*{name}|{name}.*{said}') as e:
+        load_checkpoint(name)
+    assert '\n' not in str(e.value) and not os.path.exists('exploded')
+
+
+@pytest.mark.parametrize('weights, change, said', [
+    ('ema', {}, 'no EMA'), ('ema', {'ema_model': None}, 'no EMA'), ('ema', {'ema_model': {}}, 'no EMA'),
+    ('ema', {'ema_model': {'shadow_params': None}}, 'no EMA'),
+    ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
+    ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'weights differ in name or shape, the first is aa'),
+    ('raw', {'model_args': {'n_embd': 32}}, 'differ'), ('raw', {'model_args': {'n_layer': 1}}, 'differ'),
+    ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'), ('raw', {'model_args': {'dropout': '0'}}, 'dropout'),
+    ('raw', {'model_args': {'causal': 'no'}}, 'causal'), ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),
+    ('both', {}, "weights must be 'ema' or 'raw'")])
+def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, weights, change, said):
+    save_checkpoint(tmp_path / 'c.pt', model)
+    checkpoint = load_checkpoint(tmp_path / 'c.pt')
+    if 'model_args' in change:
+        change = {'model_args': checkpoint['model_args'] | change['model_args']}
+    with pytest.raises(ValueError, match=said):
+        model_from_checkpoint(checkpoint | change, weights)
+
+
+@pytest.mark.parametrize('number', [float('nan'), float('inf'), 3e38])
+def test_weights_of_a_run_that_diverged(model, tmp_path, number):
+    """3e38 is finite and makes logits that are not."""
+    save_checkpoint(tmp_path / 'c.pt', model.float())
+    checkpoint = load_checkpoint(tmp_path / 'c.pt')
+    checkpoint['model']['transformer.wnonee.weight'][0, 3] = number
+    with pytest.raises(ValueError, match='diverged: 1 weights .*wnonee'):
+        model_from_checkpoint(checkpoint, 'raw')
+
+
+def test_names_of_the_hub(monkeypatch):
+    import huggingface_hub
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
+    assert local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb')))
+    for name in ('hf:me/it/x.pt', 'hf:x.pt'):
+        with pytest.raises(ValueError, match=name) as e:
+            local_path(name)
+        assert '\n' not in str(e.value)
