@@ -9,41 +9,49 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
 
-sample: seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its measured matrix and
-memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary, torch.multinomial.
-ensemble: slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the head everywhere
-for every position and member, of which some are timed and the rest extrapolated.
-train: tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN for every slot, a
-permutation drawn for each row, all logits at once, the EMA tensor by tensor.
-loss: seconds, peak memory and error of the loss and its gradients alone, fast.TokenLoss beside what else there is.
-grid: seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an update of every network.
+sample    seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its
+          measured matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted
+          vocabulary, torch.multinomial
+ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
+          head everywhere for every position and member, of which some are timed and the rest extrapolated
+train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
+          for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
+loss      seconds, peak memory and error of the loss and its gradients alone, fast.TokenLoss beside what else there is
+grid      seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an
+          update of every network
 """
 import copy
 import gc
 import resource
-import sys
 from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from anyorder.devices import autocast, matmul_flops, peak_flops, resolve_compile, resolve_device, seconds, training_flops
+from anyorder.devices import (
+    autocast,
+    matmul_flops,
+    peak_flops,
+    resolve_compile,
+    resolve_device,
+    seconds,
+    training_flops,
+)
 from anyorder.fast import TokenLoss, freeze, graphed, lean
 from anyorder.files import check_out, write_json
 from anyorder.generation import generate, unmask_schedule
 from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.orders import sample_order
+from anyorder.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
 from anyorder.training import TrainState, make_optimizers, update
-from configurator import Config, at_least, configure, one_line_errors, refuse_idle
-from model import AOGPT, EMA, AOGPTConfig, modulate
+from configurator import Config, at_least, configure, one_line_errors
+from model import AOGPT, EMA, AOGPTConfig
 
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
-n_tokens = 50257
+n_tokens = 50257           # real vocabulary; the rest is padding
 n_layer = 6
 n_head = 6
 n_embd = 384
@@ -75,13 +83,15 @@ def device_limits(device, dtype):
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and does its products.
+    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and
+    does its products.
 
-    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1; in the last layer 4 C^2 (keys and values)
-    where no token is drawn. A drawn token costs 2 C V."""
+    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1. Where no token is drawn,
+    it costs 4 C^2 in the last layer, for keys and values. A drawn token costs 2 C V."""
     c, total, last, known = model.config, 0.0, 0, 0
     C, L = c.n_embd, c.n_layer
-    weights = sum(p.numel() for name, p in model.named_parameters() if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
+    weights = sum(p.numel() for name, p in model.named_parameters()
+                  if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
     for end in ends:
         first, n_drawn = min(last + 1, known), end - known   # of a row; slot n_known of the last step stays
         drawn_keys = n_drawn * (known + 1)
@@ -92,66 +102,6 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
         total += max(batch_size * flops / flop_rate, read * weight_bytes / byte_rate)
         last, known = known, end
     return total
-
-
-def plain_block(block, x, cond, attend):
-    """A block with AdaLN for every slot; attend(q, k, v), each (B, H, S, D), is its attention."""
-    (B, S, C), attn = x.shape, block.attn
-    shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)
-    q, k, v = attn.c_attn(modulate(block.ln_1(x), shift, scale)).view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
-    y = attend(attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
-    x = x + gate * attn.c_proj(y)
-    return x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
-
-
-@torch.no_grad()
-def plain_generate(model, order, ends, temperature=1.0):
-    """The same sampler as one would first write it: per-slot AdaLN, a cache that grows by torch.cat and is cut back, attention by
-    softmax over an explicit mask, a descending sort of the vocabulary (top-p) and torch.multinomial. Temperature 0 is argmax."""
-    B, c, t = len(order), model.config, model.transformer
-    idx, cache, known, kept = torch.zeros_like(order), [None] * c.n_layer, 0, 0
-    for end in ends:
-        slots = torch.arange(kept, end, device=order.device)
-        reads = slots.clamp(max=known) - 1
-        position = order[:, reads.clamp(min=0)]
-        token = torch.where(reads[:, None] < 0, t.wnonee.weight, t.wte(idx.gather(1, position)))
-        x = token + t.wpe(torch.where(reads < 0, 0, position + 1))
-        cond = t.wtpe(order[:, slots])
-        keys = torch.arange(end, device=order.device)
-        mask = (keys < slots[:, None]) & (keys < known) | (keys == slots[:, None])
-
-        def attend(layer, q, k, v, known=known, mask=mask):
-            if cache[layer] is not None:
-                k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
-            cache[layer] = torch.stack([k, v])[:, :, :, :known + 1]
-            attention = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).masked_fill(~mask, -torch.inf).softmax(-1)
-            return attention.to(v.dtype) @ v
-        for layer, block in enumerate(t.h):
-            x = plain_block(block, x, cond, partial(attend, layer))
-        logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final[1](F.silu(cond))))[:, known - kept:].float()
-        if temperature == 0:
-            new = logits.argmax(-1)
-        else:
-            values, ranked = (logits / temperature).sort(descending=True)
-            p = values.softmax(-1)
-            p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
-            new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[..., 0]
-        idx.scatter_(1, order[:, known:end], new)
-        kept, known = known + 1, end
-    return idx
-
-
-def plain_nll(model, idx, order):
-    """Training loss as one would first write it: N + 1 slots, of which the last predicts nothing, AdaLN for every slot of every block,
-    logits in float32 all at once. Returns nll (B, N)."""
-    t, B = model.transformer, len(order)
-    token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)                # (B, N + 1, C)
-    x = token + t.wpe(torch.cat([torch.zeros_like(order[:, :1]), order + 1], 1))
-    cond = t.wtpe(torch.cat([order, torch.zeros_like(order[:, :1])], 1))
-    for block in t.h:
-        x = plain_block(block, x, cond, partial(F.scaled_dot_product_attention, is_causal=True))
-    logits = model.lm_head(t.final_layer(x, t.final_layer.adaLN_final[1](F.silu(cond))))[:, :-1]
-    return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
 
 def random_model(config, device, **network):
@@ -165,32 +115,28 @@ def random_tokens(config):
 
 
 def bench_sample(config):
-    if 'plain' in config.typed and set(config.plain.split(',')) - {'', *config.steps.split(',')}:
-        raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')
     device, dtype = resolve_device(config.device, config.dtype)
-    model = random_model(config, device)
-    order = sample_order(config.batch_size, config.block_size, device=device)
+    model, B, N = random_model(config, device), config.batch_size, config.block_size
+    order = sample_order(B, N, device=device)
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
-    print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, {device}, {dtype}, torch '
-          f'{torch.__version__}; limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
+    print(f'{model.n_parameters():,} parameters, batch {B} x {N} tokens, {device}, {dtype}, torch {torch.__version__}; '
+          f'limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
     print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'peak MiB':>10}{'plain s':>10}"
           f"{'plain / ours':>14}")
     with autocast(device, dtype):
-        blank, network = torch.zeros_like(order), freeze(model)
-        if config.cuda_graphs:
-            network = graphed(network)
-        generate(network, blank, order, max(0, config.block_size - 8), 8, seeds=range(config.batch_size))   # warm up
-        for n_steps in map(int, config.steps.split(',')):
-            ends = unmask_schedule(config.block_size, n_steps)
+        network = graphed(freeze(model)) if config.cuda_graphs else freeze(model)
+        ours = partial(generate, network, torch.zeros_like(order), order, seeds=range(B))
+        ours(max(0, N - 8), 8)   # warm up
+        for n_steps in step_numbers(config.steps):
+            ends = unmask_schedule(N, n_steps)
             peak_memory(device, reset=True)
-            ours = seconds(lambda n=n_steps: generate(network, blank, order, 0, n, seeds=range(config.batch_size)), device,
-                           config.repeats)
-            limit = generation_limit(model, config.batch_size, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
-            line = (f'{len(ends):>6}{ours:>10.2f}{1000 * ours / len(ends):>10.1f}{order.numel() / ours:>11,.0f}{limit / ours:>10.1%}'
-                    f'{peak_memory(device) / 2 ** 20:>10,.0f}')
-            if str(n_steps) in config.plain.split(','):
-                slow = seconds(lambda e=ends: plain_generate(model, order, e), device, config.repeats)
-                line += f'{slow:>10.2f}{slow / ours:>14.1f}'
+            time = seconds(partial(ours, 0, n_steps), device, config.repeats)
+            limit = generation_limit(model, B, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
+            line = (f'{len(ends):>6}{time:>10.2f}{1000 * time / len(ends):>10.1f}{order.numel() / time:>11,.0f}'
+                    f'{limit / time:>10.1%}{peak_memory(device) / 2 ** 20:>10,.0f}')
+            if n_steps in step_numbers(config.plain):
+                slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
+                line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
 
 
@@ -208,10 +154,11 @@ def bench_ensemble(config):
     groups, _ = sample_groups(N, width, config.n_positions, config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
     n_plain = min(config.n_plain, N - 1)
-    rows = torch.cat([torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1:]], 1)   # whole orders
-                      for visit in range(N - 1, N - 1 - n_plain, -1)]).to(device)
-    print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, {device}, {dtype}, '
-          f'torch {torch.__version__}')
+    rows = [torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1:]], 1)
+            for visit in range(N - 1, N - 1 - n_plain, -1)]
+    rows = torch.cat(rows).to(device)                                                       # whole orders (n_plain, N)
+    print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, '
+          f'{device}, {dtype}, torch {torch.__version__}')
     with autocast(device, dtype):
         def plain():
             for part in rows.split(16):
@@ -224,26 +171,13 @@ def bench_ensemble(config):
         slots.append(args[1].numel())
         heads.append(options['columns'].numel() if options else args[1].numel())
     frozen.register_forward_pre_hook(count, with_kwargs=True)
-    ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N), device, config.repeats)
+    ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N), device,
+                   config.repeats)
     print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")
     print(f"{'ours':<10}{sum(slots) // config.repeats:>14,}{sum(heads) // config.repeats:>14,}{ours:>10.2f}")
-    print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}   ({len(rows)} of {n_visits * M:,} passes timed)")
+    print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}"
+          f'   ({len(rows)} of {n_visits * M:,} passes timed)')
     print(f'ours is {slow / ours:.1f} times as fast')
-
-
-def plain_update(model, optimizer, ema, tokens, config, device):
-    starts = [int(i) for i in torch.randint(len(tokens) - config.block_size, (config.batch_size,))]
-    idx = torch.stack([torch.from_numpy(tokens[i:i + config.block_size].astype(np.int64)) for i in starts]).to(device)
-    order = torch.stack([torch.randperm(config.block_size) for _ in starts]).to(device)
-    loss = plain_nll(model, idx, order).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    with torch.no_grad():
-        for average, p in zip(ema.parameters(), model.parameters()):
-            average.mul_(0.999).add_(p, alpha=0.001)
-    return loss.item()
 
 
 def peak_memory(device, reset=False):
@@ -262,10 +196,10 @@ def peak_memory(device, reset=False):
 
 
 def training_step(config, device, dtype, **network):
-    """(model, whether it is compiled, a function that makes one update of it as train.py does) for random weights and tokens."""
+    """(model of random weights, whether it is compiled, a function that makes one update of it as train.py does)."""
     model = lean(random_model(config, device, **network).train())
-    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size, grad_clip=1.0,
-                 l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype, seed=config.seed)
+    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size,
+                 grad_clip=1.0, l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype, seed=config.seed)
     tokens, optimizers = random_tokens(config), make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
     state = TrainState(model, optimizers, EMA(model, 0.9999))
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
@@ -286,9 +220,9 @@ def bench_train(config):
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
     flops = training_flops(model, config.batch_size)
-    print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, '
-          f'{config.optimizer}, {device}, torch {torch.__version__}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, '
-          f'peak {peak / 1e12:,.3g} TFLOP/s in {dtype}')
+    print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, '
+          f'vocabulary {config.vocab_size}, {config.optimizer}, {device}, torch {torch.__version__}; '
+          f'{flops / n_tokens / 1e6:,.1f} MFLOP a token, peak {peak / 1e12:,.3g} TFLOP/s in {dtype}')
     print(f"{'':<10}{'dtype':>10}{'compiled':>10}{'ms/update':>11}{'tokens/s':>11}{'MFU':>8}{'peak MiB':>10}")
 
     def row(name, dtype, compiled, step):
@@ -302,28 +236,15 @@ def bench_train(config):
         del model, step
         model = random_model(config, device).train()
         tokens = random_tokens(config)
-        optimizer, average = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05), copy.deepcopy(model)
-        average.requires_grad_(False)
-        slow = row('plain', 'float32', False, lambda: plain_update(model, optimizer, average, tokens, config, device))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05)
+        average = copy.deepcopy(model).requires_grad_(False)
+        step = partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
+        slow = row('plain', 'float32', False, step)
         print(f'ours is {slow / ours:.2f} times as fast')
 
 
-def plain_loss(x, weight, bias, tokens):
-    return F.cross_entropy(F.linear(x, weight, bias).float(), tokens, reduction='none')
-
-
-def chunked_loss(x, weight, bias, tokens, n=256):
-    """plain_loss of n rows at a time, whose logits are computed again for the backward pass."""
-    return torch.cat([checkpoint(plain_loss, x_part, weight, bias, part, use_reentrant=False)
-                      for x_part, part in zip(x.split(n), tokens.split(n))])
-
-
-def torch_loss(x, weight, bias, tokens):
-    return F.linear_cross_entropy(x, weight, tokens, linear_bias=bias, reduction='none', options=nn.LinearCrossEntropyOptions())
-
-
-LOSSES = {'all logits in float32': plain_loss, 'in parts, recomputed': chunked_loss, 'F.linear_cross_entropy, in parts': torch_loss,
-          'TokenLoss': TokenLoss.apply}
+LOSSES = {'all logits in float32': plain_loss, 'in parts, recomputed': chunked_loss,
+          'F.linear_cross_entropy, in parts': torch_loss, 'TokenLoss': TokenLoss.apply}
 
 
 def bench_loss(config):
@@ -331,13 +252,17 @@ def bench_loss(config):
         raise ValueError(f'n_tokens must be 1 to vocab_size={config.vocab_size}, got {config.n_tokens}')
     device, dtype = resolve_device(config.device, config.dtype)
     generator, n = torch.Generator(device).manual_seed(config.seed), config.batch_size * config.block_size
-    x, weight, bias = (torch.randn(shape, device=device, generator=generator).mul_(std).to(getattr(torch, dtype)).requires_grad_()
-                       for shape, std in (((n, config.n_embd), 1), ((config.vocab_size, config.n_embd), 0.1), (config.vocab_size, 0.1)))
+    shapes = ((n, config.n_embd), 1), ((config.vocab_size, config.n_embd), 0.1), (config.vocab_size, 0.1)
+    x, weight, bias = (torch.randn(shape, device=device, generator=generator).mul_(std).to(getattr(torch, dtype))
+                       for shape, std in shapes)
+    for tensor in (x, weight, bias):
+        tensor.requires_grad_()
     tokens = torch.randint(config.n_tokens, (n,), device=device, generator=generator)
     with torch.no_grad():
         exact = float(chunked_loss(x.float(), weight.float(), bias.float(), tokens).double().mean())
-    print(f'{n:,} rows of width {config.n_embd}, vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}; the loss of '
-          f"float32 products is {exact:.4f} nats a token\n{'':<34}{'seconds':>10}{'peak MiB':>10}{'off by':>10}")
+    print(f'{n:,} rows of width {config.n_embd}, vocabulary {config.vocab_size}, {device}, {dtype}, torch '
+          f'{torch.__version__}; the loss of float32 products is {exact:.4f} nats a token')
+    print(f"{'':<34}{'seconds':>10}{'peak MiB':>10}{'off by':>10}")
     for name, loss in LOSSES.items():
         if loss is torch_loss and not hasattr(F, 'linear_cross_entropy'):
             print(f'{name:<34}{"not in this torch":>30}')
@@ -363,18 +288,20 @@ NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': 
 def generation_times(config, device, dtype):
     """Prints and returns [{'steps', 'decoder', 'encoder'}]: seconds of generate at each number of steps."""
     models = {name: random_model(config, device, causal=name == 'decoder') for name in ('decoder', 'encoder')}
-    order, seeds, times = sample_order(config.batch_size, config.block_size, device=device), range(config.batch_size), []
-    print(f"{models['decoder'].n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary "
-          f"{config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
+    B, N, times = config.batch_size, config.block_size, []
+    order = sample_order(B, N, device=device)
+    print(f"{models['decoder'].n_parameters():,} parameters, batch {B} x {N} tokens, "
+          f"vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
           f"generation, seconds\n{'steps':>6}{'decoder':>10}{'encoder':>10}{'encoder / decoder':>19}")
     with autocast(device, dtype):
-        for n_steps in map(int, config.steps.split(',')):
+        for n_steps in step_numbers(config.steps):
             row = {'steps': n_steps}
             for name, model in models.items():
-                run = partial(generate, model, torch.zeros_like(order), order, seeds=seeds)
-                run(max(0, config.block_size - 2 * (config.block_size // n_steps or 1)), 2)    # warm up: two steps as wide
+                run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
+                run(max(0, N - 2 * (N // n_steps or 1)), 2)    # warm up: two steps as wide
                 row[name] = seconds(partial(run, 0, n_steps), device, config.repeats)
-            print(f"{n_steps:>6}{row['decoder']:>10.2f}{row['encoder']:>10.2f}{row['encoder'] / row['decoder']:>19.1f}", flush=True)
+            ratio = row['encoder'] / row['decoder']
+            print(f"{n_steps:>6}{row['decoder']:>10.2f}{row['encoder']:>10.2f}{ratio:>19.1f}", flush=True)
             times.append(row)
     return times
 
@@ -382,7 +309,8 @@ def generation_times(config, device, dtype):
 def training_rates(config, device, dtype):
     """Prints and returns [{'network', 'parameters', 'compiled', 'tokens_per_sec'}]: updates of every network."""
     rates = []
-    print(f"\ntraining, {config.optimizer}\n{'':<14}{'parameters':>12}{'ms/update':>11}{'tokens/s':>11}{'of adaln':>10}")
+    print(f'\ntraining, {config.optimizer}')
+    print(f"{'':<14}{'parameters':>12}{'ms/update':>11}{'tokens/s':>11}{'of adaln':>10}")
     for name, network in NETWORKS.items():
         torch.compiler.reset()   # else the ninth network would be one too many to compile
         model, compiled, step = training_step(config, device, dtype, **network)
@@ -407,29 +335,27 @@ def bench_grid(config):
         print(f'\nwritten: {config.out}')
 
 
-NETWORK = {'n_layer', 'n_head'}
-BENCHES = {   # with the options that not all of them have
-    'sample': (bench_sample, NETWORK | {'batch_size', 'steps', 'cuda_graphs', 'plain'}),
-    'ensemble': (bench_ensemble, NETWORK | {'n_contexts', 'n_positions', 'ensemble_block', 'n_plain'}),
-    'train': (bench_train, NETWORK | {'batch_size', 'plain', 'n_updates', 'optimizer', 'compile'}),
-    'loss': (bench_loss, {'batch_size'}),
-    'grid': (bench_grid, NETWORK | {'batch_size', 'steps', 'n_updates', 'optimizer', 'compile', 'out'})}
+BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'loss': bench_loss,
+           'grid': bench_grid}
+WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'loss': 'the loss alone',
+         'grid': 'decoder, encoder and every network'}
 
 
-def main(argv):
-    words = [a for a in argv if not a.startswith('-')]
-    config = configure(globals(), [a for a in argv if a.startswith('-')])
-    if len(words) != 1 or words[0] not in BENCHES:
-        raise ValueError(f'say what to time: python bench.py {" or ".join(BENCHES)}, got {" ".join(words)!r}')
-    at_least(config, 1, 'batch_size', 'n_updates', 'repeats')
-    for name in ('steps', 'plain'):
-        if any(not n.isdecimal() or int(n) < 1 for n in config[name].split(',') if n or name == 'steps'):
-            raise ValueError(f'{name} must be numbers of steps from 1 with commas between, got {config[name]!r}')
-    bench, used = BENCHES[words[0]]
-    refuse_idle(config, *set().union(*(names for _, names in BENCHES.values())) - used)
-    bench(config)
+def step_numbers(text):
+    """[n, ...] of numbers of steps with commas between."""
+    if any(not n.isdecimal() or int(n) < 1 for n in text.split(',') if text):
+        raise ValueError(f'steps and plain must be numbers of steps from 1 with commas between, got {text!r}')
+    return [int(n) for n in text.split(',') if text]
+
+
+def main(config):
+    at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
+    if not step_numbers(config.steps) or set(step_numbers(config.plain)) - set(step_numbers(config.steps)) and (
+            'plain' in config.given):
+        raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')
+    BENCHES[config.words[0]](config)
 
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(sys.argv[1:])
+        main(configure(globals()))

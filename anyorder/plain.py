@@ -1,0 +1,113 @@
+"""
+What would one write first? Sampling, the loss and an update without any of our shortcuts: what bench.py compares with.
+"""
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from model import modulate
+
+
+def plain_block(block, x, cond, attend):
+    """A block with AdaLN for every slot; attend(q, k, v), each (B, H, S, D), is its attention."""
+    (B, S, C), attn = x.shape, block.attn
+    shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)
+    qkv = attn.c_attn(modulate(block.ln_1(x), shift, scale))
+    q, k, v = qkv.view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
+    y = attend(attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
+    x = x + gate * attn.c_proj(y)
+    return x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
+
+
+def plain_head(model, x, cond):
+    final = model.transformer.final_layer
+    return model.lm_head(final(x, final.adaLN_final[1](F.silu(cond))))
+
+
+@torch.no_grad()
+def plain_generate(model, order, ends, temperature=1.0):
+    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn. Temperature 0 is argmax.
+
+    AdaLN for every slot, a cache that grows by torch.cat and is cut back, attention by softmax over an explicit mask, a
+    descending sort of the vocabulary, as for top-p, and torch.multinomial."""
+    B, c, t = len(order), model.config, model.transformer
+    idx, cache, known, kept = torch.zeros_like(order), [None] * c.n_layer, 0, 0
+    for end in ends:
+        slots = torch.arange(kept, end, device=order.device)
+        reads = slots.clamp(max=known) - 1
+        position = order[:, reads.clamp(min=0)]
+        token = torch.where(reads[:, None] < 0, t.wnonee.weight, t.wte(idx.gather(1, position)))
+        x = token + t.wpe(torch.where(reads < 0, 0, position + 1))
+        cond = t.wtpe(order[:, slots])
+        keys = torch.arange(end, device=order.device)
+        mask = (keys < slots[:, None]) & (keys < known) | (keys == slots[:, None])
+
+        def attend(layer, q, k, v, known=known, mask=mask):
+            if cache[layer] is not None:
+                k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
+            cache[layer] = torch.stack([k, v])[:, :, :, :known + 1]
+            attention = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+            return attention.to(v.dtype) @ v
+        for layer, block in enumerate(t.h):
+            x = plain_block(block, x, cond, partial(attend, layer))
+        logits = plain_head(model, x, cond)[:, known - kept:].float()
+        if temperature == 0:
+            new = logits.argmax(-1)
+        else:
+            values, ranked = (logits / temperature).sort(descending=True)
+            p = values.softmax(-1)
+            p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
+            new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[..., 0]
+        idx.scatter_(1, order[:, known:end], new)
+        kept, known = known + 1, end
+    return idx
+
+
+def plain_nll(model, idx, order):
+    """The loss of training, nll (B, N): N + 1 slots, of which the last predicts nothing, AdaLN for every slot of every
+    block, logits in float32 all at once."""
+    t, B, nowhere = model.transformer, len(order), torch.zeros_like(order[:, :1])
+    token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)        # (B, N + 1, C)
+    x = token + t.wpe(torch.cat([nowhere, order + 1], 1))
+    cond = t.wtpe(torch.cat([order, nowhere], 1))
+    for block in t.h:
+        x = plain_block(block, x, cond, partial(F.scaled_dot_product_attention, is_causal=True))
+    logits = plain_head(model, x, cond)[:, :-1]
+    return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
+
+
+def plain_update(model, optimizer, average, tokens, batch_size, device):
+    """An update in float32: a permutation drawn for each row, the average of the weights tensor by tensor."""
+    N = model.config.block_size
+    starts = [int(i) for i in torch.randint(len(tokens) - N, (batch_size,))]
+    idx = torch.stack([torch.from_numpy(tokens[i:i + N].astype(np.int64)) for i in starts]).to(device)
+    order = torch.stack([torch.randperm(N) for _ in starts]).to(device)
+    loss = plain_nll(model, idx, order).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    with torch.no_grad():
+        for mean, p in zip(average.parameters(), model.parameters()):
+            mean.mul_(0.999).add_(p, alpha=0.001)
+    return loss.item()
+
+
+def plain_loss(x, weight, bias, tokens):
+    """-log p (R,) of tokens (R,) given x (R, C), all logits at once."""
+    return F.cross_entropy(F.linear(x, weight, bias).float(), tokens, reduction='none')
+
+
+def chunked_loss(x, weight, bias, tokens, n=256):
+    """plain_loss of n rows at a time, whose logits are computed again for the backward pass."""
+    parts = zip(x.split(n), tokens.split(n))
+    return torch.cat([checkpoint(plain_loss, part, weight, bias, token, use_reentrant=False) for part, token in parts])
+
+
+def torch_loss(x, weight, bias, tokens):
+    """plain_loss by PyTorch's own loss in parts, which is in 2.13 and later."""
+    options = torch.nn.LinearCrossEntropyOptions()
+    return F.linear_cross_entropy(x, weight, tokens, linear_bias=bias, reduction='none', options=options)
