@@ -1,0 +1,74 @@
+"""Texts that are measured: their split, their blocks and what is counted of them."""
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from data.measured import open_text
+from data.prepare import prepare
+from data.tokenizers import Bytes, get_tokenizer
+
+TEXT = 'a b c d e f g\n' * 9
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+    """Prepared sets: `words`, both splits of wikitext2, and `broken`, which holds a token that there is not."""
+    folder = tmp_path_factory.mktemp('measured')
+    (folder / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
+    for name in ('words', 'broken'):
+        prepare('text', folder / 'data', name=name, source=str(folder / 'words.txt'), tokenizer='bytes')
+    val = np.memmap(folder / 'data' / 'broken' / 'val.bin', dtype='<u2', mode='r+')
+    val[-1] = 257
+    val.flush()
+    for split, source in (('train', TEXT), ('test', TEXT.upper())):
+        (folder / 'wiki.raw').write_text(source)
+        prepare('wikitext2', folder / 'data', source=str(folder / 'wiki.raw'), split=split, tokenizer='bytes')
+    return str(folder / 'data')
+
+
+def test_protocols_name_their_splits(data_dir):
+    for protocol, split, letter in (('paper', 'train', 'a'), ('clean', 'test', 'A')):
+        text = open_text('wikitext2', 4, Bytes(), data_dir, protocol=protocol, split='val')
+        assert text.label == f'wikitext2 ({split}, protocol {protocol})' and ord(letter) in text.blocks
+    words = open_text('words', 4, Bytes(), data_dir, protocol='clean', split='train')
+    assert words.label == 'words (train)'
+    assert words.origin == {key: json.load(open(f'{data_dir}/words/meta.json'))['splits']['train'][key]
+                            for key in ('source', 'sha256')}
+
+
+def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
+    path = tmp_path / 'my.jsonl'
+    path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in ('héllo', 'abc', 'de')))
+    text = open_text(str(path), 4, Bytes(), 'nowhere')
+    tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
+    assert text.tokens.tolist() == tokens and text.blocks.tolist() == [tokens[:4], tokens[4:8], tokens[8:12]]
+    assert text.n_bytes == 12 - 2   # ends of documents are no bytes
+    assert text.name == str(path) and text.label == 'my.jsonl'
+    assert text.origin == {'source': str(path), 'sha256': hashlib.sha256(text.tokens.tobytes()).hexdigest()}
+    some = open_text(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
+    assert some.blocks.tolist() == [tokens[:4], tokens[4:8]] and some.n_bytes == 7 and len(some.tokens) == len(tokens)
+    spread = open_text(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
+    assert spread.blocks[:, 0].tolist() == [tokens[0], tokens[4], tokens[8]]
+
+
+def test_the_digest_is_of_the_blocks(data_dir):
+    digests = {open_text('words', N, Bytes(), data_dir, n_blocks=n).digest for N, n in ((4, 0), (4, 3), (4, 4))}
+    assert len(digests) == 3
+    assert open_text('words', 4, Bytes(), data_dir, n_blocks=3).digest in digests
+
+
+@pytest.mark.parametrize('name, tokenizer, said', [
+    ('broken', 'bytes', 'val.bin has the token 257, bytes tokens are below 257: prepare broken again with --force'),
+    ('words', 'sudoku4', 'the model reads sudoku4 tokens, .*words holds bytes tokens: .*--tokenizer=sudoku4'),
+    ('my.txt', 'sudoku4', 'my.txt is text, the checkpoint is of sudoku4 puzzles, which python eval_puzzle.py gives'),
+    ('nosuch', 'bytes', 'python data/prepare.py'), ('void.txt', 'bytes', 'void.txt holds no text'),
+    ('no.txt', 'bytes', 'no file no.txt'), ('short.txt', 'bytes', 'block_size=16 is beyond the data')])
+def test_a_text_that_cannot_be_measured_is_one_line(data_dir, tmp_path, monkeypatch, name, tokenizer, said):
+    monkeypatch.chdir(tmp_path)
+    for file, text in (('my.txt', 'x' * 50), ('void.txt', ''), ('short.txt', 'short')):
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=said) as e:
+        open_text(name, 16, get_tokenizer(tokenizer), data_dir)
+    assert '\n' not in str(e.value)
