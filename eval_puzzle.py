@@ -1,17 +1,18 @@
 """
-How many puzzles does a model solve, and in which order? By default every blank is written in a step of its own, the likeliest digit.
+How many puzzles does a model solve, and in which order? By default each step writes one blank, the likeliest digit.
 
     python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
-    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=random,margin --n_steps=8,16,0 --noises=0,0.5
+    python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=random,margin --n_steps=8,0 --noises=0,0.5
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
 
-solved: the share of puzzles without a mistake. right: the share of blanks; of nae_sat, of the observations that agree with the latents
-that the model itself wrote. Errors are standard errors over puzzles. What is given is read first, in the order that the policy starts from.
+solved: the share of puzzles without a mistake. right: the share of blanks; of nae_sat, of the observations that agree
+with the latents that the model itself wrote. Errors are standard errors over puzzles. What is given is read first.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 import math
 import os
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoin
 split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'all'       # orders of the blanks, as 'random,l2r,margin'; 'all' is these two and every score of a model
+policies = 'all'       # orders of the blanks, as random,l2r,margin; 'all' is these two and every score of the model
 n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
 noises = '0'           # scales of the noise on the scores of top_prob, margin and entropy, with commas
 noise_kind = 'gumbel'  # or 'gaussian'
@@ -49,7 +50,7 @@ batch_size = 250       # puzzles at a time
 device = 'auto'        # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
 out = ''               # write the table to this JSON file
-html = ''              # write a replay of the puzzles of `show` to this file: a page (.html), or one animated picture (.svg)
+html = ''              # write a replay of the puzzles of `show`: a page (.html), or one animated picture (.svg)
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
@@ -87,8 +88,9 @@ def read_runs(c):
 
 
 def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, on_step=None):
-    """Write the blanks of puzzles tokens, given (n, N), in an order with the arguments `order` of sample_order. Puzzle r
-    is a function of (seed, r). Returns idx, step and logprob (n, N), see Canvas."""
+    """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas.
+
+    order   arguments of sample_order; puzzle r is a function of (seed, r)"""
     n, N = tokens.shape
     orders, n_given = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given)
     blank, device, parts = tokens.masked_fill(~given, 0), model.lm_head.weight.device, []
@@ -100,9 +102,10 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     return [torch.cat(part) for part in zip(*parts)]
 
 
-def solve_all(model, task, tokens, given, runs, run_order, drawing, show, c):
+def solve_all(model, puzzles, runs, run_order, show, c):
     """For every run its row of the table, and the puzzles of `show` as samples of a replay."""
-    model = freeze(model)
+    task, tokens, given, _ = puzzles
+    model, drawing = freeze(model), Drawing(c.temperature)
     for policy, n_steps, noise, unmasking in runs:
         order = run_order | {'kind': 'random' if policy in SCORES else policy}
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
@@ -124,13 +127,15 @@ def score(task, tokens, given, idx):
     total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
     solved, n, share = int((right == total).sum()), len(total), float(right.sum() / total.sum())
     error = share_error(n * share, n) if n == 1 or share in (0, 1) else ratio_error(right, total)
-    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': share, 'right_stderr': error, 'puzzles': n}
+    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': share, 'right_stderr': error,
+            'puzzles': n}
 
 
 @torch.no_grad()
 def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
-    """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, in random orders, by the share
-    that is masked. `groups` is {name: (first position, one past the last)}."""
+    """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, by their share.
+
+    groups   {name: (first position, one past the last)}"""
     (n, N), device, rows = tokens.shape, model.lm_head.weight.device, []
     orders, n_shares, column = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N), torch.arange(N)
     for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
@@ -145,8 +150,15 @@ def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
     return rows
 
 
+class Puzzles(NamedTuple):
+    task: object            # its rules, see data/rules.py
+    tokens: torch.Tensor    # (n, N) the solutions
+    given: torch.Tensor     # (n, N) which tokens are given
+    label: str              # name of the set and its split
+
+
 def open_puzzles(checkpoint, c):
-    """(task, tokens (n, N), given (n, N), label) of the set that is asked for."""
+    """The Puzzles that are asked for."""
     run, tokenizer = checkpoint.run, checkpoint.tokenizer
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
@@ -167,7 +179,7 @@ def open_puzzles(checkpoint, c):
         raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), "
                          f'{name} has other puzzles ({kind}): choose another --dataset or --ckpt')
     tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
-    return make_task(meta['puzzle']), tokens, given, f'{name} ({c.split})'
+    return Puzzles(make_task(meta['puzzle']), tokens, given, f'{name} ({c.split})')
 
 
 def write_results(config, checkpoint, label, rows):
@@ -178,12 +190,11 @@ def write_results(config, checkpoint, label, rows):
 
 def print_solved(model, puzzles, runs, show, config, checkpoint):
     """Solve the puzzles and print a line for every run; returns the samples of a replay."""
-    task, tokens, given, label = puzzles
-    rows, samples, drawing = [], [], Drawing(config.temperature)
+    rows, samples = [], []
     print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
-    for row, shown in solve_all(model, task, tokens, given, runs, checkpoint.order, drawing, show, config):
+    for row, shown in solve_all(model, puzzles, runs, checkpoint.order, show, config):
         rows, samples = [*rows, row], samples + shown
-        write_results(config, checkpoint, label, rows)   # at once: the next one may take hours
+        write_results(config, checkpoint, puzzles.label, rows)   # at once: the next one may take hours
         shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))
         print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}", flush=True)
     return samples
@@ -191,12 +202,12 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
 
 def print_error_map(model, puzzles, config, checkpoint):
     """Measure the loss by the share that is masked; print and draw it."""
-    task, tokens, _, label = puzzles
-    rows = masked_loss(model, tokens, task.groups, config.seed, config.batch_size)
-    write_results(config, checkpoint, label, rows)
+    groups = puzzles.task.groups
+    rows = masked_loss(model, puzzles.tokens, groups, config.seed, config.batch_size)
+    write_results(config, checkpoint, puzzles.label, rows)
     print(''.join(f'{name:>14}' for name in rows[0]))
     print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
-    curves = [(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in task.groups]
+    curves = [(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in groups]
     draw(curves, 'masked', ['masked_loss'], config.error_map)
     print(f'\n{config.error_map} written')
 

@@ -1,5 +1,5 @@
 """
-Write text with a trained model: any blanks, in any order, given or chosen by the model, some tokens or all of them at a time.
+Write text with a trained model: any blanks, in any order, given or chosen by the model, one token or many at a time.
 
     python sample.py --ckpt=out/ckpt.pt
     python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
@@ -7,7 +7,8 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
 
-Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures; \\[[ is a plain [[.
+Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures.
+A plain [[ is written \\[[.
 <|endoftext|> is the token that ends a document.
 """
 import json
@@ -43,36 +44,36 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', a JSON file with a list of positions, or the
-                              # model's choice by a score: 'top_prob', 'margin', 'entropy'
+order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', a JSON file of positions,
+                              # or the model's choice by a score: 'top_prob', 'margin', 'entropy'
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
-unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, which with order='random' samples masked diffusion
+unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 # drawing
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
-use_cache = True              # keys and values of past slots are kept; False runs everything anew (slow; up to rounding the same text)
-cuda_graphs = False           # on a GPU, for many steps with the cache: record one and launch it as one; not yet timed on one
-seed = 1337                   # sample r is a function of seed + r alone, up to rounding: others want a seed further off than n_samples
+use_cache = True              # keep keys and values of past slots; False is slow, and up to rounding the same
+cuda_graphs = False           # on a GPU: launch a step as one; for many steps with the cache, not yet timed
+seed = 1337                   # sample r is a function of seed + r alone: others want a seed further off than n_samples
 # system
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
-out = ''                      # write samples, orders and log-probabilities to this JSON file; between batches each minute
-html = ''                     # write a replay of the generation to this file: a page (.html), or one animated picture (.svg)
+out = ''                      # write samples, orders and log-probabilities to this JSON file, also each minute
+html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg)
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
-judge = ''                    # with metrics: their left-to-right perplexity under a checkpoint or, with transformers installed, gpt2-large
+judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large (transformers)
 
 
 def read_order(order):
-    """(policy, order) of the option: a policy of Unmasking, and the name of an order or the positions of a JSON file."""
+    """(policy, order) of the option: a policy of Unmasking, and a name or the positions of a JSON file."""
     if order in SCORES:
-        return order, 'random'   # of equal scores the earlier one in a random order is the better
+        return order, 'random'   # of equal scores the first in a random order is the best
     if order in ('own', *ORDERS):
         return 'given', order
     try:
@@ -82,7 +83,8 @@ def read_order(order):
             return 'given', positions
     except (OSError, ValueError, RecursionError):
         pass
-    raise ValueError(f'order must be own, {", ".join([*ORDERS, *SCORES])}, or a JSON file with a list of positions, got {order!r}')
+    names = ', '.join(['own', *ORDERS, *SCORES])
+    raise ValueError(f'order must be {names}, or a JSON file with a list of positions, got {order!r}')
 
 
 def check_files(config):
@@ -93,74 +95,39 @@ def check_files(config):
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
 
 
-def read_texts(prompts, order, checkpoint, config):
-    """[(tokens, known)] of the samples: n_samples of each prompt. Raises ValueError for one that the order or the task does not fit."""
-    block_size = checkpoint.config.block_size
+def read_texts(prompts, order, tokenizer, block_size, config):
+    """[(prompt, tokens, known)], a text for each sample. Raises ValueError for one that fits neither order nor task."""
     if not 0 <= config.length <= block_size:
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
-    parsed = parse_prompts(prompts, checkpoint.tokenizer, config.length or block_size)
+    parsed = parse_prompts(prompts, tokenizer, config.length or block_size)
     for n in {len(tokens) for tokens, _, _ in parsed}:
-        order_of_row(order, n, stream())
+        order_of_row(order, n, stream())   # before anything is written
     if config.score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
     if all(all(known) for _, known, _ in parsed):
         raise ValueError('there is no blank to write or score in the prompt')
-    return [(tokens, known) for tokens, known, _ in parsed for _ in range(config.n_samples)]
+    texts = [(prompt, tokens, known) for prompt, (tokens, known, _) in zip(prompts, parsed)]
+    return [text for text in texts for _ in range(config.n_samples)]
 
 
-def write_batches(model, texts, order, unmasking, drawing, tokenizer, show, config):
-    """Yields the samples of every batch of texts. Sample r is a function of seed + r. `show` is a Watch or None."""
-    network = freeze(model) if config.use_cache else model
-    if config.cuda_graphs:
-        network = graphed(network)
-    device = model.lm_head.weight.device
-    n_blanks = sum(known.count(False) for _, known in texts)
-    with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-        for first in range(0, len(texts), config.batch_size):
-            batch = texts[first:first + config.batch_size]
-
-            def on_step(step, n_new, part, known=batch[0][1]):
-                bar.update(int(n_new.sum()))
-                if show and part.rows[0] == 0:
-                    steps = [-1 if k else None if s < 0 else s for s, k in zip(part.step[0].tolist(), known)]
-                    show(part.idx[0, :len(known)].tolist(), steps, step, part.logprob[0].tolist())
-            canvas = Canvas.of_texts(batch, order, config.seed + first, device)
-            fill(network, canvas, unmasking, drawing, config.use_cache, on_step=on_step)
-            yield canvas.samples(tokenizer)
-
-
-def save(result, config):
-    if config.out and result['samples']:
-        replace_file(config.out, json.dumps(result).encode())
-
-
-def main(config):
-    at_least(config, 1, 'n_samples', 'batch_size')
-    policy, order = read_order(config.order)
-    unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
-                          config.order_noise_kind, config.threshold)
-    drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
-    prompts = read_prompts(config.prompt)
-    check_files(config)
-    judged = open_judge(config.judge) if config.judge else None
-    checkpoint = Checkpoint(config.ckpt)
-    tokenizer = checkpoint.tokenizer
-    if isinstance(order, str):
-        order = checkpoint.order if order == 'own' else checkpoint.order | {'kind': order}
-    texts = read_texts(prompts, order, checkpoint, config)
-    device, dtype = resolve_device(config.device, config.dtype)
-    model = checkpoint.model(config.weights, device)
-
+def write_all(network, texts, order, unmasking, drawing, tokenizer, result, config):
+    """Write the texts, in batches, and append the samples to result['samples']. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
-    samples, show = [], Watch(tokenizer) if config.watch else None
-    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
-              'order': config.order if config.order in (*ORDERS, *SCORES) else order, 'device': str(device), 'dtype': dtype,
-              'seconds': 0.0, 'metrics': {}, 'samples': samples}
+    n_blanks, show = sum(known.count(False) for _, _, known in texts), Watch(tokenizer) if config.watch else None
     try:
-        with autocast(device, dtype):
-            for batch in write_batches(model, texts, order, unmasking, drawing, tokenizer, show, config):
-                for r, sample in enumerate(batch, len(samples)):
-                    samples.append({'prompt': prompts[r // config.n_samples], 'seed': config.seed + r} | sample)
+        with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
+            for first in range(0, len(texts), config.batch_size):
+                batch = [(tokens, known) for _, tokens, known in texts[first:first + config.batch_size]]
+
+                def on_step(step, n_new, part, known=batch[0][1]):
+                    bar.update(int(n_new.sum()))
+                    if show and part.rows[0] == 0:
+                        steps = [-1 if k else None if s < 0 else s for s, k in zip(part.step[0].tolist(), known)]
+                        show(part.idx[0, :len(known)].tolist(), steps, step, part.logprob[0].tolist())
+                canvas = Canvas.of_texts(batch, order, config.seed + first, network.lm_head.weight.device)
+                fill(network, canvas, unmasking, drawing, config.use_cache, on_step=on_step)
+                for r, sample in enumerate(canvas.samples(tokenizer), first):
+                    result['samples'].append({'prompt': texts[r][0], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
                 if time.perf_counter() - saved > 60:   # what a killed run leaves
                     saved = time.perf_counter()
@@ -168,23 +135,10 @@ def main(config):
     finally:   # an error or Ctrl-C, now or while a judge reads, loses nothing
         save(result, config)
 
-    order_name = order['kind'] if config.order == 'own' else config.order
-    about = describe(samples, config, order_name)
-    print_samples(samples)
-    if config.html:
-        title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
-        write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
-    lines = {}
-    if config.metrics:
-        group = config.n_samples if len(prompts) > 1 else 1
-        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, group)
-        save(result, config)
-    size = f'{model.n_parameters():,} parameters, {model.config.block_size} positions, {tokenizer.name} tokens'
-    rate = sum(s['blanks'] for s in samples) / result['seconds']
-    table = {'checkpoint': checkpoint.about(config.weights), 'model': size, **about,
-             'time': f"{result['seconds']:.2f} s, {rate:,.0f} tokens/s on {device} in {dtype}", **lines,
-             'written': config.out, 'page': config.html}
-    print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
+
+def save(result, config):
+    if config.out and result['samples']:
+        replace_file(config.out, json.dumps(result).encode())
 
 
 def print_samples(samples):
@@ -193,7 +147,7 @@ def print_samples(samples):
         print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(s['text'])}", flush=True)
 
 
-def describe(samples, config, order):
+def describe(samples, order, config):
     """Lines of the table on how the samples were made."""
     n_steps = max(len({*s['step']} - {-1}) for s in samples)
     n_blanks = max(s['blanks'] for s in samples)
@@ -205,6 +159,52 @@ def describe(samples, config, order):
     return {'order': f'{order}, {n_steps} steps for {n_blanks} tokens, {how}',
             'drawing': 'the text of the blanks was scored' if config.score else drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
+
+
+def main(config):
+    # the plan
+    at_least(config, 1, 'n_samples', 'batch_size')
+    policy, order = read_order(config.order)
+    unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
+                          config.order_noise_kind, config.threshold)
+    drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
+    prompts = read_prompts(config.prompt)
+    check_files(config)
+    judged = open_judge(config.judge) if config.judge else None
+    checkpoint = Checkpoint(config.ckpt)
+    tokenizer, block_size = checkpoint.tokenizer, checkpoint.config.block_size
+    if isinstance(order, str):
+        order = checkpoint.order if order == 'own' else checkpoint.order | {'kind': order}
+    texts = read_texts(prompts, order, tokenizer, block_size, config)
+
+    # the work
+    device, dtype = resolve_device(config.device, config.dtype)
+    model = checkpoint.model(config.weights, device)
+    samples = []
+    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
+              'order': config.order if config.order in (*ORDERS, *SCORES) else order,
+              'device': str(device), 'dtype': dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
+    with autocast(device, dtype):
+        network = freeze(model) if config.use_cache else model
+        network = graphed(network) if config.cuda_graphs else network
+        write_all(network, texts, order, unmasking, drawing, tokenizer, result, config)
+    print_samples(samples)
+
+    # the table
+    order_name, lines = order['kind'] if config.order == 'own' else config.order, {}
+    about = describe(samples, order_name, config)
+    if config.html:
+        title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
+        write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
+    if config.metrics:
+        group = config.n_samples if len(prompts) > 1 else 1
+        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, group)
+        save(result, config)
+    size = f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens'
+    rate = f"{result['seconds']:.2f} s, {sum(s['blanks'] for s in samples) / result['seconds']:,.0f} tokens/s"
+    table = {'checkpoint': checkpoint.about(config.weights), 'model': size, **about,
+             'time': f'{rate} on {device} in {dtype}', **lines, 'written': config.out, 'page': config.html}
+    print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
 
 
 if __name__ == '__main__':

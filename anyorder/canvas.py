@@ -17,7 +17,7 @@ class Canvas:
     order     (B, N) positions as visited: the known ones, the blanks, and padding from n_visits on
     step      (B, N) natural order: the step that revealed a token, from 0; -1 is known from the start, or blank
     logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
-    u         (B, N) natural order: the uniform numbers in [0, 1) by which tokens are drawn, a function of the row's seed
+    u         (B, N) natural order: uniform numbers in [0, 1) by which tokens are drawn, a function of the row's seed
     known     (B,) visits that are known, on the host
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
@@ -38,8 +38,9 @@ class Canvas:
         self.seeds = [int(seed) for seed in seeds]   # of a tensor or not: a stream is named by numbers
         fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
         if not fits.all() or len(self.seeds) != B:
-            raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got n_known='
-                             f'{self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]}, {len(self.seeds)} seeds')
+            raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
+                             f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
+                             f'{len(self.seeds)} seeds')
         self.idx, self.order, self.rows = idx.clone(), order.clone(), torch.arange(B)
         u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
         self.u = torch.stack(u).to(idx.device)
@@ -73,7 +74,7 @@ class Canvas:
     def cells(self, n):
         """Indices (row, column, visit), each (m,), of the next n (B,) visits of every row, row by row.
 
-        Columns count from 0 to n - 1, and visit = known + column. Made on the host, which needs no wait for the device."""
+        Columns count from 0 to n - 1, and visit = known + column. Made on the host, without a wait for the device."""
         row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero(as_tuple=True)
         return torch.stack([row, column, self.known[row] + column]).to(self.idx.device, non_blocking=True)
 
@@ -100,8 +101,8 @@ class Canvas:
         idx, order, step, logprob = (x.cpu() for x in (self.idx, self.order, self.step, self.logprob))
         samples = []
         for r, n in enumerate(self.n_visits.tolist()):
-            tokens, row = idx[r, :n].tolist(), {'order': order[r, :n].tolist(), 'step': step[r, :n].tolist(),
-                                                'logprob': logprob[r, :n].tolist()}
-            samples.append({'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(row['logprob']),
-                            'blanks': sum(s >= 0 for s in row['step']), **row})
+            tokens, steps, nats = idx[r, :n].tolist(), step[r, :n].tolist(), logprob[r, :n].tolist()
+            samples.append({'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(nats),
+                            'blanks': sum(s >= 0 for s in steps), 'order': order[r, :n].tolist(), 'step': steps,
+                            'logprob': nats})
         return samples

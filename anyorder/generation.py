@@ -1,5 +1,5 @@
 """
-How are tokens drawn? Which blanks a step reveals, how their tokens are drawn, and `generate`, which fills the blanks of texts.
+How are tokens drawn? Which blanks a step reveals, how a token is drawn, and `fill`, which writes on a canvas.
 """
 import itertools
 import math
@@ -44,7 +44,7 @@ def binomial_schedule(n_tokens, n_steps, kind='linear', generator=None):
 
 
 def mask_share(k, n_steps, kind):
-    """The share that is masked after step k of n_steps: 1 - k / n_steps (linear) or cos(pi k / (2 n_steps)) (cosine)."""
+    """The share that is masked after step k of n_steps: 1 - k / n_steps (linear), cos(pi k / (2 n_steps)) (cosine)."""
     return 1 - k / n_steps if kind == 'linear' else math.cos(k / n_steps * math.pi / 2)
 
 
@@ -79,8 +79,8 @@ def entropy(logits):
     return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
 
 
-SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': entropy}   # another policy is one function and its name here
-PROBABILITIES = ('top_prob', 'margin')                                  # the scores for which a threshold has a meaning
+SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': entropy}   # another score is one function, named here
+PROBABILITIES = ('top_prob', 'margin')                                  # scores for which a threshold has a meaning
 
 
 def confidence(logits, policy):
@@ -96,13 +96,13 @@ def confidence(logits, policy):
 class Unmasking:
     """Which blanks, and how many, each step reveals.
 
-    n_steps    forward passes; more than there are blanks is one token a pass ('fixed'), or finer mask levels ('binomial')
+    n_steps    forward passes; more than there are blanks is one token a pass, or, if 'binomial', finer mask levels
     schedule   'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (n_steps is not used)
-    policy     'given': the blanks as the order has them; a name of SCORES: a step scores all that remain and reveals the best
+    policy     'given': the blanks as the order has them; a name of SCORES: a step scores all blanks, the best win
     unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers
     order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores
-    threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one blank;
-               the schedule is not used then
+    threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
+               then the schedule is not used
     """
     n_steps: int = 1
     schedule: str | list = 'linear'
@@ -125,15 +125,17 @@ class Unmasking:
         if self.threshold is not None:
             number = type(self.threshold) in (int, float) and 0 <= self.threshold <= 1
             if not number or self.policy not in PROBABILITIES or self.unmask == 'binomial':
-                raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed unmasking, '
-                                 f'got {self.threshold} for {self.policy} with {self.unmask} unmasking')
+                raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
+                                 f'unmasking, got {self.threshold} for {self.policy} with {self.unmask} unmasking')
 
     @property
     def adaptive(self):
         return self.policy in SCORES
 
     def ends(self, n_blanks, seeds):
-        """(B, steps) how many of its n_blanks each row has revealed after a step, at most; a finished row repeats its last."""
+        """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
+
+        With a threshold it is one column, the most that a step may reveal."""
         if self.threshold is not None:
             ends = [[n] for n in n_blanks]
         elif self.unmask == 'binomial':
@@ -152,7 +154,7 @@ class Unmasking:
         return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
 
     def choose(self, part, logits, n_new, step):
-        """(n_new (B,), logits (m, V)) of the blanks that an adaptive step reveals, which move to the front of the tail of part.order.
+        """(n_new (B,), logits (m, V)) of the blanks that an adaptive step reveals. They become the next in part.order.
 
         logits   of all blanks of the rows, in the order of part.cells
         n_new    how many the schedule reveals, on the host"""
@@ -163,8 +165,8 @@ class Unmasking:
         sure = None if self.threshold is None else score >= self.threshold
         if self.order_noise:
             rngs = [stream(seed, f'noise of step {step}') for seed in part.seeds]
-            noise = draw_noise(part.order.size(1), self.order_noise, self.order_noise_kind, rngs).to(device)   # by position
-            score[row, column] += noise[row, part.order[row, visit]]
+            noise = draw_noise(part.order.size(1), self.order_noise, self.order_noise_kind, rngs)   # (B, N) by position
+            score[row, column] += noise.to(device)[row, part.order[row, visit]]
         best = score.argsort(dim=1, descending=True, stable=True)                           # columns, the best first
         if sure is not None:
             best, n_sure = given_first(best, sure)
@@ -187,8 +189,12 @@ def draw_noise(n, scale, kind, rngs):
 
 @dataclass(frozen=True)
 class Drawing:
-    """How a token is drawn from its logits: p = softmax(logits / temperature), cut to the top_k largest (0 keeps all), then to the
-    smallest set of largest that reaches top_p, with the token that crosses it. Temperature 0 is argmax."""
+    """How a token is drawn from its logits: by p = softmax(logits / temperature), of which some are kept.
+
+    temperature   0 is argmax
+    top_k   the k largest p are kept; 0 keeps all
+    top_p   then the fewest largest p that together reach top_p; 1 keeps all
+    """
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -202,7 +208,7 @@ class Drawing:
             raise ValueError(f'top_p must be above 0 and at most 1 (1 keeps all), got {self.top_p}')
 
     def tokens(self, logits, u):
-        """The first j (...) with p_0 + ... + p_j > u sum(p), for logits (..., V) and u (...) in [0, 1); float32 or better."""
+        """The first j (...) with p_0 + ... + p_j > u sum(p), of logits (..., V) and u (...) in [0, 1)."""
         if self.temperature == 0:
             return logits.argmax(-1)
         logits = float32_or_better(logits)
@@ -225,8 +231,10 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 
 
 def keep_largest(logits, top_k, top_p, width=1024):
-    """logits (n, V) with -inf in place of what top_k (0: no limit) and top_p cut, see sample_tokens. Without top_k the `width` largest
-    are sorted first, and all of V only in rows where these do not reach top_p: a full sort costs more than the network."""
+    """logits (n, V) with -inf in place of what top_k and top_p cut, see Drawing.
+
+    Without top_k the `width` largest are sorted first, and all of V only in rows where these do not reach top_p: a full
+    sort costs more than the network."""
     V = logits.size(-1)
     values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
     among = values if top_k else logits
@@ -240,8 +248,9 @@ def keep_largest(logits, top_k, top_p, width=1024):
 
 
 def invert_cdf(p, u, width=256):
-    """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1): first the chunk of `width` columns by
-    the sums of chunks, then the column in it, so that no cumulative sum over all of V is needed."""
+    """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1).
+
+    First comes the chunk of `width` columns, by the sums of chunks, then the column in it, for speed."""
     whole = p.size(1) // width * width
     sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1)                                    # (n, chunks)
     sums = torch.cat([sums, p[:, whole:].sum(1, keepdim=True)], 1).double()
@@ -288,7 +297,7 @@ def generate(model, idx, order, n_known, n_steps, policy='given', schedule='line
 def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, on_step=None):
     """Fill the blanks of the canvas, in place.
 
-    The tokens of one step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)       (AO Lemma 1)
+    The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
 
     drawing       None: the tokens that stand in the blanks are revealed instead of drawn, which scores them
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
@@ -296,10 +305,10 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
     on_step       called after each step with (step, n_new (B,) revealed in it, the canvas of the rows that ran)
     """
     if model.training:
-        raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps and not on others')
+        raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
     network = freeze(model) if use_cache else model
-    ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): known after each
-    part = canvas.take(canvas.n_blanks > 0)                          # the rows that run: one that has finished costs nothing
+    ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
+    part = canvas.take(canvas.n_blanks > 0)                             # the rows that run; finished ones cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
     for step in itertools.count():
         if not len(part):
@@ -309,7 +318,8 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
             continue                                                                        # of a binomial schedule
         n_targets = part.n_blanks if unmasking.adaptive else n_new
         row, column, visit = part.cells(n_targets)                                          # (m,) each
-        logits = network.predict(part.idx, part.order, part.known, int(n_targets.max()), cache, part.n_visits, (row, column))
+        logits = network.predict(part.idx, part.order, part.known, int(n_targets.max()), cache, part.n_visits,
+                                 picked=(row, column))                                   # (m, V)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)

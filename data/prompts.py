@@ -16,13 +16,15 @@ def read_prompts(prompt):
     if path is None:
         return [prompt]
     try:
-        with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:   # parse_prompt says which prompt is no UTF-8
+        # bytes that are no UTF-8 come through, and parse_prompt says which prompt has them
+        with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:
             for n, line in enumerate(f, 1):
                 if line.strip():
                     prompts.append(json.loads(line)['prompt'] + '')
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        where = f'line {n}: ' * (n > 0) + type(e).__name__
-        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file with a string under "prompt" on every line ({where})') from None
+        where = f'line {n}: {type(e).__name__}' if n else type(e).__name__
+        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file with a string under "prompt" on every line '
+                         f'({where})') from None
     if not prompts:
         raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
     return prompts
@@ -46,41 +48,52 @@ def parse_prompts(prompts, tokenizer, length):
 
 
 def parse_prompt(prompt, tokenizer, length):
-    """(tokens, known, answer) lists of a prompt with blanks; at most `length` long, exactly so with [[..]] or without a blank.
+    """(tokens, known, answer) lists of a prompt with blanks, of at most `length` tokens.
 
-    tokens holds 0 in blanks and the tokens of the text in [[=text]]; known marks the text that stands, answer the [[=text]]. The pieces
-    are tokenized one by one; \\[[ is a plain [[, and the text of a blank ends at the first ]]. Raises ValueError for a blank that is not
-    [[n]], [[..]] or [[=text]], and for a prompt too long."""
-    pieces, text = [], ''
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:   # half of a pair of surrogates, or a byte of a command line that is no UTF-8
-        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
-    for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
-        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,17})\]\]', part, flags=re.DOTALL)
-        if blank:
-            pieces += [(text, 'known'), (blank[1].replace(r'\[[', '[['), 'blank')]
-            text = ''
-        elif part == r'\[[':
-            text += '[['
-        elif '[[' in part:
-            raise ValueError(f'a blank is [[n]], [[..]] or [[=text]] (\\[[ is a plain [[), got {part[:40]!r}')
-        else:
-            text += part
-    pieces.append((text, 'known'))
-    if sum(piece == ('..', 'blank') for piece in pieces) > 1:
-        raise ValueError('a prompt has one [[..]] at most: it takes what is left of the length')
-    if len(pieces) == 1:
-        pieces.append(('..', 'blank'))
-    rows = []   # lists of (token, known, answer), ranges for [[n]], None for [[..]]
-    for piece, kind in pieces:
-        if kind == 'known' or piece[0] == '=':
-            ids = encode(piece if kind == 'known' else piece[1:], tokenizer)
-            rows.append([(i, kind == 'known', kind == 'blank') for i in ids])
-        else:
-            rows.append(None if piece == '..' else range(int(piece)))   # not yet a list: it may be far too long
-    n = sum(len(row) for row in rows if row is not None)
+    tokens   of the text; 0 in the blanks [[n]] and [[..]], which takes what is left of the length
+    known    marks the text that stands
+    answer   marks the text of [[=text]]
+    A prompt without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another blank,
+    and for a prompt that is too long."""
+    pieces = split_blanks(prompt)
+    pieces = [(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces]
+    n = sum(len(value) if isinstance(value, list) else value for value, _ in pieces)
     if n > length:
         raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}')
-    rows = [row if isinstance(row, list) else [(0, False, False)] * (length - n if row is None else len(row)) for row in rows]
-    return [list(column) for column in zip(*(cell for row in rows for cell in row))] or [[], [], []]
+    tokens, known, answer = [], [], []
+    for value, kind in pieces:
+        if kind == 'rest':
+            value = length - n
+        ids = value if isinstance(value, list) else [0] * value
+        tokens += ids
+        known += [kind == 'known'] * len(ids)
+        answer += [kind == 'answer'] * len(ids)
+    return [tokens, known, answer]
+
+
+def split_blanks(prompt):
+    """[(text, 'known'), (text, 'answer'), (n, 'blank'), (0, 'rest')] of a prompt, of which [[..]] is the rest.
+
+    A plain [[ is written \\[[, and the text of a blank ends at the first ]]."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8
+        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
+    pieces = [('', 'known')]
+    for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
+        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,17})\]\]', part, flags=re.DOTALL)
+        if blank and blank[1] == '..':
+            pieces += [(0, 'rest'), ('', 'known')]
+        elif blank and blank[1][0] == '=':
+            pieces += [(blank[1][1:].replace(r'\[[', '[['), 'answer'), ('', 'known')]
+        elif blank:
+            pieces += [(int(blank[1]), 'blank'), ('', 'known')]
+        elif '[[' in part and part != r'\[[':
+            raise ValueError(f'a blank is [[n]], [[..]] or [[=text]] (\\[[ is a plain [[), got {part[:40]!r}')
+        else:
+            pieces[-1] = (pieces[-1][0] + part.replace(r'\[[', '[['), 'known')
+    if pieces.count((0, 'rest')) > 1:
+        raise ValueError('a prompt has one [[..]] at most: it takes what is left of the length')
+    if len(pieces) == 1:
+        pieces.append((0, 'rest'))
+    return pieces
