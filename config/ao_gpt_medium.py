@@ -2,15 +2,17 @@
 AO-GPT medium of the paper on OpenWebText: 425.8M parameters, context 1024.
 
     python data/prepare.py openwebtext
-    python train.py config/ao_gpt_medium.py                                                      # 1 GPU: 64 micro-batches an update
-    torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_medium.py                    # 8: each runs 8 of them
+    python train.py config/ao_gpt_medium.py                                     # 1 GPU: 64 micro-batches an update
+    torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_medium.py   # 8: each runs 8 of them
     torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=HOST --master_port=29500 \
-        train.py config/ao_gpt_medium.py                                                         # 16: 4 each; node_rank=1 on the other
+        train.py config/ao_gpt_medium.py                                        # 16: 4 each; node_rank=1 on the other
 
-The update is the same on all of them, see ao_gpt_small.py. With more memory: --batch_size=16 --gradient_accumulation_steps=32.
+The update is the same on all of them, see ao_gpt_small.py. With more memory: --batch_size=16
+--gradient_accumulation_steps=32.
 
-Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size: LAMBADA 42.44, WikiText2 31.52.
-Where paper and release differ this is the paper: the released weights saw 1,048,576 tokens an update and a weight decay of 0.03.
+Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size:
+LAMBADA 42.44, WikiText2 31.52. Where paper and release differ this is the paper: the released weights saw
+1,048,576 tokens an update and a weight decay of 0.03.
 """
 out_dir = 'out/ao_gpt_medium'
 dataset = 'openwebtext'

@@ -7,8 +7,8 @@ Zebra puzzles of 3 to 6 houses and attributes: the network of 19M parameters of 
     python train.py config/zebra.py --init_from=out/zebra_small/ckpt.pt
     python eval_puzzle.py --ckpt=out/zebra/ckpt.pt
 
-Hardware, time, result: not yet run at this size, which wants a GPU. A network of 1.8M parameters on one core of a CPU learns them in part,
-and only after puzzles of 3 or 4 houses: 4.7 % solved after 3 hours (results/puzzles.md).
+Hardware, time, result: not yet run at this size, which wants a GPU. A network of 1.8M parameters on one core of a
+CPU learns them in part, and only after puzzles of 3 or 4 houses: 4.7 % solved after 3 hours (results/puzzles.md).
 """
 out_dir = 'out/zebra'
 dataset = 'zebra'
