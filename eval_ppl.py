@@ -280,6 +280,15 @@ def check_options(c):
     return names
 
 
+def choose_datasets(c, checkpoint):
+    """The names of the sets and files that are asked for; by default the set of the training."""
+    names = [name.strip() for name in (c.datasets or checkpoint.run.get('dataset', '')).split(',')]
+    names = list(dict.fromkeys(name for name in names if name))
+    if not names:
+        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
+    return names
+
+
 def choose_estimates(names, datasets, c, checkpoint):
     """The estimates of these names; by default that of the order of the training and, of a decoder, l2r.
 
@@ -321,20 +330,28 @@ def evaluate(model, text, estimates, journal):
     return rows
 
 
+def report(text, rows, tokenizer):
+    """What to print of {estimate: its rows} of a text: the table of likelihoods, then the remarks."""
+    lines = [f"\n{text.label}, from {text.origin['source']}"]
+    table = [row for part in rows.values() for row in part if 'perplexity' in row]
+    if table:
+        lines.append(format_table([*table, unigram_row(text.tokens, tokenizer, text.blocks.size(1))]))
+    for estimate, part in rows.items():
+        lines += estimate.remarks(part, text)
+    return '\n'.join(lines)
+
+
 def main(config):
     names = check_options(config)
     checkpoint = Checkpoint(config.ckpt)
     tokenizer, N = checkpoint.tokenizer, checkpoint.config.block_size
-    datasets = config.datasets or checkpoint.run.get('dataset', '')
-    datasets = [name.strip() for name in datasets.split(',') if name.strip()]
-    if not datasets:
-        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
+    datasets = choose_datasets(config, checkpoint)
     estimates = choose_estimates(names, datasets, config, checkpoint)
     device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # all wait for the longest block
     with first_process_first():   # a text that is missing costs nothing before the model is there
         data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
         texts = [open_text(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks)
-                 for name in dict.fromkeys(datasets)]
+                 for name in datasets]
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 
@@ -349,15 +366,9 @@ def main(config):
     model, results = freeze(model, getattr(torch, dtype)), []
     for text in texts:
         rows = evaluate(model, text, estimates, journal)
-        say(f"\n{text.label}, from {text.origin['source']}")
-        table = [row for part in rows.values() for row in part if 'perplexity' in row]
-        if table:
-            say(format_table([*table, unigram_row(text.tokens, tokenizer, N)]))
-        for estimate, part in rows.items():
-            for line in estimate.remarks(part, text):
-                say(line, flush=True)
-            origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
-            results += [origin | row for row in part]
+        say(report(text, rows, tokenizer), flush=True)
+        origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
+        results += [origin | row for part in rows.values() for row in part]
     if config.out and rank == 0:
         result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'dtype': dtype, 'results': results}
         write_json(config.out, result)

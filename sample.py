@@ -170,7 +170,7 @@ def main(config):
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
     prompts = read_prompts(config.prompt)
     check_files(config)
-    judged = open_judge(config.judge) if config.judge else None
+    judge = open_judge(config.judge) if config.judge else None
     checkpoint = Checkpoint(config.ckpt)
     tokenizer, block_size = checkpoint.tokenizer, checkpoint.config.block_size
     if isinstance(order, str):
@@ -198,7 +198,7 @@ def main(config):
         write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
     if config.metrics:
         group = config.n_samples if len(prompts) > 1 else 1
-        result['metrics'], lines = measure(samples, tokenizer, judged, config.judge, device, group)
+        result['metrics'], lines = measure(samples, tokenizer, judge, device, group)
         save(result, config)
     size = f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens'
     rate = f"{result['seconds']:.2f} s, {sum(s['blanks'] for s in samples) / result['seconds']:,.0f} tokens/s"

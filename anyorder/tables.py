@@ -1,5 +1,5 @@
 """
-What does a row of a table say? Nats of blocks as nats a token, perplexity and bits a byte, shares, and the standard error of each.
+What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard error of each.
 """
 import math
 
@@ -10,25 +10,35 @@ from data.blocks import token_counts
 
 
 def summarize(name, nats, counts, n_bytes):
-    """One row of the table from nats (n,), the float64 total of every block, and its number of tokens (n,) or int: nats are summed, tokens
-    counted, divided once."""
+    """The row of the table of some blocks: nats are summed, tokens are counted, and one is divided by the other, once.
+
+    nats     (n,) float64, the total of every block
+    counts   (n,) or int, its number of tokens
+    n_bytes  of all blocks; None: tokens are not text"""
     counts = torch.as_tensor(counts, dtype=torch.float64).expand(len(nats))
-    return table_row(name, float(nats.sum() / counts.sum()), ratio_error(nats, counts), len(nats), int(counts.sum()), n_bytes)
+    nats_per_token, stderr = float(nats.sum() / counts.sum()), ratio_error(nats, counts)
+    return table_row(name, nats_per_token, stderr, len(nats), int(counts.sum()), n_bytes)
 
 
 def ratio_error(sums, counts):
-    """Standard error of sum(sums) / sum(counts) over n independent blocks, (n,) each; None for a single one."""
+    """Standard error of r = sum(sums) / sum(counts) over n independent blocks; None for a single one.
+
+        sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)
+
+    sums, counts  (n,)"""
     n, sums, counts = len(sums), sums.double(), counts.double()
+    if n == 1:
+        return None
     rest = sums - sums.sum() / counts.sum() * counts
-    return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean()) if n > 1 else None
+    return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean())
 
 
 def unigram_row(tokens, tokenizer, block_size):
     """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table."""
     counts = token_counts(tokens, tokenizer.n_tokens)
     p = counts[counts > 0] / counts.sum()
-    nats = float(-(p * np.log(p)).sum())
-    return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), int(counts @ tokenizer.n_bytes))
+    nats, n_bytes = float(-(p * np.log(p)).sum()), int(counts @ tokenizer.n_bytes)
+    return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), n_bytes)
 
 
 def perplexity(nats):
@@ -37,9 +47,10 @@ def perplexity(nats):
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
-    """`n_bytes` is None where tokens are not text."""
-    bits = nats * n_tokens / math.log(2)
-    bits_per_byte = None if n_bytes is None else bits / n_bytes if n_bytes else math.inf
+    """A row of the table of `nats` a token and their standard error; `n_bytes` is None where tokens are not text."""
+    bits_per_byte = None
+    if n_bytes is not None:
+        bits_per_byte = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
     return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
             'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': bits_per_byte,
             'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
@@ -47,18 +58,22 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
 
 def format_table(rows):
     """The rows of `summarize` as lines of at most 80 columns."""
-    def figure(value, error, digits):
-        digits = digits if value < 10_000 else 0
-        return f'{value:.{digits}f}' + (f' ± {error:.{digits}f}' if error else '')
     lines = [f"{'':<19} {'nats/token':>16} {'perplexity':>17} {'bits/byte':>9} {'blocks':>6} {'tokens':>8}"]
-    for r in rows:
-        nats, ppl = figure(r['nats_per_token'], r['stderr'], 4), figure(r['perplexity'], r['perplexity_stderr'], 2)
-        bits = '-' if r['bits_per_byte'] is None else figure(r['bits_per_byte'], None, 4)
-        lines.append(f"{r['estimate']:<19} {nats:>16} {ppl:>17} {bits:>9} {r['blocks']:>6} {r['tokens']:>8}")
+    for row in rows:
+        nats = figure(row['nats_per_token'], row['stderr'], 4)
+        ppl = figure(row['perplexity'], row['perplexity_stderr'], 2)
+        bits = '-' if row['bits_per_byte'] is None else figure(row['bits_per_byte'], None, 4)
+        lines.append(f"{row['estimate']:<19} {nats:>16} {ppl:>17} {bits:>9} {row['blocks']:>6} {row['tokens']:>8}")
     return '\n'.join(lines)
 
 
+def figure(value, error, digits):
+    """A number and its standard error, if it has one, with so many digits behind the point; large ones have none."""
+    digits = digits if value < 10_000 else 0
+    return f'{value:.{digits}f} ± {error:.{digits}f}' if error else f'{value:.{digits}f}'
+
+
 def share_error(hits, n):
-    """Standard error of a share, from two more hits and two more misses (Agresti and Coull 1998): not 0 when all or none hit."""
+    """Standard error of a share. Two more hits and two more misses (Agresti and Coull 1998) let it never be 0."""
     share = (hits + 2) / (n + 4)
     return math.sqrt(share * (1 - share) / (n + 4))

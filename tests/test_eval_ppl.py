@@ -252,6 +252,10 @@ def test_a_journal_is_of_all_that_the_nats_depend_on(tmp_path):
         with pytest.raises(ValueError, match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)'):
             journal(*args, **how)
     assert open_journal(options(), opened(), [], None, 'float32').path == ''
+    (tmp_path / 'x.json.blocks.jsonl').unlink()
+    journal(causal=False)
+    with pytest.raises(ValueError, match='one_by_one differ'):
+        journal(causal=False, asked=['any', 'iw'])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,16 +10,17 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.judge import GPT2, generative_perplexity, measure, open_judge, text_metrics, translate
+from anyorder.judge import GPT2, Judge, generative_perplexity, measure, open_judge, text_metrics, translate
 from anyorder.orders import sample_order
 from data.tokenizers import Bytes
 
 
 class Pairs(Bytes):   # two bytes a token, and the last alone
-    eos, n_bytes = 2 ** 17, np.array([1] * 256 + [2] * (2 ** 17 - 256))
+    name, eos, n_bytes = 'pairs', 2 ** 17, np.array([1] * 256 + [2] * (2 ** 17 - 256))
 
     def encode(self, text):
-        return [256 * a + 256 + b if b is not None else a for a, b in itertools.zip_longest(text.encode()[::2], text.encode()[1::2])]
+        pairs = itertools.zip_longest(text.encode()[::2], text.encode()[1::2])
+        return [256 * a + 256 + b if b is not None else a for a, b in pairs]
 
 
 def all_of(samples):
@@ -29,7 +30,8 @@ def all_of(samples):
 def test_metrics_by_hand():
     samples = [[1, 2, 1, 2, 1, 2, 1, 2], [3, 3, 3, 3, 3, 3, 3, 3]]
     m = text_metrics(samples, all_of(samples))
-    assert math.isclose(m['entropy'], math.log(2) / 2) and [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
+    assert math.isclose(m['entropy'], math.log(2) / 2)
+    assert [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
     assert m['repetition'] == 1 - 3 / 10      # 4-grams: two different of five, one of five
     assert text_metrics([list(range(50))], [[True] * 50])['repetition'] == 0
     short = text_metrics([[1], [1]], [[True], [True]])
@@ -59,7 +61,7 @@ def test_a_word_that_was_written_in_part_is_read_whole():
     assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (True, False, True, False, False)
     for flags in [True, False, False], [False, True, False]:
         assert translate([0xc3, 0xa9, *b'a'], flags, Bytes(), Pairs())[1] == (True, False)   # half of a letter
-    for flags in [True, False, False], [False, True, False], [False, False, True]:           # two of its bytes are a token, one is one
+    for flags in [True, False, False], [False, True, False], [False, False, True]:   # two bytes are a token, one is one
         assert any(translate('\u20ac'.encode(), flags, Bytes(), Pairs())[1])
     assert translate('\u20aca'.encode(), [False] * 3 + [True], Bytes(), Pairs())[1] == (False, True)
 
@@ -76,7 +78,8 @@ def test_gpt2_as_a_judge_reads_end_of_text_first():
     judge, samples = GPT2(Network()), [[1, 2, 3, 4, 5, 6], [3, 0]]
     logp = judge.network.table.log_softmax(-1)
     nats = -sum(float(logp[a, b]) for tokens in samples for a, b in zip([7, *tokens], tokens))
-    assert math.isclose(generative_perplexity(judge, samples, all_of(samples))['perplexity'], math.exp(nats / 8), rel_tol=1e-6)
+    verdict = generative_perplexity(judge, samples, all_of(samples))
+    assert math.isclose(verdict['perplexity'], math.exp(nats / 8), rel_tol=1e-6)
     with pytest.raises(ValueError, match='left to right only'):
         judge(torch.tensor([[1, 2]]), torch.tensor([[1, 0]]))
 
@@ -91,20 +94,24 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     mean = sum(nats) / 20
     assert math.isclose(result['perplexity'], math.exp(mean))
     variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
-    assert math.isclose(result['stderr'], variance ** 0.5) and math.isclose(result['perplexity_stderr'], math.exp(mean) * variance ** 0.5)
+    assert math.isclose(result['stderr'], variance ** 0.5)
+    assert math.isclose(result['perplexity_stderr'], math.exp(mean) * variance ** 0.5)
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
 
 
 def test_a_judge_reads_left_to_right(tmp_path):
     judge = make_model(block_size=4, vocab_size=320, n_tokens=257).float()
-    for config, fits in (({'order': 'fixed'}, False), ({'order': 'fixed', 'l2r_ratio': 0.1}, True), ({'order': 'l2r'}, True), ({}, True)):
+    for config, fits in (({'order': 'fixed'}, False), ({'order': 'fixed', 'l2r_ratio': 0.1}, True),
+                         ({'order': 'l2r'}, True), ({}, True)):
         save_checkpoint(tmp_path / 'judge.pt', judge, tokenizer='bytes', config=config)
         with nullcontext() if fits else pytest.raises(ValueError, match='trained in another order'):
             open_judge(str(tmp_path / 'judge.pt'))
     samples = [{'tokens': [1, 2, 3, 4, 5], 'step': [0] * 5}]
-    _, lines = measure(samples, Bytes(), (judge, Bytes()), 'judge.pt', 'cpu')
+    judge = Judge('judge.pt', judge, Bytes())
+    _, lines = measure(samples, Bytes(), judge)
     assert 'left to right, in pieces of 4 tokens, under judge.pt' in lines['judge']
-    assert 'pieces' not in measure([{'tokens': [1, 2], 'step': [0] * 2}], Bytes(), (judge, Bytes()), 'judge.pt', 'cpu')[1]['judge']
+    _, lines = measure([{'tokens': [1, 2, 3, 4], 'step': [0] * 4}], Bytes(), judge)
+    assert 'pieces' not in lines['judge']
 
 
 def test_the_error_is_over_prompts():
@@ -113,3 +120,19 @@ def test_the_error_is_over_prompts():
     result = generative_perplexity(judge, samples, all_of(samples), n_each=2)
     assert result == pytest.approx(one | {'tokens': 12}, rel=1e-9)
     assert generative_perplexity(judge, samples, all_of(samples))['stderr'] < result['stderr']
+
+
+def test_a_judge_of_other_tokens_measures_what_was_written():
+    """Bytes, of which the first two were given, under a judge of two bytes a token."""
+    model = make_model(block_size=4, vocab_size=2 ** 17 + 1, n_embd=2, n_head=1, n_cond=2)
+    samples = [{'tokens': list(text), 'step': [-1, -1, 0, 1]} for text in (b'abcd', b'efgh')]
+    metrics, _ = measure(samples, Bytes(), Judge('pairs.pt', model, Pairs()))
+    want = generative_perplexity(model, [Pairs().encode('abcd'), Pairs().encode('efgh')], [[False, True]] * 2)
+    assert metrics['judge'] == {'ckpt': 'pairs.pt', 'tokenizer': 'pairs', **want} and want['tokens'] == 2
+
+
+def test_a_judge_that_overflowed_is_one_line():
+    judge = make_model()
+    judge.lm_head.weight.fill_(1e308)
+    with pytest.raises(ValueError, match='not finite'):
+        generative_perplexity(judge, [[1, 2]], [[True, True]])
