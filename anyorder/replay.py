@@ -48,9 +48,6 @@ def write_replay(path, samples, tokenizer, title, columns=0):
             replace_file(path, f.read().replace('DATA', data).encode())
 
 
-write_page = write_replay
-
-
 def replay_rows(samples, tokenizer):
     """What a replay says of each sample. `rank` is the step at which a token is written, counted from 1, and 0 if it is known from the
     start. `beside` is the number of the next sample that has the same known tokens, or None."""
