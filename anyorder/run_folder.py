@@ -157,11 +157,9 @@ class RunFolder:
     def keep(self):
         """Give ckpt.pt, which the next one replaces, a numbered name too, and return it."""
         path = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
-        if os.path.exists(path):   # the run was killed between this and its next checkpoint
-            os.remove(path)
         try:
             os.link(self.ckpt_path, path)
-        except OSError:            # a file system without links
+        except OSError:   # a file system without links, or the name is there
             shutil.copyfile(self.ckpt_path, f'{path}.tmp')
             os.replace(f'{path}.tmp', path)
         return path

@@ -3,8 +3,10 @@ import io
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import traceback
 from types import SimpleNamespace
 
 os.environ['HF_HUB_OFFLINE'] = '1'   # read when huggingface_hub is imported: no test reaches for the network
@@ -72,3 +74,40 @@ def script(tmp_path, monkeypatch):
         assert status == code, out.getvalue() + err.getvalue()
         return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
     return run
+
+
+@pytest.fixture
+def forked(tmp_path):
+    """forked(body, ...) calls every body at once, each in a fork of this process, which has the libraries loaded.
+
+    Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a body has 2 minutes."""
+    def run(*bodies):
+        with socket.create_server(('127.0.0.1', 0)) as s:
+            port = s.getsockname()[1]
+        children = [os.fork() or fork_of(body, rank, len(bodies), port, tmp_path / f'said-{rank}')
+                    for rank, body in enumerate(bodies)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        return [SimpleNamespace(code=code, said=(tmp_path / f'said-{rank}').read_text()) for rank, code in enumerate(codes)]
+    return run
+
+
+def fork_of(body, rank, world_size, port, said):
+    """The life of a child of `forked`; does not return."""
+    code = 1
+    with open(said, 'w', buffering=1) as sys.stdout:
+        sys.stderr = sys.stdout
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(120)
+        if world_size > 1:
+            os.environ |= {'RANK': str(rank), 'LOCAL_RANK': str(rank), 'WORLD_SIZE': str(world_size),
+                           'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port)}
+        try:
+            body()
+            code = 0
+        except SystemExit as e:
+            code = e.code if isinstance(e.code, int) else 1
+            print(e.code)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)

@@ -1,0 +1,193 @@
+"""What a run leaves on disk: kept checkpoints, a log cut where a run resumes, one writer, an earlier run's files."""
+import json
+import os
+import resource
+import shutil
+import signal
+
+import pytest
+from conftest import make_model
+
+from anyorder.checkpoint import load_checkpoint, save_checkpoint
+from anyorder.run_folder import RunFolder, numbered, open_newest, read_log
+from model import EMA
+
+MODEL = make_model(vocab_size=320, n_tokens=257, n_layer=1, n_embd=4, n_head=1, n_cond=2)
+AVERAGE = EMA(MODEL, 0.9)
+RUN = dict(config={}, tokenizer='bytes', optimizer=[], n_seen=0, logged=0, totals=None)   # what a resume wants
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def save(folder, *iterations):
+    for it in iterations:
+        folder.save(MODEL, AVERAGE, iter_num=it, **RUN)
+
+
+def saved(path):
+    return load_checkpoint(path)['iter_num']
+
+
+def run_of(*iterations, keep=0):
+    """A folder out in which a run saved at these iterations."""
+    folder = RunFolder('out', keep)
+    folder.open()
+    for it in iterations:
+        folder.log({'iter': it})
+    save(folder, *iterations)
+    return folder
+
+
+@pytest.mark.parametrize('keep', [0, 1, 2])
+def test_older_checkpoints_are_kept(keep):
+    run_of(2, 4, 6, 8, 10, keep=keep)
+    assert saved('out/ckpt.pt') == 10
+    assert [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep:]
+    assert numbered('out') == [f'out/ckpt_000000{n}.pt' for n in (2, 4, 6, 8)[4 - keep:]]
+    folder = RunFolder('out', keep, resumed=10)
+    save(folder, 10)   # the same iteration again, as after a stop
+    assert saved('out/ckpt.pt') == 10 and [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep:]
+
+
+def test_where_there_are_no_links_an_older_checkpoint_is_copied(monkeypatch):
+    def no_links(*args):
+        raise OSError('not permitted')
+    monkeypatch.setattr(os, 'link', no_links)
+    run_of(2, 4, 6, keep=1)
+    assert (saved('out/ckpt.pt'), [saved(path) for path in numbered('out')]) == (6, [4])
+    assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'ckpt_0000004.pt', 'log.jsonl']
+
+
+def test_a_run_that_was_killed_while_it_saved_saves_again():
+    folder = run_of(2, 4, keep=1)
+    shutil.copy('out/ckpt.pt', 'out/ckpt_0000004.pt')   # its second name, but no ckpt.pt of iteration 6
+    save(folder, 6)
+    assert saved('out/ckpt.pt') == 6 and [saved(path) for path in numbered('out')] == [4]
+
+
+def test_the_newest_checkpoint_that_is_whole_is_offered():
+    run_of(2, 4, 6, 8, keep=3)
+    for path in ('out/ckpt.pt', 'out/ckpt_0000006.pt'):
+        os.truncate(path, os.path.getsize(path) - 1000)
+    with pytest.raises(ValueError, match='not a whole one .*; the one of iteration 4 is whole: '
+                                         'cp out/ckpt_0000004.pt out/ckpt.pt, then resume again'):
+        open_newest('out')
+    shutil.copy('out/ckpt_0000004.pt', 'out/ckpt.pt')
+    assert open_newest('out').iter_num == 4
+    shutil.rmtree('out')
+    with pytest.raises(ValueError, match='no checkpoint file out/ckpt.pt'):
+        open_newest('out')
+
+
+@pytest.mark.parametrize('lacks', ['config', 'ema_model', 'n_seen', 'logged', 'totals', 'optimizer'])
+def test_weights_alone_are_no_run(lacks):
+    os.mkdir('out')
+    average = None if lacks == 'ema_model' else AVERAGE
+    save_checkpoint('out/ckpt.pt', MODEL, average, iter_num=1, **{k: v for k, v in RUN.items() if k != lacks})
+    with pytest.raises(ValueError, match='no run that can be resumed: .* --init_from=out/ckpt.pt'):
+        open_newest('out')
+
+
+def test_a_new_run_moves_the_files_of_an_earlier_one_aside_when_it_first_writes():
+    run_of(6, 8, keep=1)
+    folder = RunFolder('out', 1)
+    folder.open()
+    assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'ckpt_0000006.pt', 'log.jsonl']   # it may fail at once
+    folder.log({'iter': 1})
+    save(folder, 2, 4)
+    aside = ['ckpt.pt.old-1', 'ckpt_0000006.pt.old-1', 'log.jsonl.old-1']
+    assert [name for name in sorted(os.listdir('out')) if '.old' in name] == aside
+    assert [saved(f'out/{name}') for name in aside[:2]] == [8, 6] and read_log('out/log.jsonl') == [{'iter': 1}]
+    assert [saved(path) for path in numbered('out')] == [2]
+    run_of(1)
+    assert saved('out/ckpt.pt.old-2') == 4 and saved('out/ckpt.pt.old-1') == 8 and saved('out/ckpt.pt') == 1
+
+
+def test_a_resume_removes_nothing_of_another_run():
+    """A copied checkpoint with larger numbers beside it: those are not older than what is saved now."""
+    run_of(2, 4, 6, 8, 10, keep=4)
+    shutil.copy('out/ckpt_0000004.pt', 'out/ckpt.pt')
+    save(RunFolder('out', 1, resumed=4), 5)
+    assert [saved(path) for path in numbered('out')] == [4, 6, 8]
+
+
+def test_a_resume_cuts_the_log_back_to_its_checkpoint():
+    folder = run_of(2, 4)
+    folder.log({'iter': 6, 'loss': 1.5})
+    with open('out/log.jsonl', 'a') as f:
+        f.write('{"iter": 8, "lo')
+    assert read_log('out/log.jsonl')[-1] == {'iter': 6, 'loss': 1.5}
+    RunFolder('out', resumed=4).open()
+    with open('out/log.jsonl') as f:
+        assert f.read() == '{"iter": 2}\n{"iter": 4}\n'
+    with pytest.raises(ValueError, match='written by another process after'):   # between reading and locking
+        RunFolder('out', resumed=2).open()
+
+
+@pytest.mark.parametrize('line', ['{"loss": 1}', '[1, 2]', '3', '{"iter": "a"}', '{"iter": 1, "loss": null}',
+                                  '{"iter": 1, "on": true}', 'x', '', '[' * 100000])
+def test_a_line_that_is_no_entry_of_a_log(tmp_path, line):
+    (tmp_path / 'log.jsonl').write_text(json.dumps({'iter': 1}) + f'\n{line}\n')
+    with pytest.raises(ValueError, match='log.jsonl has a line that is no entry') as e:
+        read_log('log.jsonl')
+    assert '\n' not in str(e.value)
+
+
+def test_two_runs_do_not_write_to_one_folder(forked):
+    folder = run_of(2)
+    finished, = forked(lambda: RunFolder('out', resumed=2).open())   # a lock is a process's own
+    assert finished.code == 1 and 'another process trains in out: wait for its end' in finished.said
+    assert saved('out/ckpt.pt') == folder.saved == 2
+
+
+def test_the_first_process_alone_writes(monkeypatch):
+    run_of(2)
+    monkeypatch.setenv('RANK', '1')
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    other = RunFolder('other', keep_checkpoints=1)
+    other.open()
+    other.log({'iter': 1})
+    assert other.way_on() == 'start again, nothing was saved yet'
+    save(other, 3)
+    assert not os.path.exists('other') and other.saved == 3
+    assert other.way_on() == ('go on from iteration 3 with: torchrun ... train.py --init_from=resume --out_dir=other')
+
+
+def test_the_way_on_is_a_command_for_a_shell():
+    folder = RunFolder('my runs', resumed=7)
+    assert folder.way_on() == "go on from iteration 7 with: python train.py --init_from=resume --out_dir='my runs'"
+
+
+@pytest.mark.parametrize('error', [OSError, RuntimeError])   # torch.save raises both
+def test_a_save_that_fails_removes_no_older_checkpoint(monkeypatch, error):
+    folder = run_of(2, 4, keep=1)
+
+    def full(*args, **kwargs):
+        raise error('no space')
+    monkeypatch.setattr('anyorder.run_folder.save_checkpoint', full)
+    with pytest.raises(ValueError, match='iteration 6 could not be written: no space; mend that and go on from .* 4'):
+        save(folder, 6)
+    assert folder.saved == 4
+    os.truncate('out/ckpt.pt', 1000)   # and ckpt_0000004.pt, another name for it
+    with pytest.raises(ValueError, match='the one of iteration 2 is whole'):
+        open_newest('out')
+
+
+def test_a_full_disk_is_one_line_and_the_old_checkpoint_intact(forked):
+    run_of(4)
+    size = os.path.getsize('out/ckpt.pt') // 2
+
+    def save_on_a_full_disk():   # the kernel refuses what is longer, as it would on a full disk
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        save(RunFolder('out', resumed=4), 8)
+    finished, = forked(save_on_a_full_disk)
+    line = finished.said.strip().splitlines()[-1]
+    assert finished.code == 1 and line.startswith('ValueError: out/ckpt.pt of iteration 8 could not be written')
+    assert line.endswith('go on from iteration 4 with: python train.py --init_from=resume --out_dir=out')
+    assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
+    with pytest.raises(ValueError, match='/proc/none could not be written'):
+        RunFolder('/proc/none').open()
