@@ -32,7 +32,7 @@ class Config(dict):
 
     `given` holds the names that a file or the command line set; `words` the arguments that are not options."""
     __getattr__ = dict.__getitem__
-    given, words, typed = frozenset(), (), frozenset()
+    given, words = frozenset(), ()
 
 
 def configure(namespace, argv=None):
@@ -64,7 +64,6 @@ def configure(namespace, argv=None):
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
     config = Config(defaults | given)
     config.given, config.words = frozenset(given), tuple(words)
-    config.typed = frozenset(key for _, key, *_ in options)
     return config
 
 
@@ -108,9 +107,10 @@ def parse(default, text):
     if isinstance(default, bool) and text in ('true', 'false', '1', '0'):
         return text in ('true', '1')
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
+    return value if isinstance(value, bool | int | float | str | None) else text
 
 
 def check(defaults, key, value, where):
@@ -119,7 +119,7 @@ def check(defaults, key, value, where):
         raise ValueError(f'{where}: there is no option {key!r}{nearest(key, defaults)} (--help lists all)')
     default = defaults[key]
     if isinstance(default, float) and type(value) is int:
-        return float(value)
+        value = float(value) if abs(value) < 2 ** 1000 else math.inf
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'{where}: {key} must be finite, got {value}')
     if type(value) is not type(default) and default is not None and default != 'auto':
@@ -151,11 +151,11 @@ def read_config_file(path, known):
                 except (ArithmeticError, TypeError) as e:
                     raise ValueError(f'{path} line {node.lineno}: {ast.unparse(node)}: {e}') from None
         raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are '
-                         f'allowed, got {ast.unparse(node)}')
+                         f'allowed, got {ast.unparse(node).splitlines()[0][:60]}')
     try:
         with open(path, encoding='utf-8') as f:
             statements = ast.parse(f.read()).body
-    except (SyntaxError, UnicodeDecodeError) as e:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:   # ValueError: a zero byte, or no UTF-8
         raise ValueError(f'{path} is not a config file of `name = value` lines: {e}') from None
     for node in statements:
         match node:
@@ -166,7 +166,7 @@ def read_config_file(path, known):
                 yield node.lineno, name, known[name]
             case _:
                 raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines only, '
-                                 f'got {ast.unparse(node)[:60]}')
+                                 f'got {ast.unparse(node).splitlines()[0][:60]}')
 
 
 def help_text(namespace, defaults):
@@ -207,12 +207,6 @@ def at_least(config, bound, *names):
     for name in names:
         if config[name] < bound:
             raise ValueError(f'{name} must be at least {bound}, got {config[name]}')
-
-
-def refuse_idle(config, *names):
-    """Raise ValueError if the command line sets options that would change nothing."""
-    if idle := sorted(config.typed & set(names)):
-        raise ValueError(f"{', '.join(idle)} would change nothing here: leave {'it' if len(idle) == 1 else 'them'} out")
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def open_split(data_dir, name, split):
 
 
 def make_split(data_dir, name, split, meta):
-    """The meta of a set that is made now, if it is one of the two quick ones; else ValueError with the command to run."""
+    """The meta of a set that is made now, if it is one of the two quick ones; else a ValueError with its command."""
     missing = f'no {bin_path(os.path.join(data_dir, name), split)}'
     if name == 'sudoku4' and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)
