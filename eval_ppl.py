@@ -131,7 +131,6 @@ class Estimate:
 
 
 class LeftToRight(Estimate):
-    """-log p(x) from left to right, exact."""
     name = work = 'l2r'
     label, order = 'left to right', {'kind': 'l2r'}
 
@@ -144,7 +143,6 @@ class LeftToRight(Estimate):
 
 
 class OwnOrder(LeftToRight):
-    """-log p(x | sigma) in the one order sigma of the training."""
     name = work = 'own'
 
     def __init__(self, config, checkpoint, asked=()):
@@ -152,12 +150,11 @@ class OwnOrder(LeftToRight):
         self.order = checkpoint.order
         self.label = f"own order ({self.order['kind']})"
         if estimate_of(self.order) != self.name:
-            raise ValueError("own is of a model trained in one order other than left to right, this one's is "
+            raise ValueError(f"own is of a model trained in one order other than left to right, this one's is "
                              f"{self.order['kind']}: take {estimate_of(self.order)}")
 
 
 class AnyOrder(Estimate):
-    """1/K sum_k -log p(x | sigma_k) over K = n_orders uniform random orders: a bound."""
     name, work = 'any', 'orders'
     options = ('n_orders',)
 
@@ -185,7 +182,6 @@ class AnyOrder(Estimate):
 
 
 class ImportanceWeighted(AnyOrder):
-    """-log 1/K sum_k p(x | sigma_k) over the orders of AnyOrder, for K = 1, 2, 4, ...: a tighter bound."""
     name = 'iw'
 
     def rows(self, nats, text):
@@ -193,7 +189,6 @@ class ImportanceWeighted(AnyOrder):
 
 
 class Ensemble(Estimate):
-    """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only = True
@@ -240,7 +235,6 @@ class Ensemble(Estimate):
 
 
 class LastWord(Estimate):
-    """The share of passages whose last word greedy decoding writes, see last_word_hits."""
     name = work = 'accuracy'
     dataset, decoder_only = 'lambada', True
 
@@ -249,10 +243,10 @@ class LastWord(Estimate):
         rank, world_size = processes()
         rows = last_words(text.tokens, self.checkpoint.tokenizer)
         mine = rows[rank::world_size]
-        if not rows:
-            raise ValueError('accuracy needs rows of two words or more: the set has none')
         with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
             n_hits = sum(last_word_hits(model, mine, self.c.batch_size, bar))
+        if not rows:
+            raise ValueError('accuracy needs rows of two words or more: the set has none')
         return sum(gather(n_hits)), len(rows)
 
     def rows(self, measured, text):
@@ -299,16 +293,14 @@ def choose_estimates(names, datasets, c, checkpoint):
     """The estimates of these names; by default that of the order of the training and, of a decoder, l2r.
 
     Raises ValueError for estimates that are not of such a network or of such data sets."""
-    causal = checkpoint.config.causal
     if not names:
-        own = estimate_of(checkpoint.order)
-        names = ['l2r', own] if causal else [own]
+        names = ['l2r'] * checkpoint.config.causal + [estimate_of(checkpoint.order)]
     for name in names:
         dataset = ESTIMATES[name].dataset
         if dataset and dataset not in datasets:
             raise ValueError(f'{name} is of the set {dataset}, which is not among {", ".join(datasets)}')
     decoder_only = [name for name, estimate in ESTIMATES.items() if estimate.decoder_only]
-    if not causal and set(names) & set(decoder_only):
+    if not checkpoint.config.causal and set(names) & set(decoder_only):
         raise ValueError(f"{' and '.join(decoder_only)} are a decoder's: what an encoder says does not depend on the "
                          'order of the context')
     return [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]

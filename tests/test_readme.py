@@ -135,7 +135,7 @@ def test_every_command_is_understood(understand, page):
 @pytest.mark.parametrize('page', PAGES)
 def test_links_lead_somewhere(page):
     text = read(page)
-    paths = re.findall(r'\]\(([^)#:]+)(?:#[^)]*)?\)', text) + re.findall(r'(?:src|srcset)="([^":]+)"', text)
+    paths = re.findall(r'\]\(([^)#:]+)[^):]*\)', text) + re.findall(r'(?:src|srcset)="([^":]+)"', text)
     assert [path for path in paths if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), path))] == []
     files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
     assert [path for path in files if not os.path.exists(os.path.join(ROOT, path))] == []

@@ -1,4 +1,4 @@
-"""The command: prompts with blanks, what is written and scored, wrong input."""
+"""sample.py: what is written and scored, in which order, what stays after an error, wrong input."""
 import json
 import math
 import os
@@ -10,79 +10,51 @@ from conftest import ROOT, make_model
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.orders import sample_order
-from data.prompts import parse_prompt, parse_prompts, read_prompts
-from data.tokenizers import Bytes, get_tokenizer
 from model import EMA
 
 REFERENCE = f'{ROOT}/tests/reference/adaln_small.ckpt.pt'
 
-# ---- prompts with blanks
-
-def test_parsing_of_blanks():
-    def parse(prompt, length=20):
-        tokens, known, answer = parse_prompt(prompt, Bytes(), length)
-        return ''.join(chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer))
-    assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c' and parse('[[..]]', 4) == '____'
-    assert parse('abc', 5) == 'abc__' and parse('', 2) == '__' and parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
-    assert parse(r'[[=\[[x]]') == '[[X'
-    assert parse('a]]b[[1]]') == 'a]]b_' and parse('x[[[2]]]') == 'x[__]' and parse('[[=a\nb]]') == 'A\nB' and parse('abcde', 5) == 'abcde'
-
-
-def test_the_end_of_a_document_is_one_token():
-    tokens, known, answer = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9)
-    assert tokens == [256, *b'abc', 256] and known == [True] * 3 + [False] * 2 and answer == [False] * 3 + [True] * 2
-    assert Bytes().decode(tokens) == '<|endoftext|>abc<|endoftext|>'
-    with pytest.raises(ValueError, match='sudoku4 has the tokens'):   # which has no documents
-        parse_prompt('12<|endoftext|>', get_tokenizer('sudoku4'), 16)
-
-
-def test_files_of_prompts(tmp_path):
-    for content in (b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b[[1]]"}', b'[' * 20000, b'{"prompt": 1}'):
-        (tmp_path / 'p.jsonl').write_bytes(content)
-        if content[0] == 0xef:
-            assert read_prompts(f'FILE:{tmp_path}/p.jsonl') == ['a', 'b[[1]]']
-        else:
-            with pytest.raises(ValueError, match=r'p.jsonl must name a .jsonl file .* \(line 1: '):
-                read_prompts(f'FILE:{tmp_path}/p.jsonl')
-    with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
-        parse_prompts(['a', 'abcd'], Bytes(), 3)
-
-
-# ---- the command
-
 @pytest.fixture
 def ckpt(tmp_path):
     torch.manual_seed(0)
-    save_checkpoint(tmp_path / 'ckpt.pt', make_model(block_size=32, vocab_size=320, n_tokens=257).float(), tokenizer='bytes', iter_num=7)
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', iter_num=7)
     return tmp_path / 'ckpt.pt'
 
 
 def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt, tmp_path):
     for n in (1, 3):
-        p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab', f'--n_samples={n}', '--n_steps=5', f'--out={n}.json')
+        p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab', f'--n_samples={n}', '--n_steps=5',
+                   f'--out={n}.json')
         assert 'iteration 7' in p.stdout and '5 steps for 30 tokens' in p.stdout and 'nats' in p.stdout
     one, three = (json.loads((tmp_path / f'{n}.json').read_text())['samples'] for n in (1, 3))
     assert len(three) == 3 and one[0]['tokens'] == three[0]['tokens'] != three[1]['tokens']
-    assert three[2]['tokens'][:2] == [97, 98] and sorted(three[2]['order']) == list(range(32)) and three[2]['order'][:2] == [0, 1]
+    assert three[2]['tokens'][:2] == [97, 98] and three[2]['order'][:2] == [0, 1]
+    assert sorted(three[2]['order']) == list(range(32)) and [s['seed'] for s in three] == [1337, 1338, 1339]
 
 
 @pytest.mark.parametrize('args, said', [
-    (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'), (['--n_samples=0'], 'n_samples'),
-    (['--length=-1'], 'length'), (['--length=33'], 'length'), (['--schedule=square'], 'schedule'), (['--order=up'], 'order'),
-    (['--order_noise=1'], 'order_noise'), (['--order_noise=-1'], 'order_noise'), (['--order=margin', '--threshold=1.5'], 'threshold'),
+    (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'),
+    (['--n_samples=0'], 'n_samples'), (['--length=-1'], 'length'), (['--length=33'], 'length'),
+    (['--schedule=square'], 'schedule'), (['--order=up'], 'r2l, fixed, block, top_prob, margin, entropy, or a JSON'),
+    (['--order_noise=1'], 'order_noise'), (['--order_noise=-1'], 'order_noise'),
+    (['--order=margin', '--threshold=1.5'], 'threshold'), (['--batch_size=0'], 'batch_size'),
     (['--threshold=0.5'], 'threshold'),
     (['--order=margin', '--threshold=abc'], 'threshold'), (['--order=entropy', '--threshold=0.5'], 'threshold'),
     (['--unmask=all'], 'unmask'), (['--cuda_graphs=True', '--device=cpu'], 'cuda_graphs'),
     (['--order=margin', '--order_noise_kind=pink'], 'order_noise_kind'), (['--prompt=a[[x]]'], 'a blank is'),
     (['--prompt=a[[0]]'], 'a blank is'), (['--prompt=a[[=]]'], 'a blank is'), (['--prompt=a[[3'], 'a blank is'),
     (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], '33 tokens'),
-    (['--prompt=[[999999999]]'], 'does not fit'), (['--prompt=ab', '--length=2'], 'no blank'), (['--prompt=' + 'x' * 33], 'does not fit'),
+    (['--prompt=[[999999999]]'], 'does not fit'), (['--prompt=ab', '--length=2'], 'no blank'),
+    (['--prompt=' + 'x' * 33], 'does not fit'),
     (['--prompt=a[[3]]', '--score'], 'score'),
-    (['--prompt=[[9999999999]]'], 'does not fit'), (['--prompt=a\udcff'], 'UTF-8'), (['--prompt=FILE:'], 'FILE: must name'),
+    (['--prompt=[[9999999999]]'], 'does not fit'), (['--prompt=a\udcff'], 'UTF-8'),
+    (['--prompt=FILE:'], 'FILE: must name'), (['--html=x.txt'], 'must end in'),
     (['--judge=x.pt'], 'metrics'), (['--metrics', '--judge=gpt2-large'], 'package transformers'),
     (['--prompt=FILE:no.jsonl'], 'no.jsonl'), ([f'--prompt=FILE:{os.devnull}'], 'holds no prompt'),
     (['--tempratur=1'], "'temperature'"),
-    (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'), (['--weights=ema'], 'EMA'),
+    (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'),
+    (['--weights=ema'], 'EMA'),
     ([f'--ckpt={REFERENCE}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
     (['--html=no/x.html'], '--html=no/x.html'),
     ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'would overwrite')])
@@ -105,29 +77,32 @@ def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatc
     monkeypatch.setattr(sample, 'fill', lambda *a, calls=[], fill=sample.fill, **k:
                         (calls.append(1), fill(*a, **k) if len(calls) < 3 else interrupt())[1])
     with pytest.raises(KeyboardInterrupt):
-        sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9', '--batch_size=2',
-                                             '--out=o.json']))
+        sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9',
+                                             '--batch_size=2', '--out=o.json']))
     assert len(json.loads((tmp_path / 'o.json').read_text())['samples']) == 4
 
 
 def test_an_order_that_does_not_fit_is_found_before_anything_is_written(ckpt, tmp_path, script):
     (tmp_path / 'order.json').write_text('[0, 2, 1]')
     (tmp_path / 'p.jsonl').write_text('{"prompt": "[[3]]"}\n{"prompt": "[[4]]"}\n')
-    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--order=order.json', '--prompt=FILE:p.jsonl', '--batch_size=1', code=1)
+    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--order=order.json', '--prompt=FILE:p.jsonl',
+               '--batch_size=1', code=1)
     assert 'from 0 to 3, once; got 3 from 0 to 2' in p.stderr and '--- sample' not in p.stdout
 
 
 def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, script):
     digits = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
     save_checkpoint(tmp_path / 'digits.pt', digits, EMA(digits, 0.9), tokenizer='sudoku4')
-    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--metrics', f"--judge={tmp_path / 'digits.pt'}", code=1)
+    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--metrics',
+               f"--judge={tmp_path / 'digits.pt'}", code=1)
     assert p.stdout.count('--- sample') == 2 and 'sudoku4 has the tokens' in p.stderr
 
 
 def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
     monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
-    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch', '--out=o.json')
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch',
+           '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     assert [step for _, _, step, _ in shown] == [0, 1, 2, 3] * 2
     assert [steps.count(None) for _, steps, _, _ in shown] == [3, 2, 1, 0] * 2
@@ -143,19 +118,56 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     judge = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
     save_checkpoint(ckpt_with_ema, judge, EMA(judge, 0.9), tokenizer='bytes')
     (tmp_path / 'p.jsonl').write_text('{"prompt": "ab[[=cd]]e"}\n{"prompt": "[[=abcdefg]]"}\n')
-    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--order=r2l', '--score', '--n_samples=1',
-           '--out=o.json', '--html=o.html', '--watch', '--metrics', f'--judge={ckpt_with_ema}')
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--order=r2l', '--score',
+           '--n_samples=1', '--out=o.json', '--html=o.html', '--watch', '--metrics', f'--judge={ckpt_with_ema}')
     assert '<!doctype html>' in (tmp_path / 'o.html').read_text()
     result = json.loads((tmp_path / 'o.json').read_text())
     first, second = result['samples']
     texts = [torch.tensor([list(s)]) for s in (b'abcde', b'abcdefg')]
     nlls = [judge(s, sample_order(1, s.size(1), 'l2r'))[0].double() for s in texts]
-    nats = float(nlls[0][2:4].sum() + nlls[1].sum())                                         # of the blanks, given all that is before
+    nats = float(nlls[0][2:4].sum() + nlls[1].sum())                     # of the blanks, given all that is before
     assert math.isclose(result['metrics']['judge']['perplexity'], math.exp(nats / 9), rel_tol=1e-4)
     assert result['metrics']['distinct_1'] == 7 / 9
     model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
     nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[0, 1, 4, 3, 2]]))
-    assert first['text'] == 'abcde' and math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5) and first['blanks'] == 2
+    assert first['text'] == 'abcde' and first['blanks'] == 2
+    assert math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5)
     assert second['order'] == [6, 5, 4, 3, 2, 1, 0] and second['blanks'] == 7
     assert second['prompt'] == '[[=abcdefg]]' and second['seed'] == first['seed'] + 1 and result['order'] == 'r2l'
-    assert result['metrics']['judge']['tokens'] == 9 and result['tokenizer'] == result['metrics']['judge']['tokenizer'] == 'bytes'
+    judged = result['metrics']['judge']
+    assert judged['tokens'] == 9 and result['tokenizer'] == judged['tokenizer'] == 'bytes'
+
+
+def test_every_order_by_name_is_that_of_the_checkpoint(script, tmp_path):
+    """fixed and block have the seed and the block of the run; a family that is drawn differs from sample to sample."""
+    run = {'order': 'block', 'order_seed': 3, 'order_block': 5}
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', config=run)
+    (tmp_path / 'order.json').write_text(json.dumps(list(range(0, 12, 2)) + list(range(1, 12, 2))))
+
+    def orders(name):
+        script('sample.py', '--ckpt=c.pt', '--weights=raw', f'--order={name}', '--length=12', '--out=o.json')
+        result = json.loads((tmp_path / 'o.json').read_text())
+        return [s['order'] for s in result['samples']], result['order']
+    own = sample_order(1, 12, 'block', seed=3, block=5)[0].tolist()
+    assert orders('own') == ([own] * 2, {'kind': 'block', 'seed': 3, 'block': 5})
+    assert orders('block') == ([own] * 2, 'block')
+    assert orders('fixed')[0] == [sample_order(1, 12, 'fixed', seed=3)[0].tolist()] * 2
+    assert orders('r2l') == ([list(range(11, -1, -1))] * 2, 'r2l')
+    assert orders('order.json')[0] == [[0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]] * 2
+    assert all(orders(name)[0][0] != orders(name)[0][1] for name in ('random', 'margin'))
+
+
+def test_options_reach_the_drawing(ckpt, script, tmp_path):
+    def sample(*options):
+        script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=9', '--n_samples=1', '--out=o.json', *options)
+        return json.loads((tmp_path / 'o.json').read_text())['samples'][0]
+    plain = sample()
+    greedy = sample('--temperature=0')['tokens']
+    assert greedy == sample('--top_k=1')['tokens'] == sample('--top_p=1e-9')['tokens'] != plain['tokens']
+    assert plain['tokens'] == sample('--use_cache=False')['tokens'] != sample('--seed=9')['tokens']
+    assert sorted(set(plain['step'])) == list(range(9)) and len(set(sample('--n_steps=4')['step'])) == 4
+    steps = sample('--n_steps=4', '--schedule=cosine')['step']
+    assert [steps.count(k) for k in range(4)] == [1, 1, 3, 4]               # 9 (1 - cos(k pi / 8)) = 0.7, 2.6, 5.6, 9
+    assert len(set(sample('--order=margin', '--threshold=0')['step'])) == 1
+    assert sample('--order=margin', '--order_noise=9')['order'] != sample('--order=margin')['order']

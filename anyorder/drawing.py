@@ -1,0 +1,97 @@
+"""
+How is a token drawn from its logits?
+"""
+import math
+from dataclasses import dataclass
+
+import torch
+
+from model import float32_or_better
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How a token is drawn from its logits: by p = softmax(logits / temperature), of which some are kept.
+
+    temperature   0 is argmax
+    top_k   the k largest p are kept; 0 keeps all
+    top_p   then the fewest largest p that together reach top_p; 1 keeps all
+    """
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self):
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f'temperature must be at least 0 and finite, got {self.temperature}')
+        if self.top_k < 0:
+            raise ValueError(f'top_k must be at least 0 (0 keeps all), got {self.top_k}')
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f'top_p must be above 0 and at most 1 (1 keeps all), got {self.top_p}')
+
+    def tokens(self, logits, u):
+        """The first j (...) with p_0 + ... + p_j > u sum(p), of logits (..., V) and u (...) in [0, 1)."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        logits = float32_or_better(logits)
+        if self.temperature != 1:
+            # at most 0, times what float32 can hold: any temperature is safe
+            logits = (logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature, 1e30), 1e-30)
+        logits = logits.reshape(-1, logits.size(-1))
+        if self.top_k or self.top_p < 1:
+            logits = keep_largest(logits, self.top_k, self.top_p)
+        return invert_cdf(logits.softmax(-1), u.flatten()).view(u.shape)
+
+
+def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
+    """Draw a token from each row of logits (..., V), see Drawing; returns (...) int64.
+
+    One uniform number u (...) a row, drawn from `generator` unless given."""
+    if u is None:
+        u = torch.rand(logits.shape[:-1], dtype=torch.float64, device=logits.device, generator=generator)
+    return Drawing(temperature, top_k, top_p).tokens(logits, u)
+
+
+def keep_largest(logits, top_k, top_p, width=1024):
+    """logits (n, V) with -inf in place of what top_k and top_p cut, see Drawing.
+
+    Without top_k the `width` largest are sorted first, and all of V only in rows where these do not reach top_p: a full
+    sort costs more than the network."""
+    V = logits.size(-1)
+    values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
+    among = values if top_k else logits
+    p = (values.double() - among.double().logsumexp(-1, keepdim=True)).exp()
+    if top_p < 1:
+        values = values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf)
+    cut = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
+    if not top_k and width < V and (short := p.sum(-1) < top_p).any():
+        cut[short] = keep_largest(logits[short], 0, top_p, V)
+    return cut
+
+
+def invert_cdf(p, u, width=256):
+    """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1).
+
+    First comes the chunk of `width` columns, by the sums of chunks, then the column in it, for speed."""
+    whole = p.size(1) // width * width
+    sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1)                                    # (n, chunks)
+    sums = torch.cat([sums, p[:, whole:].sum(1, keepdim=True)], 1).double()
+    chunk, rest = first_above(sums.cumsum(1), u * sums.sum(1))
+    column = chunk.unsqueeze(1) * width + torch.arange(width, device=p.device)               # (n, width)
+    inside = p.gather(1, column.clamp(max=p.size(1) - 1)).double().masked_fill(column >= p.size(1), 0)
+    return chunk * width + first_above(inside.cumsum(1), rest)[0]
+
+
+def first_above(cdf, x):
+    """First column (n,) of cdf (n, m) above x (n,), and x less the column before it. x is kept below the last
+    column whatever the rounding, so that a column of probability zero is never found."""
+    last = cdf[:, -1]
+    x = torch.minimum(x, torch.nextafter(last, torch.zeros_like(last))).unsqueeze(1)
+    column = torch.searchsorted(cdf, x, right=True)
+    return column[:, 0], (x - torch.where(column > 0, cdf.gather(1, (column - 1).clamp(min=0)), 0.0))[:, 0]
+
+
+def token_logprob(logits, token):
+    """log softmax(logits)[token] (m,) of logits (m, V) and tokens (m,), in nats, float32 or better."""
+    logits = float32_or_better(logits)
+    return logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)

@@ -1,0 +1,90 @@
+"""The canvas: rows of unequal length, indices of what comes next, rows that leave and come back, samples."""
+import pytest
+import torch
+
+from anyorder.canvas import BY_POSITION, Canvas
+from anyorder.orders import sample_order, stream
+from data.prompts import parse_prompt
+from data.tokenizers import Bytes
+
+TEXTS = [([3, 0], [True, False]), ([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 4, [False] * 4)]
+
+
+@pytest.mark.parametrize('wrong', [
+    dict(n_known=10), dict(n_known=-1), dict(n_known=5, n_visits=4), dict(n_known=0, seeds=[1]),
+    dict(n_known=0, n_visits=10)])
+def test_arguments_that_do_not_fit(batch, wrong):
+    with pytest.raises(ValueError, match='n_known'):
+        Canvas(*batch, **{'seeds': range(5)} | wrong)
+
+
+def test_an_order_must_be_a_permutation(batch):
+    idx, order = batch
+    for wrong in (order.clamp(min=1), order[:, :8]):
+        with pytest.raises(ValueError, match='permutation'):
+            Canvas(idx, wrong, 0, range(5))
+
+
+def test_texts_of_unequal_length():
+    canvas = Canvas.of_texts(TEXTS, {'kind': 'random'}, 5)
+    assert canvas.idx.tolist() == [[3, 0, 0, 0, 0], [1, 0, 0, 2, 0], [0] * 5]
+    assert canvas.n_visits.tolist() == [2, 5, 4] and canvas.known.tolist() == [1, 2, 0] and canvas.seeds == [5, 6, 7]
+    assert canvas.n_blanks.tolist() == [1, 3, 4] and (canvas.step == -1).all() and (canvas.logprob == 0).all()
+    for r, (tokens, known) in enumerate(TEXTS):
+        drawn = sample_order(1, len(tokens), generator=stream(5 + r, 'order of a sample'))[0].tolist()
+        visits = [p for p, k in enumerate(known) if k] + [p for p in drawn if not known[p]]
+        assert canvas.order[r].tolist() == visits + list(range(len(tokens), 5))
+        assert torch.equal(canvas.u[r], torch.rand(5, dtype=torch.float64, generator=stream(5 + r, 'tokens')))
+
+
+def test_known_tokens_are_visited_from_left_to_right_before_the_blanks():
+    tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12)
+    for order, blanks in (({'kind': 'l2r'}, [1, 2, 4, 5]), ({'kind': 'r2l'}, [5, 4, 2, 1]),
+                          ([6, 5, 4, 3, 2, 1, 0], [5, 4, 2, 1])):
+        canvas = Canvas.of_texts([(tokens, known)], order, 0)
+        assert canvas.order[0].tolist() == [0, 3, 6, *blanks] and canvas.n_visits.tolist() == [7]
+    with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):
+        Canvas.of_texts([(tokens, known)], [0, 1, 2], 0)
+
+
+def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():
+    order = Canvas.of_texts([([0] * 8, [False] * 8)], {'kind': 'random'}, 0).order
+    assert not torch.equal(order, sample_order(1, 8, 'fixed', seed=0))
+
+
+def test_cells_are_the_next_visits_row_by_row():
+    row, column, visit = Canvas.of_texts(TEXTS, {'kind': 'l2r'}, 0).cells(torch.tensor([1, 0, 3]))
+    assert row.tolist() == [0, 2, 2, 2] and column.tolist() == [0, 0, 1, 2] and visit.tolist() == [1, 0, 1, 2]
+
+
+def test_rows_leave_and_come_back(batch):
+    idx, order = batch
+    canvas = Canvas(idx, order, torch.tensor([0, 3, 9, 8, 5]), [50, 51, 52, 53, 54])
+    part = canvas.take(torch.tensor([True, True, False, False, True]))
+    part = part.take(torch.tensor([False, True, True]))
+    assert part.rows.tolist() == [1, 4] and part.seeds == [51, 54] and len(part) == 2
+    assert part.n_blanks.tolist() == [6, 4]
+    for name in BY_POSITION:
+        assert torch.equal(getattr(part, name), getattr(canvas, name)[[1, 4]])
+    before = {name: getattr(canvas, name).clone() for name in BY_POSITION}
+    for name in BY_POSITION:
+        getattr(part, name).add_(1)
+    part.known = part.known + 1
+    assert all(torch.equal(getattr(canvas, name), value) for name, value in before.items())   # rows of its own
+    canvas.put(part)
+    assert canvas.known.tolist() == [0, 4, 9, 8, 6]
+    for name, value in before.items():
+        value[[1, 4]] += 1
+        assert torch.equal(getattr(canvas, name), value)
+
+
+def test_samples_are_rows_without_their_padding():
+    canvas = Canvas.of_texts([([97, 0], [True, False]), ([0, 98, 0], [False, True, False])], {'kind': 'l2r'}, 0)
+    canvas.idx[0, 1], canvas.step[0, 1], canvas.logprob[0, 1] = 100, 0, -2.0
+    canvas.idx[1, [0, 2]], canvas.step[1, [0, 2]] = torch.tensor([99, 101]), torch.tensor([1, 0])
+    canvas.logprob[1, [0, 2]] = torch.tensor([-0.5, -0.25], dtype=torch.float64)
+    assert canvas.samples(Bytes()) == [
+        {'text': 'ad', 'tokens': [97, 100], 'nats': 2.0, 'blanks': 1, 'order': [0, 1], 'step': [-1, 0],
+         'logprob': [0.0, -2.0]},
+        {'text': 'cbe', 'tokens': [99, 98, 101], 'nats': 0.75, 'blanks': 2, 'order': [1, 0, 2], 'step': [1, -1, 0],
+         'logprob': [-0.5, 0.0, -0.25]}]

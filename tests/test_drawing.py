@@ -1,0 +1,104 @@
+"""Drawing one token: its law, the numbers that it takes, and what is cut."""
+import pytest
+import torch
+
+from anyorder.drawing import Drawing, invert_cdf, keep_largest, sample_tokens, token_logprob
+
+
+def kept(logits, top_k=0, top_p=1.0):
+    """The set of tokens that may be drawn, the slow way, from one row of logits."""
+    p = logits.softmax(-1).tolist()
+    ranked, total, keep = sorted(range(len(p)), key=lambda i: -p[i])[:top_k or None], 0.0, []
+    whole = sum(p[i] for i in ranked)
+    for i in ranked:
+        keep.append(i)
+        total += p[i] / whole
+        if top_p < 1 and total >= top_p:
+            break
+    return keep
+
+
+@pytest.mark.parametrize('how', [
+    dict(), dict(top_k=3), dict(top_p=0.6), dict(top_p=0.6, top_k=4), dict(temperature=0.5), dict(top_k=1),
+    dict(temperature=2.0, top_k=5, top_p=0.9), dict(top_p=1e-9)])
+def test_drawn_frequencies_are_the_law(how):
+    logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
+    scaled = logits / how.get('temperature', 1.0)
+    keep = kept(scaled, how.get('top_k', 0), how.get('top_p', 1.0))
+    law = torch.zeros(7, dtype=torch.float64)
+    law[keep] = scaled[keep].softmax(-1)
+    n = 30_000
+    drawn = sample_tokens(logits.expand(n, 7), **how, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(drawn, minlength=7).double()
+    assert (counts[law == 0] == 0).all()
+    assert ((counts - n * law).abs() <= 5 * (n * law * (1 - law)).sqrt() + 1e-9).all()
+
+
+@pytest.mark.parametrize('how', [
+    dict(top_p=0.9), dict(top_p=0.9, top_k=40), dict(top_k=3000), dict(top_p=0.99, top_k=3000)])
+def test_a_nucleus_is_that_of_all_tokens_however_wide(how):
+    g = torch.Generator().manual_seed(0)
+    spread = torch.tensor([[0.1], [1.0], [3.0], [9.0]])                                      # some reach beyond 1024
+    logits = torch.randn(4, 2000, dtype=torch.float64, generator=g) * spread
+    cut = keep_largest(logits, how.get('top_k', 0), how.get('top_p', 1.0))
+    for row, cut_row in zip(logits, cut):
+        keep = torch.tensor(kept(row, **how))
+        assert torch.equal(cut_row[keep], row[keep]) and (cut_row > -torch.inf).sum() == len(keep)
+
+
+def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
+    logits = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0]).log()
+    u = torch.tensor([0.0, 0.499, 0.501, 0.749, 0.751, 1 - 2 ** -53], dtype=torch.float64)
+    assert sample_tokens(logits.expand(6, 5), u=u).tolist() == [0, 0, 2, 2, 3, 3]
+    assert sample_tokens(logits.expand(2, 3, 5), temperature=0).tolist() == [[0] * 3] * 2
+
+
+def test_chunked_inversion_is_the_cumulative_sum():
+    g = torch.Generator().manual_seed(0)
+    for V in (1, 2, 255, 256, 257, 700, 1024):
+        p = torch.rand(300, V, dtype=torch.float64, generator=g) * (torch.rand(300, V, generator=g) < 0.3)
+        p[:, V // 2] += 1e-3
+        u = torch.rand(300, dtype=torch.float64, generator=g)
+        u[:3] = torch.tensor([0.0, 0.5, 1 - 2 ** -53])
+        j, cdf = invert_cdf(p, u), p.cumsum(1)
+        assert (p.gather(1, j[:, None]) > 0).all()
+        below = (cdf.gather(1, j[:, None]) - p.gather(1, j[:, None]))[:, 0]
+        target, above = u * cdf[:, -1], cdf.gather(1, j[:, None])[:, 0]
+        assert (below - 1e-12 <= target).all() and (target <= above + 1e-12).all()
+
+
+def test_the_last_uniform_number_never_draws_what_has_no_probability():
+    logits = torch.cat([torch.randn(200, 50000), torch.full((200, 3), -torch.inf)], dim=1)
+    u = torch.full((200,), 1 - 2 ** -53, dtype=torch.float64)
+    assert (sample_tokens(logits, u=u) < 50000).all()
+
+
+@pytest.mark.parametrize('wrong', [
+    dict(temperature=-0.1), dict(temperature=float('nan')), dict(temperature=float('inf')), dict(top_p=0.0),
+    dict(top_p=1.1), dict(top_k=-1)])
+def test_drawing_out_of_range(wrong):
+    for draw in (Drawing, lambda **how: sample_tokens(torch.zeros(2, 3), **how)):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            draw(**wrong)
+
+
+def test_a_generator_gives_the_uniform_numbers():
+    logits, u = torch.randn(3, 4, 7), torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(sample_tokens(logits, generator=torch.Generator().manual_seed(3)), sample_tokens(logits, u=u))
+
+
+def test_log_probabilities_are_those_of_the_softmax_in_float32_or_better():
+    logits, token = torch.randn(5, 7, dtype=torch.float64), torch.tensor([0, 6, 3, 3, 1])
+    by_hand = torch.stack([logits[r].log_softmax(-1)[t] for r, t in enumerate(token.tolist())])
+    torch.testing.assert_close(token_logprob(logits, token), by_hand, rtol=0, atol=1e-14)
+    low = logits.bfloat16()
+    assert token_logprob(low, token).dtype == torch.float32
+    assert torch.equal(token_logprob(low, token), token_logprob(low.float(), token))
+
+
+@pytest.mark.parametrize('temperature', [1e-320, 1e-50, 1e-3])
+def test_temperature_near_zero_is_argmax(temperature):
+    logits = torch.tensor([[1.0, -3.0, 9.0, 2.0], [40.0, 2.0, -torch.inf, 3.0]])
+    assert sample_tokens(logits, temperature=temperature).tolist() == [2, 0]
+    assert sample_tokens(logits[0], temperature=temperature) == 2
+    assert set(sample_tokens(logits[1].expand(99, 4), temperature=1e60).tolist()) == {0, 1, 3}

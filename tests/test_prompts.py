@@ -1,0 +1,38 @@
+"""Prompts with blanks: text, files, and the tokens that they become."""
+import pytest
+
+from data.prompts import parse_prompt, parse_prompts, read_prompts
+from data.tokenizers import Bytes, get_tokenizer
+
+
+def test_parsing_of_blanks():
+    def parse(prompt, length=20):
+        tokens, known, answer = parse_prompt(prompt, Bytes(), length)
+        return ''.join(chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer))
+    assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c'
+    assert parse('[[..]]', 4) == '____' and parse('abc', 5) == 'abc__' and parse('', 2) == '__'
+    assert parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
+    assert parse('[[1]]a[[..]]b', 6) == '_a___b'
+    assert parse(r'[[=\[[x]]') == '[[X'
+    assert parse('a]]b[[1]]') == 'a]]b_' and parse('x[[[2]]]') == 'x[__]' and parse('[[=a\nb]]') == 'A\nB'
+    assert parse('abcde', 5) == 'abcde'
+
+
+def test_the_end_of_a_document_is_one_token():
+    tokens, known, answer = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9)
+    assert tokens == [256, *b'abc', 256] and known == [True] * 3 + [False] * 2 and answer == [False] * 3 + [True] * 2
+    assert Bytes().decode(tokens) == '<|endoftext|>abc<|endoftext|>'
+    with pytest.raises(ValueError, match='sudoku4 has the tokens'):   # which has no documents
+        parse_prompt('12<|endoftext|>', get_tokenizer('sudoku4'), 16)
+
+
+def test_files_of_prompts(tmp_path):
+    for content in (b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b[[1]]"}', b'[' * 20000, b'{"prompt": 1}'):
+        (tmp_path / 'p.jsonl').write_bytes(content)
+        if content[0] == 0xef:
+            assert read_prompts(f'FILE:{tmp_path}/p.jsonl') == ['a', 'b[[1]]']
+        else:
+            with pytest.raises(ValueError, match=r'p.jsonl must name a .jsonl file .* \(line 1: '):
+                read_prompts(f'FILE:{tmp_path}/p.jsonl')
+    with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
+        parse_prompts(['a', 'abcd'], Bytes(), 3)
