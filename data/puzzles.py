@@ -34,6 +34,7 @@ from data.sources import name_source
 from data.tokenizers import get_tokenizer
 
 N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}
+PART = 1024    # puzzles that are made together
 MANY = 20000   # rows; more are worth the start of other processes
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 WORDS = TASKS
@@ -62,14 +63,14 @@ def fractions(keys):
 
 
 def make_part(task, split, seed, part):
-    """About 1024 (tokens, given) less those of other splits; a function of (seed, split, part)."""
+    """About PART (tokens, given) less those of other splits; a function of (seed, split, part)."""
     low, high = SHARES[split]
 
     def wanted(tokens):
         u = fractions(task.key(tokens))
         return (u >= low) & (u < high)
     rng = np.random.default_rng([seed, list(SHARES).index(split), part])
-    return task.make(1024, rng, wanted, 10 if split == 'train' else 1)
+    return task.make(PART, rng, wanted, 10 if split == 'train' else 1)
 
 
 def generate(task, split, n_rows, seed):

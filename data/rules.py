@@ -18,7 +18,7 @@ from data.zebra import Zebra
 
 
 class NaeSat:
-    """n_latents uniform bits, then n_observations: whether the three latents of a fixed random triple are not all equal.
+    """n_latents uniform bits, then n_observations: whether the latents of a fixed random triple are not all equal.
 
     Nothing is given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
 

@@ -160,6 +160,20 @@ def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
         p.prepare('pidocs', tmp_path)
 
 
+def test_pydocs_are_the_docstrings_of_a_library_once(tmp_path, monkeypatch):
+    long = 'A docstring of more than forty letters, in English'
+    for path, text in (('b.py', f'"""{long}, of b."""\ndef f():\n    """{long}."""\n'), ('a.py', f'class A:\n    """{long}."""\n'),
+                       ('a/z.py', '"""Too short."""\n'), ('a/broken.py', 'def f(:\n'), ('a/latin.py', '# \\xe4'),
+                       ('test/t.py', f'"""{long}, of a test."""\n'), ('site-packages/x.py', f'"""{long}, of others."""\n'),
+                       ('a/y.py', f'async def f():\n    """{long}:\n\n        indented\n    """\n')):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr('sysconfig.get_path', lambda name: str(tmp_path))
+    monkeypatch.setattr('pydoc_data.topics.topics', {'z': '  last', 'b': 'first', 'c': 'first'})
+    assert pydocs(None) == ['first', 'last', f'{long}.', f'{long}, of b.', f'{long}:\n\nindented']
+
+
+@pytest.mark.slow
 def test_pydocs_are_english_enough_and_reproducible():
     documents = pydocs(None)
     assert documents == pydocs(None) and len(documents) == len(set(documents))
