@@ -11,7 +11,7 @@ Text to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/me
 Every document is followed by the end-of-text token. Without --split the documents are divided into train and val by a
 fixed seed; a text of one document is cut instead. The sets for zero-shot perplexity come with their own splits: a
 source is their test split unless --split says otherwise. Their documents are rows, detokenized. A second run does
-nothing unless --force.
+nothing unless --force. Without a network, GPT-2's vocabulary is read from the folder that TIKTOKEN_CACHE_DIR names.
 """
 import functools
 import hashlib
