@@ -143,6 +143,12 @@ def test_links_lead_somewhere(page):
         assert re.search(rf'^{name} = ', read(path), flags=re.MULTILINE), f'no {name} in {path}'
 
 
+def test_every_picture_is_shown():
+    shown = ' '.join(re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL) for page in PAGES)
+    pictures = [name for name in os.listdir(os.path.join(ROOT, 'results')) if name.endswith(('.png', '.svg'))]
+    assert [name for name in pictures if name not in shown] == [] and 'replay.svg' in read('README.md')
+
+
 def test_the_cheap_commands_run(script, tmp_path):
     """What names the quickstart or the small Sudoku, in the order of the README, and its program: toys of them."""
     toy = {'train.py': ['--n_layer=1', '--n_head=2', '--n_embd=16', '--n_cond=8', '--max_iters=2', '--eval_iters=1',
