@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from anyorder.canvas import Canvas
-from anyorder.drawing import Drawing, sample_tokens, token_logprob  # noqa: F401  (programs take sample_tokens from here)
+from anyorder.drawing import Drawing, sample_tokens, token_logprob  # noqa: F401  (for programs, as from sample.py)
 from anyorder.fast import freeze, product_dtype, split_rows
 from anyorder.orders import given_first, stream
 from model import KVCache, float32_or_better
@@ -224,24 +224,24 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
         raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
     network = freeze(model) if use_cache else model
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
-    part = canvas.take(canvas.n_blanks > 0)                             # the rows that run; finished ones cost nothing
+    part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
     for step in itertools.count():
         if not len(part):
             return
-        n_new = ends[part.rows, min(step, ends.size(1) - 1)] - part.known                   # (B,) on the host
+        n_new = ends[part.rows, min(step, ends.size(1) - 1)] - part.known       # (B,) on the host
         if not n_new.any():
-            continue                                                                        # of a binomial schedule
+            continue                                                            # a binomial step may reveal nothing
         n_targets = part.n_blanks if unmasking.adaptive else n_new
-        row, column, visit = part.cells(n_targets)                                          # (m,) each
+        row, column, visit = part.cells(n_targets)                              # (m,) each
         logits = network.predict(part.idx, part.order, part.known, int(n_targets.max()), cache, part.n_visits,
-                                 picked=(row, column))                                   # (m, V)
+                                 picked=(row, column))                          # (m, V)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)
             if cache is not None:
-                cache.length = part.known                            # slot n_known was run for another target
-        position = part.order[row, visit]
+                cache.length = part.known                              # slot n_known was run for another target
+        position = part.order[row, visit]                                       # (m,)
         token = part.idx[row, position] if drawing is None else drawing.tokens(logits, part.u[row, position])
         part.idx[row, position], part.step[row, position] = token, step
         if with_logprob:

@@ -82,6 +82,13 @@ def test_drawing_out_of_range(wrong):
             draw(**wrong)
 
 
+def test_tokens_are_never_drawn_in_16_bits():
+    g = torch.Generator().manual_seed(0)
+    logits, u = torch.randn(400, 300, generator=g).bfloat16(), torch.rand(400, dtype=torch.float64, generator=g)
+    for how in (dict(), dict(temperature=0.7), dict(top_p=0.8)):
+        assert torch.equal(sample_tokens(logits, **how, u=u), sample_tokens(logits.float(), **how, u=u))
+
+
 def test_a_generator_gives_the_uniform_numbers():
     logits, u = torch.randn(3, 4, 7), torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     assert torch.equal(sample_tokens(logits, generator=torch.Generator().manual_seed(3)), sample_tokens(logits, u=u))
