@@ -1,0 +1,277 @@
+"""An update by hand, in float64: batch, loss, clipping, optimizers, average; and what is measured in between."""
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anyorder.fast import lean
+from anyorder.likelihood import block_nll, draw_known
+from anyorder.orders import derive_seed, draw_orders, sample_order
+from anyorder.training import Clock, TrainState, draw_batch, get_lr, lr_of, make_optimizers, update, validate
+from configurator import Config
+from model import EMA
+
+TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
+OPTIONS = Config(seed=5, batch_size=3, gradient_accumulation_steps=2, block_size=9, l2r_ratio=0.3, grad_clip=0.5,
+                 dtype='float32', order='random')
+
+
+def start(model, optimizer='adamw', weight_decay=0.1):
+    optimizers = make_optimizers(model, optimizer, 1e-2, 0.03, weight_decay, (0.9, 0.95))
+    return TrainState(model, optimizers, EMA(model, 0.9))
+
+
+def learner(**config):
+    return make_model(**config).requires_grad_(True)
+
+
+def test_schedule_by_hand():
+    lrs = [get_lr(it, 1.0, 0.1, 4, 14) for it in range(20)]
+    assert lrs[:4] == [0.2, 0.4, 0.6, 0.8] and lrs[4] == 1.0
+    assert math.isclose(lrs[9], 0.55) and math.isclose(lrs[14], 0.1) and math.isclose(lrs[19], 0.1)
+    assert lrs[4:] == sorted(lrs[4:], reverse=True)
+    options = {'learning_rate': 1.0, 'min_lr': 0.1, 'warmup_iters': 4, 'lr_decay_iters': 14, 'max_iters': 99}
+    assert [lr_of(it, options) for it in range(20)] == lrs
+    assert lr_of(9, options | {'lr_decay_iters': 0, 'max_iters': 14}) == lrs[9]
+
+
+@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
+def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
+    """Without gradients a matrix shrinks by 1 - lr * decay, and nothing else moves."""
+    state = start(learner(), optimizer)
+    names = {p: n for n, p in state.model.named_parameters()}
+    groups = [(type(o), g, names[p], p) for o in state.optimizers for g in o.param_groups for p in g['params']]
+    assert sorted(name for _, _, name, _ in groups) == sorted(names.values())
+    before = {name: p.detach().clone() for _, _, name, p in groups}
+    for p in names:
+        p.grad = torch.zeros_like(p)
+    for o in state.optimizers:
+        o.step()
+    for kind, group, name, p in groups:
+        hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
+        assert (kind is torch.optim.Muon) == (hidden and optimizer == 'muon'), name
+        assert group['lr_ratio'] == pytest.approx(3 if kind is torch.optim.Muon else 1)
+        lr = 0.03 if kind is torch.optim.Muon else 1e-2
+        expected = before[name] * (1 - lr * 0.1 if p.dim() == 2 else 1)
+        torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=0)
+
+
+def test_updates_by_hand():
+    """AdamW with the betas (0.9, 0.95), a gradient clipped to norm 0.5, two micro-batches, the average after each."""
+    state = start(learner())
+    weights = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+    first, second = ({name: torch.zeros_like(p) for name, p in weights.items()} for _ in range(2))
+    average, totals = {name: p.clone() for name, p in weights.items()}, torch.zeros(3, dtype=torch.float64)
+    for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
+        loss = 0.0
+        leaves = {name: p.clone().requires_grad_() for name, p in weights.items()}
+        for micro in range(2):
+            torch.manual_seed(derive_seed(5, it, micro))
+            starts = torch.randint(len(TOKENS) - 8, (3, 1))
+            idx = torch.from_numpy(TOKENS.astype(np.int64))[starts + torch.arange(9)]
+            order = sample_order(3, 9, l2r_ratio=0.3)
+            loss = loss + functional_call(state.model, leaves, (idx, order)).mean() / 2
+        gradient = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradient.values()))
+        assert norm > 0.5
+        totals += torch.tensor([loss.item(), norm, 1.0])
+        decay = min(0.9, (2 + it) / (11 + it))
+        for name, p in weights.items():
+            g = gradient[name] * 0.5 / (norm + 1e-6)
+            first[name] = 0.9 * first[name] + 0.1 * g
+            second[name] = 0.95 * second[name] + 0.05 * g.square()
+            step = first[name] / (1 - 0.9 ** (it + 1)) / ((second[name] / (1 - 0.95 ** (it + 1))).sqrt() + 1e-8)
+            weights[name] = p * (1 - lr * 0.1 * (p.dim() == 2)) - lr * step
+            average[name] = decay * average[name] + (1 - decay) * weights[name]
+        update(state, TOKENS, lr, OPTIONS)
+    for model, expected in (state.model, weights), (state.ema.model, average):
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-9, msg=name)
+    torch.testing.assert_close(state.totals, totals, rtol=1e-6, atol=0)
+    assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
+
+
+def test_a_gradient_is_not_clipped_when_that_is_off():
+    norms = {}
+    for clip in (0.0, 1e-4):
+        state = start(learner())
+        state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=1.0)]
+        state.optimizers[0].param_groups[0]['lr_ratio'] = 3.0
+        before = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
+        update(state, TOKENS, 1.0, Config(OPTIONS | {'grad_clip': clip}))
+        after = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
+        norms[clip] = float((after - before).norm())
+        assert state.totals[1] > 0.5
+    assert norms[0.0] == pytest.approx(3 * float(state.totals[1])) and norms[1e-4] == pytest.approx(3e-4, rel=1e-2)
+
+
+def test_a_loss_that_is_not_finite_is_counted():
+    state = start(learner())
+    state.run_model = lambda idx, *args, **how: state.model.lm_head.bias.sum() + torch.full(idx.shape, math.inf)
+    update(state, TOKENS, 1e-2, OPTIONS)
+    assert state.totals[1].isfinite() and state.totals[2] == 0
+
+
+def test_a_run_goes_on_where_its_entries_say():
+    whole = start(learner().float(), 'muon')
+    update(whole, TOKENS, 1e-2, OPTIONS)
+    entries = whole.entries() | {'model': {k: p.clone() for k, p in whole.model.state_dict().items()}}
+    entries |= {'model_args': vars(whole.model.config), 'ema_model': {
+        'num_updates': 1, 'shadow_params': {k: p.clone() for k, p in whole.ema.model.named_parameters()}}}
+    entries['optimizer'] = torch.utils._pytree.tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) else x, entries['optimizer'])
+    entries['totals'] = entries['totals'].clone()
+    other = learner(seed=1).float()
+    other.load_state_dict(entries['model'])
+    resumed = start(other, 'muon', weight_decay=0.2)   # an option of now stays
+    resumed.resume(entries)
+    assert all(g['weight_decay'] in (0.2, 0.0) for o in resumed.optimizers for g in o.param_groups)
+    for o, p in zip(resumed.optimizers, whole.optimizers):
+        for group, own in zip(o.param_groups, p.param_groups):
+            group['weight_decay'] = own['weight_decay']
+    for state in whole, resumed:
+        update(state, TOKENS, 1e-2, OPTIONS)
+    assert (resumed.iter_num, resumed.n_seen, resumed.logged) == (2, 2 * 54, 0)
+    assert torch.equal(resumed.totals, whole.totals) and resumed.ema.n_updates == 2
+    for model, again in (whole.model, resumed.model), (whole.ema.model, resumed.ema.model):
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters()))
+
+
+def test_averages_are_of_the_updates_since_the_last_line():
+    state = start(learner())
+    state.iter_num, state.logged, state.totals[:] = 14, 10, torch.tensor([8.0, 2.0, 4.0])
+    assert state.averages('stop', with_weights=True) == (2.0, 0.5)
+    state.start_line()
+    assert state.logged == 14 and not state.totals.any()
+    state.iter_num, state.totals[:] = 17, torch.tensor([math.nan, 2.0, 1.0])
+    with pytest.raises(ValueError, match='loss nan, gradient norm 0.6667: not finite since iteration 16, and not '
+                                         'saved; lower the learning rate and stop'):
+        state.averages('stop', with_weights=False)
+    state.totals[:] = torch.tensor([3.0, 3.0, 3.0])   # the losses were finite, the weights are not any more
+    with torch.no_grad():
+        state.model.lm_head.weight[0, 0] = math.inf
+    assert state.averages('stop', with_weights=False) == (1.0, 1.0)
+    with pytest.raises(ValueError, match='weight norm inf: not finite since iteration 17'):
+        state.averages('stop', with_weights=True)
+
+
+def test_the_clock_counts_tokens_and_flops(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr('time.perf_counter', lambda: now[0])
+    clock = Clock(make_model(), Config(OPTIONS | {'max_iters': 30}), peak=1e6)
+    clock.start(10)
+    now[0] += 6.0
+    said = clock.read(14)   # 1.5 s an update of 2 micro-batches of 3 blocks of 9 tokens
+    assert said == {'tokens_per_sec': 36.0, 'mfu': round(clock.flops_per_iter / 1.5 / 1e6, 4), 'seconds_left': 24.0}
+    alone = Clock(make_model(), Config(OPTIONS | {'max_iters': 30, 'gradient_accumulation_steps': 1}), peak=1e6)
+    assert clock.flops_per_iter == 2 * alone.flops_per_iter > 0
+
+
+@pytest.mark.parametrize('faster', [lambda model: model, lean])
+def test_dropout_is_of_embeddings_attention_and_both_residual_branches(faster):
+    """One at a time: what would carry the others is zero, so that nothing else is random."""
+    none = ['wte.weight', 'wpe.weight', 'wnonee.weight']
+
+    def silent(*zeroed):
+        model = make_model(dropout=0.5, n_layer=1)
+        for name, p in model.named_parameters():
+            if name.endswith(zeroed):
+                p.zero_()
+        return faster(model.train())
+
+    def is_random(model, of=None):
+        seen = []
+        part = of or model.transformer.final_layer
+        hook = part.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            model(torch.zeros(2, 9, dtype=torch.long), torch.arange(9).expand(2, 9))
+        hook.remove()
+        return not torch.equal(*seen)
+    attention, mlp = ('attn.c_proj.weight', 'attn.c_proj.bias'), ('mlp.c_proj.weight', 'mlp.c_proj.bias')
+    assert is_random(silent(*attention, *mlp))                           # embeddings
+    assert is_random(silent(*none, *attention))                          # the branch of the MLP
+    assert is_random(silent(*none, 'attn.c_proj.weight', *mlp))          # the branch of attention: its bias
+    model = silent(*none, *mlp)
+    assert is_random(model, of=model.transformer.h[0].attn.c_proj)       # the weights of attention
+    assert not is_random(silent(*none, *attention, *mlp)) and not is_random(silent().eval())
+
+
+def test_micro_batches_are_functions_of_seed_iteration_and_number(monkeypatch):
+    seen, state = [], start(learner())
+    state.model.register_forward_pre_hook(lambda _, args: seen.append((args[0].tolist(), args[1].tolist())))
+    config = Config(OPTIONS | {'l2r_ratio': 0.0})
+    for it in (0, 1, 1):
+        state.iter_num = it
+        torch.manual_seed(9)   # what was drawn before does not matter
+        update(state, TOKENS, 1e-9, config)
+    update(state, TOKENS, 1e-9, Config(config | {'seed': 6}))
+    for part in (0, 1):
+        drawn = [x[part] for x in seen]
+        assert drawn[2:4] == drawn[4:6] and len({str(x) for x in drawn}) == 6
+
+
+def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits():
+    encoder, seen = learner(causal=False), []
+    encoder.register_forward_pre_hook(lambda _, args, how: seen.append((*args[2:], how.get('n_known'))[0].tolist()),
+                                      with_kwargs=True)
+    config = Config(OPTIONS | {'l2r_ratio': 0.0, 'batch_size': 64, 'gradient_accumulation_steps': 1})
+    for it in (0, 1, 1):
+        state = start(encoder)
+        state.iter_num = it
+        update(state, TOKENS, 1e-9, config)
+    assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(9))
+    blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
+    expected = block_nll(encoder, blocks, draw_orders(range(20), 9)[:, 0], 8, n_known=draw_known(range(20), 9)[:, 0])
+    val = validate(encoder, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
+    assert torch.equal(val['any'], expected) and len({k for row in seen[3:] for k in row}) > 5 and list(val) == ['any']
+
+
+@pytest.mark.parametrize('order', ['random', 'l2r', 'block'])
+def test_validation_is_of_fixed_orders(order):
+    model = make_model()
+    blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
+    own = {'random': draw_orders(range(20), 9)[:, 0], 'l2r': sample_order(20, 9, 'l2r'),
+           'block': sample_order(20, 9, 'block', seed=3, block=2)}[order]
+    config = Config(OPTIONS | {'order': order, 'order_seed': 3, 'order_block': 2})
+    val = validate(model, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
+    expected = {{'random': 'any', 'l2r': 'l2r'}.get(order, 'own'): own, 'l2r': sample_order(20, 9, 'l2r')}
+    assert list(val) == list(expected)
+    for name, orders in expected.items():
+        torch.testing.assert_close(val[name], model(blocks, orders).sum(1), rtol=1e-12, atol=0)
+
+
+def test_an_update_never_waits_for_the_device(monkeypatch):
+    """Nothing in it reads a number of a tensor: no item(), bool(), tolist() or cpu(), no shape that needs values."""
+    def forbidden(self):
+        raise AssertionError('the device is waited for')
+    monkeypatch.setattr(torch.Tensor, 'tolist', forbidden)
+    monkeypatch.setattr(torch.Tensor, 'cpu', forbidden)
+    aten, seen = torch.ops.aten, set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            assert op.overloadpacket not in (aten._local_scalar_dense, aten.nonzero, aten.equal), op
+            assert op.overloadpacket != aten.index or all(i is None or i.dtype != torch.bool for i in args[1]), op
+            seen.add(op.overloadpacket)
+            return op(*args, **kwargs or {})
+    state = start(lean(learner(dropout=0.1).float()), 'muon')
+    with Watch():
+        update(state, TOKENS, 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
+    assert aten.mm in seen and aten._fused_adamw_ in seen
+
+
+def test_a_batch_of_puzzles_has_what_is_given_first():
+    given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
+    rows = tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2')
+    draw = partial(draw_batch, rows, Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}), device=torch.device('cpu'))
+    idx, order, n_known, n_given = draw(causal=True)
+    assert n_known is None and n_given.tolist() == [3] * 6 and idx.max() == 3
+    assert all(set(row[:3]) == {0, 3, 6} for row in order.tolist())
+    n_known = torch.cat([draw(causal=False)[2] for _ in range(20)])
+    assert set(n_known.tolist()) == set(range(3, 9))
