@@ -130,8 +130,9 @@ def draw(runs, x, ys, path):
         set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
     handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
     names = [label for label in groups if label in handles]
+    widest = 0.7 + 0.09 * max(map(len, names), default=0)   # inches of an entry, its line and margins included
     legend = figure.legend([handles[name] for name in names], names, frameon=False, loc='outside lower center',
-                           ncols=min(len(names), 3 * len(ys)), labelcolor=INK)
+                           ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))), labelcolor=INK)
     legend.set_title('\n'.join(sorted(notes)), prop={'size': 'small'})
     legend.get_title().set_color(INK)
     for text in legend.get_texts():

@@ -126,6 +126,14 @@ def test_lines_have_the_colour_of_their_label(runs):
     assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ['d', 'e']
 
 
+@pytest.mark.parametrize('length', [1, 8, 22, 45])
+def test_a_legend_is_not_wider_than_its_figure(runs, length):
+    figure = draw([(f'{i}' * length, read_run('a')) for i in range(6)], 'tokens', ['loss', 'val_any'], 'x.png')
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
 def test_runs_of_a_label_are_their_mean_and_a_band():
     group = [[{'iter': 1, 'time': 2.0, 'loss': 3.0}, {'iter': 2, 'time': 4.0, 'loss': 1.0, 'val_any': 9.0}],
              [{'iter': 1, 'time': 4.0, 'loss': 5.0}, {'iter': 2, 'time': 5.0, 'loss': 1.5}]]
