@@ -1,8 +1,8 @@
 """
-What did a generation look like? Writes a page that replays it, or one animated picture (sample.py and eval_puzzle.py, --html=FILE).
+What did a generation look like? Writes a page or an animated picture that replays it (--html=FILE of the commands).
 
-FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no script, so that
-it plays as an image of a README. Neither needs the network.
+FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no
+script, so that it plays as an image of a README. Neither needs the network.
 """
 import json
 import math
@@ -32,11 +32,12 @@ def written_in_words(order):
 def write_replay(path, samples, tokenizer, title, columns=0):
     """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
 
-    samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; and, if they like, a
-              `name` and a list `wrong` of bools
+    samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
+              may be a `name` too, and a list `wrong` of bools
     title     its first line is the heading, further lines are small print
     columns   width of the grid in which puzzles are laid out; 0 is running text
-    The page opens with two samples side by side if a second one has the same known tokens. The picture shows these alone."""
+    The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
+    alone."""
     heading, *details = title.split('\n')
     replay = {'title': heading, 'details': details, 'columns': columns, 'samples': replay_rows(samples, tokenizer)}
     replay['box'] = box_size(columns, [len(row['text']) for row in replay['samples']])
@@ -49,31 +50,41 @@ def write_replay(path, samples, tokenizer, title, columns=0):
 
 
 def replay_rows(samples, tokenizer):
-    """What a replay says of each sample. `rank` is the step at which a token is written, counted from 1, and 0 if it is known from the
-    start. `beside` is the number of the next sample that has the same known tokens, or None."""
+    """What a replay says of each sample: a dict of name, text of each token, and so on.
+
+    rank      of each token: the step at which it is written, counted from 1; 0 if it is known from the start
+    beside    the number of the next sample that has the same known tokens, or None"""
     known = [[token if step < 0 else None for token, step in zip(s['tokens'], s['step'])] for s in samples]
     rows = []
     for i, sample in enumerate(samples):
         drawn = [step for step in sample['step'] if step >= 0]
         rank = {step: k for k, step in enumerate(sorted(set(drawn)), 1)}
         rows.append({
-            'name': sample.get('name', f'sample {i}'), 'text': token_texts(sample['tokens'], tokenizer), 'n_steps': len(rank),
-            'rank': [rank.get(step, 0) for step in sample['step']], 'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
-            'wrong': sample.get('wrong', []), 'facts': facts(drawn, sum(sample['logprob'])),
+            'name': sample.get('name', f'sample {i}'),
+            'text': token_texts(sample['tokens'], tokenizer),
+            'rank': [rank.get(step, 0) for step in sample['step']],
+            'n_steps': len(rank),
+            'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
+            'wrong': sample.get('wrong', []),
+            'facts': facts(drawn, sum(sample['logprob'])),
             'beside': next((j for j in range(i + 1, len(samples)) if known[j] == known[i]), None)})
     return rows
 
 
 def facts(drawn, nats):
-    """What is said below a sample: how much in how many steps, how likely, how left to right. drawn: the step of each drawn token."""
+    """What is said below a sample: how much in how many steps, how likely, how left to right.
+
+    drawn     the step of each drawn token, in order of position
+    nats      log-probability of all of them"""
     said = [f'{len(drawn)} tokens in {len(set(drawn))} steps', f'{abs(nats) / max(1, len(drawn)):.2f} nats a token']
     tau = kendall_tau(drawn)
     return said if tau is None else [*said, f"Kendall's tau {tau:.2f}"]
 
 
 def kendall_tau(steps):
-    """How left to right an order was: Kendall's tau-b of position and step of the drawn tokens, in order of position. 1 is left to
-    right, -1 right to left; None when all were drawn in one step."""
+    """How left to right an order was: Kendall's tau-b of position and step. 1 is left to right, -1 right to left.
+
+    steps     the step of each drawn token, in order of position; None is returned if all were drawn in one step"""
     steps = np.asarray(steps)
     above = np.sign(steps[None, :] - steps[:, None])[np.triu_indices(len(steps), 1)]   # position rises along a row
     untied = np.count_nonzero(above)

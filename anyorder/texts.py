@@ -6,7 +6,9 @@ from itertools import groupby
 
 
 def token_texts(tokens, tokenizer, there=None):
-    """The text of each token. A letter of several tokens stands at its last, if all of them are `there` (by default they are)."""
+    """The text of each token. A letter of several tokens stands at its last token, if all of these are `there`.
+
+    there     of each token whether it is there; by default all are"""
     texts = [tokenizer.decode([token]) for token in tokens]
     is_part = ['\ufffd' in text and (there is None or there[i]) for i, text in enumerate(texts)]   # of a letter
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
@@ -27,9 +29,10 @@ def columns_of(letter):
 
 
 def lay_out(texts, width):
-    """Where texts that follow one another stand on lines of `width` columns: for each text a list of (line, column, letters).
+    """Where texts that follow one another stand on lines of `width` columns: of each its runs (line, column, letters).
 
-    A line end is shown as ↵, in a column of its own behind its line. Spaces of all kinds are one space; what has no look is left out."""
+    A line end is shown as ↵, in a column of its own behind its line. Spaces of all kinds are one space. What has no
+    look is left out."""
     line, column, places = 0, 0, []
     for text in texts:
         runs = []

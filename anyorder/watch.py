@@ -8,12 +8,13 @@ import shutil
 import sys
 import time
 from itertools import groupby
+from operator import itemgetter
 
 from anyorder.texts import lay_out, token_texts
 
 FRAME = 1 / 20                      # seconds: steps that follow one another faster share a frame
 TOKEN, WHOLE = 0.1, 4.0             # seconds that an eye wants for a token and for a whole text, at most
-SHADES = (189, 153, 117, 75, 33)    # of 256 colours, by confidence: the blue of the page, deeper the surer the model was
+SHADES = (189, 153, 117, 75, 33)    # of 256 colours: the blue of the page, deeper the surer the model was
 NEW = 214                           # its orange: written since the last frame
 NOT_A_STEP = math.inf
 
@@ -29,20 +30,25 @@ def has_colours(environ=os.environ):
 
 
 class Watch:
-    """Redraws the text in place: blanks as dots, tokens shaded by confidence, those of the last frame highlighted, and a count below.
+    """Redraws the text in place, and counts below it.
 
-    Of a text that is higher than the terminal the part is shown in which the new tokens begin. A model that is too fast for an eye is
-    slowed down to TOKEN seconds a token and WHOLE seconds a text; `waited` adds these seconds up. Silent if `out` is no terminal."""
+    Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Of a text that is higher than the
+    terminal the part is shown in which the new tokens begin. A model that is too fast for an eye is slowed down, to
+    TOKEN seconds a token and WHOLE seconds a text; `waited` is the sum of what was added. Silent if `out` is no
+    terminal."""
 
     def __init__(self, tokenizer, out=None):
         self.tokenizer, self.out = tokenizer, out or sys.stdout
         self.step = self.shown = NOT_A_STEP   # of the last call, of the last frame
         self.began = self.frame_at = self.waited = 0.0
-        self.n_lines = self.top = 0           # of the last frame: lines on the terminal, line of the text that is the first
+        self.n_lines = self.top = 0           # of the last frame: its lines, and the line of the text on top
 
     def __call__(self, tokens, steps, step, logprob):
-        """One sequence after `step`, in natural order: tokens, the step of each (-1: known from the start, None: still blank), and its
-        log-probability in nats."""
+        """Show one sequence after `step`.
+
+        tokens    in natural order, as all lists here
+        steps     of each token: -1 if it is known from the start, None while it is blank
+        logprob   of each token, in nats"""
         if not self.out.isatty():
             return
         if step <= self.step:                 # another text
@@ -77,15 +83,17 @@ class Watch:
         """The lines of the text, painted, and the numbers of the lines that have new tokens."""
         there = [s is not None for s in steps]
         texts = [text if t else '·' for text, t in zip(token_texts(tokens, self.tokenizer, there), there)]
-        lines, new = [[]], set()
+        marks, new = [], set()                # marks: (line, style, letters)
         for runs, s, x in zip(lay_out(texts, width), steps, logprob):
             is_new = s is not None and s > self.shown
             for line, _, letters in runs:
-                lines += [[] for _ in range(line + 1 - len(lines))]
-                lines[line].append((self.style(s, x, is_new), letters))
-                new |= {line} if is_new else set()
-        return [''.join(paint(style, ''.join(letters for _, letters in run)) for style, run in groupby(line, lambda mark: mark[0]))
-                for line in lines], sorted(new)
+                marks.append((line, self.style(s, x, is_new), letters))
+                if is_new:
+                    new.add(line)
+        lines = [''] * (1 + max((line for line, _, _ in marks), default=0))
+        for (line, style), run in groupby(marks, itemgetter(0, 1)):
+            lines[line] += paint(style, ''.join(letters for _, _, letters in run))
+        return lines, sorted(new)
 
     def style(self, step, logprob, is_new):
         """The numbers of an escape sequence; '' is plain."""

@@ -80,7 +80,8 @@ def test_watch_shades_by_confidence_where_the_terminal_has_colours(terminal):
         watch(list(b'abcde'), steps, 3, logprob)
         colours = re.findall(r'48;5;(\d+)m(\w+)\x1b\[0m', out.frame())
         assert colours == [('189', 'b'), ('117', 'c'), ('33', 'd'), ('214', 'e')]
-    assert not has_colours({'TERM': 'xterm-256color', 'NO_COLOR': '1'}) and not has_colours({'TERM': 'dumb'}) and not has_colours({})
+    for environ in ({'TERM': 'xterm-256color', 'NO_COLOR': '1'}, {'TERM': 'dumb'}, {}):
+        assert not has_colours(environ)
 
 
 def test_watch_lets_an_eye_follow_a_fast_model(terminal, clock):
@@ -95,7 +96,7 @@ def test_watch_lets_an_eye_follow_a_fast_model(terminal, clock):
             frames += bool(frame)
             written |= {int(i) for i in re.findall(r'step (\d+) ·', frame)}
         assert clock.seconds - began == pytest.approx(seconds) == pytest.approx(watch.waited)
-        assert n_steps in written and frames <= seconds * 20 + 2 and frames >= min(n_steps, 20)   # the end is shown, at most 20 a second
+        assert n_steps in written and min(n_steps, 20) <= frames <= seconds * 20 + 2      # 20 a second, and the end
 
 
 def test_a_frame_highlights_all_that_was_written_since_the_last_one(terminal, clock):
@@ -114,7 +115,7 @@ def test_watch_does_not_slow_a_slow_model_and_begins_anew_with_every_text(termin
         for step in range(10):
             clock.seconds += 0.5
             watch(list(b'abcdefghij'), [i if i <= step else None for i in range(10)], step, [0.0] * 10)
-    assert sum(clock.slept) == pytest.approx(0.2) and watch.waited == pytest.approx(0.2)   # the first token of each of the two
+    assert sum(clock.slept) == pytest.approx(0.2) and watch.waited == pytest.approx(0.2)   # the first token of each
     assert watch.shown == 9
 
 
