@@ -1,4 +1,4 @@
-"""The trainer: schedule, optimizers, random numbers, resume and two processes."""
+"""The trainer: what a run leaves, resume, signals, several processes, and what it says of wrong input."""
 import glob
 import json
 import math
@@ -21,15 +21,18 @@ from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_che
 from anyorder.devices import resolve_compile
 from anyorder.likelihood import block_nll
 from anyorder.orders import sample_order
+from anyorder.processes import start_processes
 from anyorder.training import TrainState, get_lr, update
 from configurator import configure, one_line_errors
 from data.blocks import all_blocks
 from model import AOGPT, EMA, AOGPTConfig
 from train import Data
 
-TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=8',
-       '--warmup_iters=2', '--ema_decay=0.99', '--learning_rate=1e-2', '--min_lr=1e-3', '--out_dir=out', '--eval_interval=4',
-       '--save_interval=4', '--eval_iters=2', '--log_interval=1', '--device=cpu', '--compile=False']
+TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16',
+       '--batch_size=8', '--warmup_iters=2', '--ema_decay=0.99', '--learning_rate=1e-2', '--min_lr=1e-3',
+       '--out_dir=out', '--eval_interval=4', '--save_interval=4', '--eval_iters=2', '--log_interval=1', '--device=cpu',
+       '--compile=False']
+TWO = ['--gradient_accumulation_steps=2', '--dtype=float32']
 
 
 @pytest.fixture
@@ -37,8 +40,8 @@ def data(tmp_path, monkeypatch):
     """An empty working folder whose data/pydocs is there already: a little of the real text."""
     from data import prepare as p
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: ['The quick brown fox jumps over the lazy dog. ' * 30] * 20,
-                                                             'bytes', 0.1, True, '')})
+    texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
+    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: texts, 'bytes', 0.1, True, '')})
     p.prepare('pydocs', 'data')
     return tmp_path
 
@@ -66,11 +69,12 @@ def equal(x, y):
 
 
 def assert_same_runs(a, b, entries_of_one=()):
-    """Everything in the checkpoints but the options is bit for bit the same, and so are the logs but for their clock."""
+    """All of the checkpoints but the options is bit for bit the same, and so are the logs but for their clock."""
     x, y = load_checkpoint(f'{a}/ckpt.pt'), load_checkpoint(f'{b}/ckpt.pt')
     assert x.keys() == y.keys() and [k for k in x if k != 'config' and not equal(x[k], y[k])] == []
     clock = ('tokens_per_sec', 'mfu', 'seconds_left')
-    logs = [[{k: v for k, v in e.items() if k not in clock} for e in log(d) if e['iter'] not in entries_of_one] for d in (a, b)]
+    logs = [[{k: v for k, v in e.items() if k not in clock} for e in log(out_dir) if e['iter'] not in entries_of_one]
+            for out_dir in (a, b)]
     assert logs[0] == logs[1] and len(logs[0]) > 1
 
 
@@ -80,7 +84,8 @@ def test_every_config_is_a_run(path):
     train.check_options(config, 1)
     with torch.device('meta'):
         model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in train.SHAPE}))
-    known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}   # millions; GPT-2's are 124.44, wtpe 0.79 more
+    # millions; GPT-2's are 124.44, and wtpe 0.79 more
+    known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}
     millions = known.get(os.path.basename(path).removesuffix('.py'))
     assert millions is None or abs(model.n_parameters() / 1e6 - millions) < 0.15
     if 'ao_gpt' in path and 'muon' not in path or 'sigma' in path:
@@ -105,8 +110,9 @@ def test_a_run_leaves_a_log_and_a_whole_checkpoint(data, capsys):
     assert [e['lr'] for e in entries] == [get_lr(it, 1e-2, 1e-3, 2, 10) for it in range(10)]
     checkpoint = load_checkpoint('out/ckpt.pt')
     assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'ckpt_0000008.pt', 'log.jsonl']
-    assert checkpoint['iter_num'] == 10 and checkpoint['ema_model']['num_updates'] == 10 and checkpoint['tokenizer'] == 'bytes'
-    assert checkpoint['config']['device'] == 'cpu' and checkpoint['config']['compile'] is False and checkpoint['config']['dtype'] != 'auto'
+    assert checkpoint['iter_num'] == checkpoint['ema_model']['num_updates'] == 10 and checkpoint['tokenizer'] == 'bytes'
+    resolved = checkpoint['config']
+    assert resolved['device'] == 'cpu' and resolved['compile'] is False and resolved['dtype'] in ('float32', 'bfloat16')
     assert model_from_checkpoint(checkpoint).config == AOGPTConfig(16, 320, 2, 2, 16, n_tokens=257, gate_init=1.0)
     said = capsys.readouterr().out
     assert all(s in said for s in ('any order (bound)', 'left to right', 'unigram, whole set',
@@ -114,12 +120,13 @@ def test_a_run_leaves_a_log_and_a_whole_checkpoint(data, capsys):
                                    'python sample.py --ckpt=out/ckpt.pt', 'python eval_ppl.py --ckpt=out/ckpt.pt'))
     run('--max_iters=2')
     run('--max_iters=3')
-    assert [load_checkpoint(f'out/ckpt.pt{old}')['iter_num'] for old in ('.old-1', '.old-2', '')] == [10, 2, 3] and len(log()) == 3
+    assert [load_checkpoint(f'out/ckpt.pt{old}')['iter_num'] for old in ('.old-1', '.old-2', '')] == [10, 2, 3]
+    assert len(log()) == 3
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_resume_is_the_uninterrupted_run(data, optimizer):
-    options = [f'--optimizer={optimizer}', '--dropout=0.1', '--gradient_accumulation_steps=2', '--lr_decay_iters=9', '--dtype=float32']
+    options = [f'--optimizer={optimizer}', '--dropout=0.1', '--lr_decay_iters=9', *TWO]
     run('--max_iters=9', *options, '--out_dir=whole')
     run('--max_iters=6', *options)
     with open('out/log.jsonl', 'a') as f:
@@ -130,7 +137,8 @@ def test_resume_is_the_uninterrupted_run(data, optimizer):
 
 def test_resume_takes_the_options_given_now(data):
     run('--max_iters=4', '--optimizer=adamw')
-    run('--max_iters=5', '--optimizer=adamw', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3', '--learning_rate=1e-4')
+    run('--max_iters=5', '--optimizer=adamw', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3',
+        '--learning_rate=1e-4')
     checkpoint = load_checkpoint('out/ckpt.pt')
     matrices, vectors = checkpoint['optimizer'][0]['param_groups']
     assert matrices['betas'][0] == 0.5 and matrices['weight_decay'] == 0.3 and vectors['weight_decay'] == 0.0
@@ -149,11 +157,12 @@ def test_a_resume_says_what_it_changes(data, capsys):
     run('--max_iters=2')
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=2')
-    assert 'changed' not in capsys.readouterr().out                                       # the same options, the same data
+    assert 'changed' not in capsys.readouterr().out   # the same options, the same data
     p.DATA_SETS['pydocs'] = p.DataSet(lambda source: ['Other text, other text. ' * 30] * 20, 'bytes', 0.1, True, '')
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=3', '--batch_size=4')
-    assert 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data\n' in capsys.readouterr().out
+    changed = 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data\n'
+    assert changed in capsys.readouterr().out
     run('--init_from=resume', '--max_iters=4', '--learning_rate=0.5', '--min_lr=0.5')
     assert re.search(r'learning_rate .* -> 0.5, .*, learning rate at once 0.0\d+ -> 0.5\n', capsys.readouterr().out)
     with pytest.raises(ValueError, match='no checkpoint file scratc;'):
@@ -161,10 +170,12 @@ def test_a_resume_says_what_it_changes(data, capsys):
 
 
 @pytest.mark.parametrize('optimizer, iteration, signals', [
-    ('adamw', 1, [signal.SIGINT]), ('muon', 2, 2 * [signal.SIGHUP]), ('adamw', 3, [signal.SIGTERM]), ('muon', 5, [signal.SIGINT])])
+    ('adamw', 1, [signal.SIGINT]), ('muon', 2, 2 * [signal.SIGHUP]), ('adamw', 3, [signal.SIGTERM]),
+    ('muon', 5, [signal.SIGINT])])
 def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer, iteration, signals):
     """The average loss of a log line too, although the run stops in the midst of it."""
     options = ['--max_iters=7', f'--optimizer={optimizer}', '--dropout=0.1', '--log_interval=3', '--save_interval=100']
+
     def interrupted(state, *args):
         if state.iter_num == iteration - 1:
             for number in signals:
@@ -182,7 +193,8 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer
 
 
 @pytest.mark.parametrize('variant', [['--target_position=layer', '--rotary=True', '--learned_positions=False'],
-                                     ['--target_position=input', '--gpt2_blocks=True'], ['--target_position=layer_shared']])
+                                     ['--target_position=input', '--gpt2_blocks=True'],
+                                     ['--target_position=layer_shared']])
 def test_every_network_is_trained_saved_and_resumed(data, variant):
     run(*variant, '--max_iters=6', '--out_dir=whole')
     run(*variant, '--max_iters=4', '--lr_decay_iters=6')
@@ -192,17 +204,18 @@ def test_every_network_is_trained_saved_and_resumed(data, variant):
         run('--init_from=resume', f'--rotary={"--rotary=True" not in variant}')
 
 
-def test_an_encoder_is_trained_resumed_sampled_and_scored(script, tmp_path, monkeypatch):
+def test_an_encoder_is_trained_resumed_sampled_and_scored(data, script):
     toy = [*TOY, '--causal=False', '--l2r_ratio=0', '--rotary=True', '--lr_decay_iters=6']
     assert 'l2r_ratio must be 0' in script('train.py', *TOY, '--causal=False', code=1).stderr
-    assert 'left to right' not in script('train.py', *toy, '--max_iters=6', '--out_dir=whole').stdout.split('written')[0]
+    said = script('train.py', *toy, '--max_iters=6', '--out_dir=whole').stdout
+    assert 'left to right' not in said.split('written')[0]
     script('train.py', *toy, '--max_iters=4')
     script('train.py', '--init_from=resume', '--max_iters=6')
-    monkeypatch.chdir(tmp_path)
     assert_same_runs('whole', 'out')
     assert 'val_any' in log()[-1] and 'val_l2r' not in log()[-1]
     for order in ('random', 'margin'):
-        assert 'sample 1' in script('sample.py', '--ckpt=out/ckpt.pt', f'--order={order}', '--n_steps=4', '--prompt=The [[3]] sat.').stdout
+        options = [f'--order={order}', '--n_steps=4', '--prompt=The [[3]] sat.']
+        assert 'sample 1' in script('sample.py', '--ckpt=out/ckpt.pt', *options).stdout
     rows = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=4', '--n_orders=2', '--estimates=l2r,any,iw').stdout
     assert all(row in rows for row in ('left to right', 'any order x 2', 'iw x 2'))
     wrong = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--estimates=ensemble', code=1).stderr
@@ -223,7 +236,8 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     rows = {r['estimate']: r['nats_per_token'] for r in json.load(open('ppl.json'))['results']}
     assert list(rows) == ['left to right'] + [f'own order ({order})'] * (order != 'l2r') and list(rows)[-1] in evaluated
     assert abs(rows.get(f'own order ({order})', nats['own']) - nats['own']) < 1e-6
-    script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json', '--estimates=any,l2r')   # adds to the journal
+    # adds to the journal
+    script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json', '--estimates=any,l2r')
     if order == 'l2r':
         assert 'take l2r' in script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--estimates=own', code=1).stderr
     script('sample.py', '--ckpt=out/ckpt.pt', '--out=s.json')
@@ -243,13 +257,27 @@ def test_training_draws_the_order_that_is_asked_for(data, monkeypatch):
     assert ((rows == block).all(1) | left_to_right).all() and 12 < left_to_right.sum() < 52 and len(rows) == 64
 
 
-def test_a_run_whose_reader_is_gone_goes_on(data):
-    reading, writing = os.pipe()
-    os.close(reading)
-    p = subprocess.run([sys.executable, f'{ROOT}/train.py', *TOY, '--max_iters=3'], stderr=writing, stdout=subprocess.PIPE, text=True,
-                       timeout=170, check=False)
-    os.close(writing)
-    assert p.returncode == 0 and 'go on with' in p.stdout and load_checkpoint('out/ckpt.pt')['iter_num'] == 3
+def test_a_run_whose_reader_is_gone_goes_on(data, forked):
+    def without_a_reader():
+        reading, writing = os.pipe()
+        os.close(reading)
+        sys.stderr = os.fdopen(writing, 'w', buffering=1)
+        run('--max_iters=3')
+    finished, = forked(without_a_reader)
+    assert finished.code == 0 and 'go on with' in finished.said and load_checkpoint('out/ckpt.pt')['iter_num'] == 3
+
+
+def test_a_line_of_the_log_is_the_mean_of_the_updates_since_the_last(data):
+    """Lines at 4 and 8, which validate and save, and at 10, the end."""
+    run('--max_iters=10', '--out_dir=all')
+    run('--max_iters=10', '--log_interval=100', '--ema_decay=0.5')
+    every, few = log('all'), log()
+    assert [e['iter'] for e in every] == list(range(1, 11)) and [e['iter'] for e in few] == [4, 8, 10]
+    for entry, start in zip(few, (0, 4, 8)):
+        since = every[start:entry['iter']]
+        for name in 'loss', 'grad_norm':
+            assert entry[name] == pytest.approx(sum(e[name] for e in since) / len(since), rel=1e-12)
+        assert entry['lr'] == since[-1]['lr'] and entry['tokens'] == since[-1]['tokens']
 
 
 def test_tokens_are_counted_when_the_batch_changes(data):
@@ -263,13 +291,14 @@ def test_a_run_that_fails_at_once_leaves_the_earlier_one(data, monkeypatch):
     monkeypatch.setattr(train, 'update', lambda *a: (_ for _ in ()).throw(RuntimeError('no compiler after all')))
     with pytest.raises(RuntimeError):
         run('--max_iters=4')
-    assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl'] and load_checkpoint('out/ckpt.pt')['iter_num'] == 2
+    assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 2
 
 
 def torchrun(*options, agent=('--standalone', '--nproc_per_node=2'), **kwargs):
     """A started `torchrun train.py` in the current folder."""
-    return subprocess.Popen([sys.executable, '-m', 'torch.distributed.run', *agent, f'{ROOT}/train.py', *options], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+    command = [sys.executable, '-m', 'torch.distributed.run', *agent, f'{ROOT}/train.py', *options]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
 
 
 def wait_for(condition, process, seconds=120):
@@ -281,23 +310,65 @@ def wait_for(condition, process, seconds=120):
     raise AssertionError('waited in vain')
 
 
+def assert_alike(a, b):
+    """The logs are those of the same batches: equal but for the order of the sums."""
+    for here, there in zip(log(a), log(b), strict=True):
+        for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r'):
+            assert (key in here) == (key in there), key
+            assert math.isclose(here.get(key, 0), there.get(key, 0), rel_tol=1e-5), key
+
+
+def test_two_processes_see_the_batch_of_one(data, forked):
+    run(*TWO, '--max_iters=5', '--out_dir=one')
+    finished = forked(*2 * [lambda: run(*TWO, '--max_iters=5')])
+    assert [p.code for p in finished] == [0, 0], finished
+    assert '2 x cpu' in finished[0].said and 'python sample.py' in finished[0].said
+    assert 'validation' not in finished[1].said
+    assert_alike('one', 'out')
+    one, two = (load_checkpoint(f'{name}/ckpt.pt') for name in ('one', 'out'))
+    assert one['n_seen'] == two['n_seen'] and two['config']['device'] == 'cpu'
+    for name, p in one['model'].items():
+        torch.testing.assert_close(two['model'][name], p, rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkeypatch):
+    """One of them is asked; the average of a log line that was begun is resumed too."""
+    options = [*TWO, '--max_iters=9', '--log_interval=3', '--eval_interval=100', '--save_interval=100']
+
+    def interrupted(state, *args):
+        if state.iter_num == 4 and os.environ['RANK'] == '1':
+            os.kill(os.getpid(), signal.SIGTERM)
+        update(state, *args)
+
+    def stopped():
+        monkeypatch.setattr(train, 'update', interrupted)
+        run(*options)
+    assert [p.code for p in forked(*2 * [lambda: run(*options, '--out_dir=whole')])] == [0, 0]
+    first, second = forked(stopped, stopped)
+    assert (first.code, second.code) == (1, 1) and 'stopped and saved' not in second.said
+    assert ('stopped and saved; go on from iteration 5 with: torchrun ... train.py --init_from=resume --out_dir=out'
+            in first.said)
+    assert load_checkpoint('out/ckpt.pt')['iter_num'] == 5 and log()[-1]['iter'] == 3
+    assert [p.code for p in forked(*2 * [resume])] == [0, 0]
+    assert_alike('whole', 'out')
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('machines', [1, 2])
-def test_two_processes_see_the_batch_of_one(data, machines):
-    """Two on one machine; or, as on two machines, two agents that find each other by an address."""
-    options = ['--gradient_accumulation_steps=2', '--max_iters=5', '--dtype=float32']
-    run(*options, '--out_dir=one')
+def test_torchrun_sees_the_batch_of_one(data, machines):
+    """Two processes on one machine; or, as on two machines, two agents that find each other by an address."""
+    run(*TWO, '--max_iters=5', '--out_dir=one')
     with socket.create_server(('127.0.0.1', 0)) as s:
         port = s.getsockname()[1]
-    agents = [('--standalone', '--nproc_per_node=2')] if machines == 1 else [
-        ('--nnodes=2', f'--node_rank={n}', '--nproc_per_node=1', '--master_addr=127.0.0.1', f'--master_port={port}') for n in (0, 1)]
-    started = [torchrun(*TOY, *options, agent=agent) for agent in agents]
+    agents = [('--standalone', '--nproc_per_node=2')]
+    if machines == 2:
+        agents = [('--nnodes=2', f'--node_rank={n}', '--nproc_per_node=1', '--master_addr=127.0.0.1',
+                   f'--master_port={port}') for n in (0, 1)]
+    started = [torchrun(*TOY, *TWO, '--max_iters=5', agent=agent) for agent in agents]
     for p in started:
         _, err = p.communicate(timeout=170)
         assert p.returncode == 0, err
-    one, two = log('one'), log('out')
-    for a, b in zip(one, two, strict=True):
-        for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r'):
-            assert (key in a) == (key in b) and math.isclose(a.get(key, 0), b.get(key, 0), rel_tol=1e-5), key
+    assert_alike('one', 'out')
 
 
 def test_what_processes_must_agree_on(monkeypatch):
@@ -319,29 +390,25 @@ def test_what_processes_must_agree_on(monkeypatch):
             train.check_agreement(state, data, config)
 
 
-def test_processes_that_differ_do_not_start(data, monkeypatch):
-    with socket.create_server(('127.0.0.1', 0)) as s:
-        port = s.getsockname()[1]
-    started = [torchrun(*TOY, '--gradient_accumulation_steps=2', f'--seed={n}', agent=(
-        '--nnodes=2', f'--node_rank={n}', '--nproc_per_node=1', '--master_addr=127.0.0.1', f'--master_port={port}')) for n in (0, 1)]
-    for p in started:
-        _, err = p.communicate(timeout=170)
-        assert p.returncode != 0 and 'error: the processes differ in seed, the weights (0, 1)' in err
+def test_processes_that_differ_do_not_start(data, forked, monkeypatch):
+    for p in forked(lambda: run(*TWO, '--seed=0'), lambda: run(*TWO, '--seed=1')):
+        assert p.code == 1 and 'ValueError: the processes differ in seed, the weights (0, 1): give them' in p.said
     assert not os.path.exists('out')
     monkeypatch.setenv('WORLD_SIZE', '2')
     with pytest.raises(ValueError, match='--device=cuda, got cuda:0'):
-        train.start_processes('cuda:0', 'float32')
+        start_processes('cuda:0', 'float32')
 
 
+@pytest.mark.slow
 def test_two_processes_that_are_asked_to_end_save_first_and_a_lost_one_ends_the_other(data):
-    options = ['--gradient_accumulation_steps=2', '--max_iters=100000', '--save_interval=100000', '--eval_interval=100000']
+    options = [*TWO, '--max_iters=100000', '--save_interval=100000', '--eval_interval=100000']
     p = torchrun(*TOY, *options, '--wandb_log=True', env=os.environ | {'WANDB_MODE': 'offline'})
     wait_for(lambda: os.path.exists('out/log.jsonl') and len(log()) > 2, p)
     p.send_signal(signal.SIGTERM)
     _, err = p.communicate(timeout=60)
     saved = load_checkpoint('out/ckpt.pt')['iter_num']
     assert p.returncode != 0 and saved == log()[-1]['iter']
-    assert f'stopped and saved; go on from iteration {saved} with: torchrun ... train.py --init_from=resume --out_dir=out' in err
+    assert f'stopped and saved; go on from iteration {saved} with: torchrun ... train.py --init_from=resume' in err
     assert os.path.getsize(*glob.glob('wandb/offline-run-*/*.wandb')) > 1000
 
     p = torchrun('--init_from=resume', '--wandb_log=False')
@@ -363,7 +430,8 @@ def test_accumulation_is_divided_evenly(data, monkeypatch):
 def test_wandb_gets_the_same_names(data, monkeypatch):
     """Offline, for real: the run's file holds the keys of the log."""
     monkeypatch.setenv('WANDB_MODE', 'offline')
-    run('--max_iters=3', '--eval_interval=1', '--wandb_log=True')   # every key more than once: one may lie across two blocks of the file
+    # every key more than once: one may lie across two blocks of the file
+    run('--max_iters=3', '--eval_interval=1', '--wandb_log=True')
     path, = glob.glob('wandb/offline-run-*/*.wandb')
     with open(path, 'rb') as f:
         written = f.read()
@@ -389,9 +457,11 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
     (['--order_block=0'], 'of at least 1'),
     (['--causal=False', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
-    (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'), (['--optimizer=sgd'], 'optimizer'),
+    (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'),
+    (['--optimizer=sgd'], 'optimizer'), (['--gradient_accumulation_steps=0'], 'gradient_accumulation_steps'),
     (['--ema_decay=1.0'], 'ema_decay'), (['--init_from=resume'], 'ckpt.pt'), (['--init_from=none.pt'], 'none.pt'),
-    (['--init_from=hf:a/b/c.pt'], 'hf:a/b/c.pt'), (['--learning_rate=0'], 'learning_rate'), (['--max_iter=3'], "'max_iters'")])
+    (['--init_from=hf:a/b/c.pt'], 'hf:a/b/c.pt'), (['--learning_rate=0'], 'learning_rate'),
+    (['--max_iter=3'], "'max_iters'")])
 def test_wrong_input_is_one_line_and_writes_nothing(data, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         run(*args)
@@ -402,5 +472,6 @@ def test_wrong_input_is_one_line_and_writes_nothing(data, args, said):
 def test_what_is_not_finite_is_not_saved(data, save_interval):
     run('--max_iters=4')
     with pytest.raises(ValueError, match='not finite since iteration [5-8], and not saved; .* go on from iteration 4'):
-        run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0', f'--save_interval={save_interval}')
+        run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0',
+            f'--save_interval={save_interval}')
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
