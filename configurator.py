@@ -123,7 +123,7 @@ def check(defaults, key, value, where):
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'{where}: {key} must be finite, got {value}')
     if type(value) is not type(default) and default is not None and default != 'auto':
-        raise ValueError(f'{where}: {key} wants {type(default).__name__} (default {default!r}), got {value!r}')
+        raise ValueError(f'{where}: {key} wants {type(default).__name__} (default {default!r}), got {value!r:.80}')
     return value
 
 

@@ -79,6 +79,8 @@ def ensembles(result):
     for row in result['results']:
         if 'nats_per_token' not in row:   # an accuracy
             continue
+        if not isinstance(row['dataset'], str):
+            raise TypeError
         kind, _, members = row['estimate'].partition(' x ')
         entry = {'nats': finite(row['nats_per_token'])}
         entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}

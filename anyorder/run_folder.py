@@ -60,12 +60,15 @@ def read_log(path):
     try:
         with open(path, encoding='utf-8') as f:
             entries = [json.loads(line) for line in f if line.endswith('\n')]
-        if all(isinstance(entry['iter'], int) and {type(value) for value in entry.values()} <= {int, float}
-               for entry in entries):
+        if all(isinstance(entry['iter'], int) and all(map(is_number, entry.values())) for entry in entries):
             return entries
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise ValueError(f'{path} has a line that is no entry of a training log: move it away')
+
+
+def is_number(value):
+    return type(value) is float or type(value) is int and abs(value) < 2 ** 63
 
 
 class RunFolder:

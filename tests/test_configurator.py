@@ -7,7 +7,8 @@ import torch
 from anyorder.files import check_out
 from configurator import configure, one_line_errors
 
-OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1, SHAPE=(1,), print=print)
+OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1,
+               SHAPE=(1,), print=print)
 
 
 def test_order_of_overriding(tmp_path):
@@ -20,9 +21,11 @@ def test_order_of_overriding(tmp_path):
 
 
 @pytest.mark.parametrize('arg, value', [
-    ('--learning_rate=1', 1.0), ('--learning_rate=1e-3', 1e-3), ('--batch_size=-2', -2), ('--bias=false', False), ('--bias=True', True),
-    ('--bias', True), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False), ('--compile=auto', 'auto'), ('--seed=5', 5),
-    ('--seed=a b', 'a b'), ('--seed=None', None)])
+    ('--learning_rate=1', 1.0), ('--learning_rate=1e-3', 1e-3), ('--batch_size=-2', -2), ('--bias=false', False),
+    ('--bias=True', True),
+    ('--bias', True), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False), ('--compile=auto', 'auto'),
+    ('--seed=5', 5),
+    ('--seed=[1]', '[1]'), ('--seed=a b', 'a b'), ('--seed=None', None)])
 def test_values(arg, value):
     key = arg[2:].partition('=')[0]
     got = configure(OPTIONS, [arg])[key]
@@ -30,9 +33,12 @@ def test_values(arg, value):
 
 
 @pytest.mark.parametrize('arg, said', [
-    ('--learnin_rate=1', "nearest is 'learning_rate'"), ('--batch_size=4.5', 'wants int'), ('--batch_size=many', 'wants int'),
-    ('--batch_size=True', 'wants int'), ('--learning_rate=fast', 'wants float'), ('--bias=2', 'wants bool'), ('--bias=yes', 'wants bool'),
+    ('--learnin_rate=1', "nearest is 'learning_rate'"), ('--batch_size=4.5', 'wants int'),
+    ('--batch_size=many', 'wants int'),
+    ('--batch_size=True', 'wants int'), ('--learning_rate=fast', 'wants float'), ('--bias=2', 'wants bool'),
+    ('--bias=yes', 'wants bool'),
     ('--batch_size', 'needs a value'), ('--_private=2', 'no option'), ('--SHAPE=2', 'no option'),
+    (f'--learning_rate={"1" * 400}', 'must be finite, got inf'), (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
     ('missing.py', 'no config file missing.py'), ('batch_size=4', 'no config file')])
 def test_wrong_arguments(arg, said):
     with pytest.raises(ValueError, match=said) as e:
@@ -91,8 +97,11 @@ def test_a_comment_of_several_lines_is_all_in_the_help(tmp_path, capsys):
 @pytest.mark.parametrize('text, said', [
     ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
     ('\nbatch_size = "4"', 'line 2: .* wants int'),
-    ('import os', 'line 1: .*only'), ('batch_size = open("x")', 'line 1: only plain values'), ('batch_size = 4 // 0', 'line 1: .*zero'),
-    ('batch_size = = 4', 'not a config file'), ('batch_size = unknown', 'line 1: only'), ('batch_size += 4', 'line 1: .*only'),
+    ('import os', 'line 1: .*only'), ('batch_size = open("x")', 'line 1: only plain values'),
+    ('batch_size = 4 // 0', 'line 1: .*zero'),
+    ('batch_size = = 4', 'not a config file'), ('batch_size = 4\0', 'not a config file'),
+    ('def f():\n    pass\n', 'line 1.*got def f'), ('batch_size = unknown', 'line 1: only'),
+    ('batch_size += 4', 'line 1: .*only'),
     ('out_dir = "a" - 1', 'line 1'), ('learning_rate = [1]', 'line 1: only')])
 def test_wrong_files(tmp_path, text, said):
     (tmp_path / 'c.py').write_text(text)

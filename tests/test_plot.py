@@ -29,7 +29,8 @@ def runs(tmp_path, monkeypatch):
 def test_the_axes(runs):
     entries = read_run('a')
     times, losses = curve(entries, 'time', 'loss')
-    assert losses == [3.0, 2.0] and all(map(math.isclose, times, [2.0, 4.0]))   # 600 / 5 s, then 1200 / 10 s more, in minutes
+    # 600 / 5 s, then 1200 / 10 s more, in minutes
+    assert losses == [3.0, 2.0] and all(map(math.isclose, times, [2.0, 4.0]))
     assert curve(entries, 'tokens', 'val_any') == ([1800], [2.5])
 
 
@@ -63,11 +64,12 @@ def write(path, result):
 
 def test_seeds_are_one_line_of_the_table(runs, capsys):
     for seed, ends in (('a_seed1', (2.0, 1.0)), ('a_seed22', (2.2, 1.0)), ('b_seed1', (3.0, 2.0))):
-        (runs / f'{seed}.jsonl').write_text(''.join(json.dumps({'iter': i, 'tokens': i, 'val_any': v, 'val_l2r': ends[1]}) + '\n'
-                                                    for i, v in enumerate((9.0, ends[0]))))
+        entries = [{'iter': i, 'tokens': i, 'val_any': v, 'val_l2r': ends[1]} for i, v in enumerate((9.0, ends[0]))]
+        (runs / f'{seed}.jsonl').write_text(''.join(json.dumps(entry) + '\n' for entry in entries))
     main(['a_seed1.jsonl', 'a_seed22.jsonl', 'b_seed1.jsonl', '--y=val_own,val_l2r'])
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert table[0] == ['val_own', 'val_l2r'] and table[1] == ['a', '2.100', '±', '0.100', '(2)', '1.000', '±', '0.000', '(2)']
+    assert table[0] == ['val_own', 'val_l2r']
+    assert table[1] == ['a', '2.100', '±', '0.100', '(2)', '1.000', '±', '0.000', '(2)']
     assert table[2] == ['b', '3.000', '2.000']
 
 
@@ -80,7 +82,8 @@ def test_the_same_name_in_two_folders_is_two_runs(runs, capsys):
 
 
 def test_its_own_order_is_what_a_run_was_trained_in(runs):
-    (runs / 'c.jsonl').write_text('{"iter": 1, "val_l2r": 1.0, "val_own": 2.0}\n{"iter": 2, "val_l2r": 1.5}\n{"iter": 3, "loss": 1.0}\n')
+    (runs / 'c.jsonl').write_text('{"iter": 1, "val_l2r": 1.0, "val_own": 2.0}\n{"iter": 2, "val_l2r": 1.5}\n'
+                                  '{"iter": 3, "loss": 1.0}\n')
     assert [e.get('val_own') for e in read_run('c.jsonl')] == [2.0, 1.5, None] and read_run('a')[1]['val_own'] == 2.5
 
 
@@ -117,10 +120,12 @@ def test_seeds_are_those_of_one_data_set(runs, capsys):
 def test_lines_have_the_colour_of_their_label(runs):
     logs = [('a', read_run('a')), ('b', read_run('b')), ('a', read_run('a'))]
     lines = draw(logs, 'tokens', ['loss'], 'x.png').axes[0].lines
-    assert [line.get_color() for line in lines] == list(COLORS[:2]) and [len(line.get_xdata()) for line in lines] == [2, 2]
+    assert [line.get_color() for line in lines] == list(COLORS[:2])
+    assert [len(line.get_xdata()) for line in lines] == [2, 2]
     many = draw([(str(i), read_run('a')) for i in range(9)], 'tokens', ['loss'], 'x.png').axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in many}) == 9
-    ensembles = [('d', [{'members': 1, 'nats': 3.0}, {'members': 2, 'nats': 2.8}]), ('e', [{'members': 1, 'nats': 2.5}])]
+    ensembles = [('d', [{'members': 1, 'nats': 3.0}, {'members': 2, 'nats': 2.8}]),
+                 ('e', [{'members': 1, 'nats': 2.5}])]
     axis = draw(ensembles, 'members', ['nats'], 'x.png').axes[0]
     assert axis.lines[0].get_ydata().tolist() == [3.0, 2.8] and list(axis.lines[1].get_ydata()) == [2.5, 2.5]
     assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ['d', 'e']
@@ -151,7 +156,8 @@ def test_bands_are_of_seeds_and_bars_of_errors(runs):
     bars = figure.axes[0].containers[0].lines[2][0].get_segments()
     assert [(round(b[0, 1], 9), round(b[1, 1], 9)) for b in bars] == [(2.89, 2.91), (2.78, 2.82), (2.56, 2.64)]
     assert figure.legends[0].get_title().get_text() == 'bars and bands: standard error'
-    assert figure.axes[0].patches[0].get_y() == pytest.approx(2.4) and figure.axes[0].patches[0].get_height() == pytest.approx(0.2)
+    assert figure.axes[0].patches[0].get_y() == pytest.approx(2.4)
+    assert figure.axes[0].patches[0].get_height() == pytest.approx(0.2)
     figure = draw([('d', ensemble), ('d', other)], 'members', ['nats'], 'x.svg')
     band, = figure.axes[0].collections
     assert sorted({round(float(y), 9) for y in band.get_paths()[0].vertices[:, 1]}) == [2.6, 2.8, 2.9, 3.0, 3.1]
@@ -184,11 +190,15 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, capsys, last, panels):
 
 @pytest.mark.parametrize('args, said', [
     (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['l2r.json'], 'neither'),
-    (['null.json'], 'null.json is not what'), (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
+    (['huge.jsonl'], 'huge.jsonl has a line'), (['number.json'], 'number.json is not what'),
+    (['steps.json'], 'steps.json is not what'),
+    (['none.json'], 'nor times of generation'), (['null.json'], 'null.json is not what'),
+    (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
     ([], 'name the runs'), (['a', '-p', 'x.png'], 'no option -p'), (['a', '-o'], '-o needs a value'),
     (['a', '--x=loss'], 'x must be tokens'),
-    (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'), (['a', '-o', 'none/x.png'], 'none/x.png')])
+    (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'),
+    (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
     write(runs / 'x.json', [])
     write(runs / 'l2r.json', {'results': [result('left to right', 2)]})
@@ -196,5 +206,9 @@ def test_wrong_input_is_one_line(runs, args, said):
     write(runs / 'null.json', {'results': [result('any order x 1', None)]})
     (runs / 'null.jsonl').write_text('{"iter": 1, "loss": null}\n')
     (runs / 'bin.jsonl').write_bytes(b'\xff\n')
+    (runs / 'huge.jsonl').write_text('{"iter": 1, "loss": 1%s}\n' % ('0' * 400))
+    write(runs / 'number.json', {'results': [result('any order x 1', 2, dataset=1)]})
+    write(runs / 'steps.json', {'generation': [{'steps': 0, 'decoder': 1, 'encoder': 1}]})
+    write(runs / 'none.json', {'generation': []})
     with pytest.raises(ValueError, match=said):
         main(args)
