@@ -25,7 +25,8 @@ def jsonl(tmp_path):
 
 def read_documents(directory, split):
     tokens = np.fromfile(os.path.join(directory, f'{split}.bin'), dtype='<u2')
-    return [Bytes().decode(d.tolist()).removesuffix('<|endoftext|>') for d in np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]]
+    documents = np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]
+    return [Bytes().decode(d.tolist()).removesuffix('<|endoftext|>') for d in documents]
 
 
 def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
@@ -48,14 +49,16 @@ def test_packed_files_and_given_splits(jsonl, tmp_path, opener, ending):
     p.prepare('text', tmp_path, source=f'{jsonl}.{ending}', split='train', tokenizer='bytes')
     (tmp_path / 'v.txt').write_text('held out\n\nin one piece')
     meta = p.prepare('text', tmp_path, source=str(tmp_path / 'v.txt'), split='val')   # in the tokenizer of the folder
-    assert read_documents(tmp_path / 'text', 'train') == TEXTS and read_documents(tmp_path / 'text', 'val') == ['held out\n\nin one piece']
+    assert read_documents(tmp_path / 'text', 'train') == TEXTS
+    assert read_documents(tmp_path / 'text', 'val') == ['held out\n\nin one piece']
     assert meta['splits'].keys() == {'train', 'val'} and meta['tokenizer'] == 'bytes'
 
 
 def test_a_document_alone_is_cut(tmp_path):
     (tmp_path / 'one.txt').write_text('0123456789' * 10)
     p.prepare('shakespeare', tmp_path, source=str(tmp_path / 'one.txt'), tokenizer='bytes')
-    assert [read_documents(tmp_path / 'shakespeare', s) for s in ('train', 'val')] == [['0123456789' * 9], ['0123456789']]
+    assert [read_documents(tmp_path / 'shakespeare', s) for s in ('train', 'val')] == [
+        ['0123456789' * 9], ['0123456789']]
 
 
 def test_a_second_run_does_nothing_unless_forced(jsonl, tmp_path):
@@ -69,12 +72,14 @@ def test_a_second_run_does_nothing_unless_forced(jsonl, tmp_path):
     (tmp_path / 'other').mkdir()
     other = tmp_path / 'other' / 'texts.jsonl'   # the same name, another file
     other.write_text('{"text": "other"}\n{"text": "texts"}\n')
-    for different in (dict(source=str(jsonl), tokenizer='gpt2'), dict(source=str(other)), dict(source=str(other), split='val')):
+    for different in (dict(source=str(jsonl), tokenizer='gpt2'), dict(source=str(other)),
+                      dict(source=str(other), split='val')):
         with pytest.raises(ValueError, match='--force'):
             p.prepare('text', tmp_path, **different)
     assert before == times()
     p.prepare('text', tmp_path, source=str(other), split='val', force=True)
-    assert read_documents(tmp_path / 'text', 'val') == ['other', 'texts'] and len(read_documents(tmp_path / 'text', 'train')) == 18
+    assert read_documents(tmp_path / 'text', 'val') == ['other', 'texts']
+    assert len(read_documents(tmp_path / 'text', 'train')) == 18
     p.prepare('text', tmp_path, source=str(other), tokenizer='bytes', force=True)
     assert len(read_documents(tmp_path / 'text', 'train')) == 1
 
@@ -89,7 +94,8 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
         p.prepare('text', tmp_path, source=str(jsonl), split='val')
     (tmp_path / 'more.jsonl').write_text('{"text": "other text"}')
     p.prepare('text', tmp_path, source=str(tmp_path / 'more.jsonl'), split='val')
-    assert read_documents(tmp_path / 'text', 'train') == TEXTS and read_documents(tmp_path / 'text', 'val') == ['other text']
+    assert read_documents(tmp_path / 'text', 'train') == TEXTS
+    assert read_documents(tmp_path / 'text', 'val') == ['other text']
 
 
 def test_a_source_that_has_changed_is_another_one(jsonl, tmp_path):
@@ -103,7 +109,8 @@ def test_a_source_that_has_changed_is_another_one(jsonl, tmp_path):
 @pytest.mark.parametrize('content, said', [
     (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'[' * 20000, 'document 1'),
     (b'{"text": 3}\n', 'document 1'),
-    (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'), (b'\xff\xfe\n', 'cannot be read'), (b'', 'no text')])
+    (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'), (b'\xff\xfe\n', 'cannot be read'),
+    (b'', 'no text')])
 def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
     (tmp_path / 'bad.jsonl').write_bytes(content)
     for split in (None, 'train'):
@@ -139,7 +146,8 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
 
 
 @pytest.mark.parametrize('args, said', [
-    ([], 'name one of pydocs, text'), (['pydos'], "'pydos' is none of pydocs, text"), (['pydos'], "the nearest is 'pydocs'"),
+    ([], 'name one of pydocs, text'), (['pydos'], "'pydos' is none of pydocs, text"),
+    (['pydos'], "the nearest is 'pydocs'"),
     (['text', 'pydocs'], 'got text pydocs'), (['text', '--sourc=x'], "nearest is 'source'"),
     (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'), (['text'], '--source=FILE'),
     (['text', '--source'], '--source needs a value'), (['text', '--source=none.txt', '--name=../x'], 'plain name')])
@@ -153,7 +161,8 @@ def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
         f.write(os.urandom(30000).hex().encode())
     with open(f'{jsonl}.xz', 'r+b') as f:
         f.truncate(9000)
-    for source, said in ((f'{jsonl}.xz', 'cannot be read'), ('none.txt', 'no file'), (None, '--source'), (__file__, 'must end in')):
+    for source, said in ((f'{jsonl}.xz', 'cannot be read'), ('none.txt', 'no file'), (None, '--source'),
+                         (__file__, 'must end in')):
         with pytest.raises(ValueError, match=said):
             p.prepare('text', tmp_path, source=source, tokenizer='bytes')
     with pytest.raises(ValueError, match='data set must be one of pydocs'):
@@ -162,9 +171,11 @@ def test_truncated_archives_and_wrong_names(jsonl, tmp_path):
 
 def test_pydocs_are_the_docstrings_of_a_library_once(tmp_path, monkeypatch):
     long = 'A docstring of more than forty letters, in English'
-    for path, text in (('b.py', f'"""{long}, of b."""\ndef f():\n    """{long}."""\n'), ('a.py', f'class A:\n    """{long}."""\n'),
+    for path, text in (('b.py', f'"""{long}, of b."""\ndef f():\n    """{long}."""\n'),
+                       ('a.py', f'class A:\n    """{long}."""\n'),
                        ('a/z.py', '"""Too short."""\n'), ('a/broken.py', 'def f(:\n'), ('a/latin.py', '# \\xe4'),
-                       ('test/t.py', f'"""{long}, of a test."""\n'), ('site-packages/x.py', f'"""{long}, of others."""\n'),
+                       ('test/t.py', f'"""{long}, of a test."""\n'),
+                       ('site-packages/x.py', f'"""{long}, of others."""\n'),
                        ('a/y.py', f'async def f():\n    """{long}:\n\n        indented\n    """\n')):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -186,7 +197,8 @@ DETOKENIZED = {   # by the rules of the SEDD family, worked out by hand
                    ' The two-time "best actor" (1,000.5 m)\'s film, it was; so: good.\n')],
     'ptb': [(" N N shares of <unk> 's stock do n't rise to $ N \n", "N 1 shares of ?'s stock don't rise to $ N"),
             (' a N N N b \n', 'a 1 1 1 b')],
-    'lm1b': [('" We will , " he said . It \'s on http : / / x ? Yes ( sure ) !\n', '"We will," he said. It\'s on http://x? Yes (sure)!')],
+    'lm1b': [('" We will , " he said . It \'s on http : / / x ? Yes ( sure ) !\n',
+              '"We will," he said. It\'s on http://x? Yes (sure)!')],
     'lambada': [(' “ Come , ” she said\n', '\n" Come , " she said')],
 }
 
@@ -196,7 +208,8 @@ def test_zero_shot_rows_are_detokenized(tmp_path, name):
     rows = DETOKENIZED[name]
     (tmp_path / 'rows.txt').write_text(''.join(row for row, _ in rows))
     meta = p.prepare(name, tmp_path, source=str(tmp_path / 'rows.txt'), tokenizer='bytes')
-    assert meta['splits']['test']['rows'] == len(rows) and read_documents(tmp_path / name, 'test') == [clean for _, clean in rows]
+    assert meta['splits']['test']['rows'] == len(rows)
+    assert read_documents(tmp_path / name, 'test') == [clean for _, clean in rows]
 
 
 def test_wikitext2_comes_with_both_splits_from_the_hub(tmp_path, monkeypatch):
@@ -225,7 +238,8 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
     monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
     meta = p.prepare('openwebtext', tmp_path, tokenizer='bytes')
     assert asked == [None, 'refs/convert/parquet'] and meta['splits']['val']['rows'] == 1
-    assert sorted(read_documents(tmp_path / 'openwebtext', 'train') + read_documents(tmp_path / 'openwebtext', 'val')) == sorted(TEXTS)
+    train, val = (read_documents(tmp_path / 'openwebtext', split) for split in ('train', 'val'))
+    assert sorted(train + val) == sorted(TEXTS)
     monkeypatch.setattr(datasets, 'load_dataset', lambda *a, **k: (_ for _ in ()).throw(ConnectionError('no\nroute')))
     with pytest.raises(ValueError, match='python data/prepare.py openwebtext') as e:
         p.prepare('openwebtext', tmp_path, tokenizer='bytes', force=True)

@@ -28,7 +28,8 @@ def test_splits_share_no_solution_up_to_relabelling(tmp_path):
         packed, meta = open_split(tmp_path, 'sudoku4', split)
         tokens = packed & (GIVEN - 1)
         keys[split] = {tuple(row) for row in rules.canonical(tokens.astype(int) + 1).tolist()}
-        assert packed.shape == (meta['splits'][split]['rows'], 16) and tokens.max() == 3 and 0.2 < (packed >= GIVEN).mean() < 0.6
+        assert packed.shape == (meta['splits'][split]['rows'], 16) and tokens.max() == 3
+        assert 0.2 < (packed >= GIVEN).mean() < 0.6
     assert all(keys.values()) and not any(a & b for a, b in itertools.combinations(keys.values(), 2))
     assert len(set.union(*keys.values())) <= 12
     again = prepare_puzzles('sudoku4', tmp_path / 'b', n_rows={'train': 500, 'val': 100, 'test': 100})
@@ -42,12 +43,14 @@ def test_splits_share_no_solution_up_to_relabelling(tmp_path):
 def test_generated_splits_share_no_solution(task, monkeypatch):
     monkeypatch.setattr(puzzles, 'PART', 120)
     rules = make_task({'task': task})
-    keys = {split: rules.key(generate(rules, split, n, 0)[0]) for split, n in (('test', 20), ('val', 20), ('train', 90))}
+    sizes = {'test': 20, 'val': 20, 'train': 90}
+    keys = {split: rules.key(generate(rules, split, n, 0)[0]) for split, n in sizes.items()}
     for split, (low, high) in SHARES.items():
         u = fractions(keys[split])
         assert ((u >= low) & (u < high)).all()
     keys = {split: {key.tobytes() for key in rows} for split, rows in keys.items()}
-    assert len(keys['test']) == len(keys['val']) == 20 and len(keys['train']) > 60          # a variant may be the puzzle itself
+    # a variant may be the puzzle itself
+    assert len(keys['test']) == len(keys['val']) == 20 and len(keys['train']) > 60
     assert not any(a & b for a, b in itertools.combinations(keys.values(), 2))
 
 
@@ -56,7 +59,8 @@ def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
     assert meta['puzzle'] == {'task': 'zebra'} and meta['splits']['test']['source'] == 'zebra, seed 0, up to 3 houses'
     tokens, given = unpack(open_split(tmp_path, 'zebra', 'train')[0])
     house = tokens[:, 30:].reshape(30, 6, 6)
-    assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all() and house.sum() == 30 * 3 * 6 and ((tokens == 0) <= given).all()
+    assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all() and house.sum() == 30 * 3 * 6
+    assert ((tokens == 0) <= given).all()
     with pytest.raises(ValueError, match='largest must be 3 to 6'):
         puzzles.main(configure(vars(puzzles), ['zebra', '--largest=2', f'--out={tmp_path / "other"}']))
 
@@ -66,7 +70,8 @@ def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
     one = generate(rules, 'train', 3000, 0)
     started = []
     monkeypatch.setattr(puzzles, 'MANY', 0)
-    monkeypatch.setattr(puzzles, 'ProcessPoolExecutor', lambda *a: started.append(ProcessPoolExecutor(*a)) or started[-1])
+    monkeypatch.setattr(puzzles, 'ProcessPoolExecutor',
+                        lambda *a: started.append(ProcessPoolExecutor(*a)) or started[-1])
     assert all((a == b).all() and len(a) == 3000 for a, b in zip(one, generate(rules, 'train', 3000, 0), strict=True))
     assert len(started) == 1
 
@@ -81,7 +86,8 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
         assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, split='val') | {'splits': 0} == meta | {'splits': 0}
         assert path.read_bytes() == rows and len(open_split(tmp_path, 'sudoku4', 'test')[0]) == 5
     meta_path = tmp_path / 'sudoku4' / 'meta.json'
-    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 3}))    # as if its symbols had been others
+    # as if its symbols had been others
+    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 3}))
     with pytest.raises(ValueError, match='3 sudoku4 tokens, there are 4 now'):
         open_split(tmp_path, 'sudoku4', 'test')
     with pytest.raises(ValueError, match='--force replaces it'):
@@ -100,14 +106,15 @@ def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
         prepare_puzzles('sudoku4', tmp_path, source=str(tmp_path / 'p.csv'), split='test', force=True)
     assert (tmp_path / 'sudoku4' / 'test.bin').read_bytes() == before
     prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
-    (tmp_path / 'p.csv').write_text(f'puzzle\n{lines[0]}\n')                               # another file of the same name
+    (tmp_path / 'p.csv').write_text(f'puzzle\n{lines[0]}\n')   # another file of the same name
     with pytest.raises(ValueError, match='holds test already'):
         prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
 
 
 @pytest.mark.parametrize('causal', [True, False])
 def test_the_loss_is_of_the_blanks(batch, causal):
-    """Of a decoder the nll of the blanks alone; of an encoder, averaged over all numbers of known visits, their masked loss."""
+    """Of a decoder the nll of the blanks alone; of an encoder their masked loss, averaged over all numbers of known
+    visits."""
     model, (idx, order) = make_model(causal=causal), batch
     n_given = torch.tensor([0, 3, 8, 5, 1])
     if causal:
@@ -118,7 +125,8 @@ def test_the_loss_is_of_the_blanks(batch, causal):
         return
     for r, n in enumerate(n_given.tolist()):
         row, known = slice(r, r + 1), range(n, 9)
-        mean = sum(model(idx[row], order[row], torch.tensor([k]), n_given=n_given[row]).sum() for k in known) / len(known)
+        losses = [model(idx[row], order[row], torch.tensor([k]), n_given=n_given[row]).sum() for k in known]
+        mean = sum(losses) / len(known)
         direct = 0
         for k in known:
             logp = model.predict(idx[row], order[row], k).log_softmax(-1)[0]
@@ -130,26 +138,29 @@ def tiny_run(tmp_path, monkeypatch, *options):
     monkeypatch.chdir(tmp_path)
     if not (tmp_path / 'data' / 'sudoku4').exists():
         prepare_puzzles('sudoku4', 'data', n_rows={'train': 600, 'val': 40, 'test': 30})
-    config = configure(vars(train), ['--dataset=sudoku4', '--block_size=16', '--n_layer=1', '--n_head=2', '--n_embd=16', '--batch_size=8',
-                                     '--warmup_iters=2', '--max_iters=6', '--eval_interval=3', '--eval_iters=2', '--device=cpu',
-                                     '--compile=False', '--dtype=float32', *options])
+    config = configure(vars(train), [
+        '--dataset=sudoku4', '--block_size=16', '--n_layer=1', '--n_head=2', '--n_embd=16', '--batch_size=8',
+        '--warmup_iters=2', '--max_iters=6', '--eval_interval=3', '--eval_iters=2', '--device=cpu', '--compile=False',
+        '--dtype=float32', *options])
     train.main(config)
     return config
 
 
 def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatch):
     config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0')
-    tokens, model = open_split('data', 'sudoku4', 'train')[0], make_model(block_size=16, vocab_size=64, n_tokens=4).float()
+    tokens = open_split('data', 'sudoku4', 'train')[0]
+    model = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
     model.requires_grad_(True)
     seen, forward = [], AOGPT.forward
-    monkeypatch.setattr(AOGPT, 'forward', lambda self, *a, **k: seen.append((a, k, forward(self, *a, **k))) or seen[-1][2])
+    monkeypatch.setattr(AOGPT, 'forward',
+                        lambda self, *a, **k: seen.append((a, k, forward(self, *a, **k))) or seen[-1][2])
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
     update(state, tokens, 1e-9, config)
     (idx, order, _), options, nll = seen[0]
     rows, n_blanks = {tuple(row) for row in tokens.tolist()}, 0
     for r, n in enumerate(options['n_given'].tolist()):
         packed = idx[r].clone()
-        packed[order[r, :n]] |= GIVEN                                 # what the order has first is what the file says is given
+        packed[order[r, :n]] |= GIVEN   # what the order has first is what the file says is given
         assert tuple(packed.tolist()) in rows
         n_blanks += 16 - n
     assert state.totals[0] == pytest.approx(float(nll.detach().sum()) / n_blanks)
@@ -157,16 +168,19 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
 
 def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monkeypatch):
     config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0', '--causal=False', '--batch_size=40', '--max_iters=1')
-    tokens, model = open_split('data', 'sudoku4', 'train')[0], make_model(block_size=16, vocab_size=64, n_tokens=4, causal=False).float()
+    tokens = open_split('data', 'sudoku4', 'train')[0]
+    model = make_model(block_size=16, vocab_size=64, n_tokens=4, causal=False).float()
     model.requires_grad_(True)
     seen, forward = [], AOGPT.forward
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
-    monkeypatch.setattr(AOGPT, 'forward', lambda self, *a, **k: seen.append((a[2], k['n_given'])) or forward(self, *a, **k))
+    monkeypatch.setattr(AOGPT, 'forward',
+                        lambda self, *a, **k: seen.append((a[2], k['n_given'])) or forward(self, *a, **k))
     for _ in range(30):
         update(state, tokens, 1e-9, config)
     known, given = (torch.cat(column) for column in zip(*seen))
     share = (known - given) / (16 - given)
-    assert (known >= given).all() and (known < 16).all() and abs(share.mean() - 0.5 + 0.5 / (16.0 - given).mean()) < 0.03
+    assert (known >= given).all() and (known < 16).all()
+    assert abs(share.mean() - 0.5 + 0.5 / (16.0 - given).mean()) < 0.03
     for n in (6, 8):
         rows = given == n
         counts = torch.bincount(known[rows] - n, minlength=16 - n).double()
@@ -176,14 +190,16 @@ def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monk
 @pytest.mark.parametrize('causal', [True, False])
 def test_validation_is_the_loss_of_each_blank_by_hand(causal):
     rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4, causal=causal)
-    tokens, given = (torch.from_numpy(x) for x in rules.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool)))
+    rows = rules.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool))
+    tokens, given = map(torch.from_numpy, rows)
     val = validate(model, tokens, given, Config(batch_size=4, dtype='float32', order='random'))
     orders = draw_orders(range(6), 16)[:, 0]
     for r in range(6):
         order = [p for p in orders[r].tolist() if given[r, p]] + [p for p in orders[r].tolist() if not given[r, p]]
         n, order = int(given[r].sum()), torch.tensor([order])
         if causal:
-            direct = sum(-model.predict(tokens[r:r + 1], order, d, 1)[0, 0].log_softmax(-1)[tokens[r, order[0, d]]] for d in range(n, 16))
+            logp = [model.predict(tokens[r:r + 1], order, d, 1)[0, 0].log_softmax(-1) for d in range(n, 16)]
+            direct = sum(-p[tokens[r, order[0, d]]] for d, p in enumerate(logp, n))
         else:
             known = int(draw_known(range(6), 16, n_given=given.sum(1, keepdim=True))[r, 0])
             logp = model.predict(tokens[r:r + 1], order, known)[0].log_softmax(-1)
@@ -200,7 +216,8 @@ def test_numbers_of_known_visits_cover_what_is_left():
 
 def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
     for seed in (0, 1):
-        prepare_puzzles('nae_sat', tmp_path / 'data', f'set{seed}', n_rows={'train': 40, 'val': 40, 'test': 5}, seed=seed, n_latents=8,
+        prepare_puzzles('nae_sat', tmp_path / 'data', f'set{seed}', n_rows={'train': 40, 'val': 40, 'test': 5},
+                        seed=seed, n_latents=8,
                         n_observations=8)
     tiny_run(tmp_path, monkeypatch, '--dataset=set0')
     with pytest.raises(ValueError, match='trained on other puzzles than set1'):
@@ -212,16 +229,19 @@ def test_the_error_of_a_share_is_that_of_the_ratio():
     g = torch.Generator().manual_seed(0)
     counts = torch.randint(4, 60, (400,), generator=g)
     sums = counts * 0.5 + torch.randn(400, generator=g, dtype=torch.float64)
-    shares = [float(sums[i].sum() / counts[i].sum()) for i in (torch.randint(400, (400,), generator=g) for _ in range(2000))]
+    draws = [torch.randint(400, (400,), generator=g) for _ in range(2000)]
+    shares = [float(sums[i].sum() / counts[i].sum()) for i in draws]
     assert ratio_error(sums, counts) == pytest.approx(np.std(shares), rel=0.1)               # the bootstrap
-    assert summarize('x', sums, counts, 10)['stderr'] == ratio_error(sums, counts) and ratio_error(sums[:1], counts[:1]) is None
+    assert summarize('x', sums, counts, 10)['stderr'] == ratio_error(sums, counts)
+    assert ratio_error(sums[:1], counts[:1]) is None
 
 
 GRID = '1234341221434321'
 
 
 @pytest.mark.parametrize('text, said', [
-    ('puzzle\n123\n', 'puzzle 1 must be 16 digits from 0'), (f'puzzle\n{GRID}\n0034341221434325\n', 'puzzle 2 must be 16 digits'),
+    ('puzzle\n123\n', 'puzzle 1 must be 16 digits from 0'),
+    (f'puzzle\n{GRID}\n0034341221434325\n', 'puzzle 2 must be 16 digits'),
     ('puzzle\n1100000000000000\n', 'puzzle 1 has no solution'), (f'puzzle\n{GRID}\n', 'puzzle 1 has no blank'),
     ('puzzle\n1000000000000000\n', 'puzzle 1 has several solutions'),
     (f'puzzle,solution\n0{GRID[1:]},2134341221434321\n', 'has another solution than it says'),

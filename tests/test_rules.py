@@ -66,7 +66,8 @@ def houses_by_hand(clues, n, k):
 @pytest.mark.parametrize('n, k', [(3, 3), (4, 3)])
 def test_the_zebra_solver_counts_what_every_arrangement_counts(n, k):
     task, rng = Zebra(6), np.random.default_rng(0)
-    clues = np.stack([rng.integers(0, 5, (12, 14)), *rng.integers(0, (k + 1) * n, (2, 12, 14))], 2)   # mostly without a solution
+    # mostly without a solution
+    clues = np.stack([rng.integers(0, 5, (12, 14)), *rng.integers(0, (k + 1) * n, (2, 12, 14))], 2)
     house = np.concatenate([np.tile(np.arange(n), (12, 1)), rng.random((12, k, n)).argsort(2).reshape(12, -1)], 1)
     few, many = task.clues(house, n, k, 4, rng), task.clues(house, n, k, 14, rng)
     clues = np.concatenate([clues, np.pad(few, ((0, 0), (0, 10), (0, 0))), many])
@@ -89,22 +90,26 @@ def test_zebra_rows_say_one_grid_with_no_clue_too_many():
             assert clues[len(plain):] == ['.'] * (30 - len(plain))
             house, = houses_by_hand(plain, n, k) if n == 4 else [task.solve(np.array([plain]), n, k)[1][0]]
             assert task.solve(np.array([plain]), n, k)[0] == 1
-            assert [texts[grid[a, v]] for a in range(k) for v in range(n)] == [names[h] for h in house[n:]]   # as the row says
+            # as the row says
+            assert [texts[grid[a, v]] for a in range(k) for v in range(n)] == [names[h] for h in house[n:]]
             fewer = np.array([plain[:i] + plain[i + 1:] for i in range(len(plain))])
             assert (task.solve(fewer, n, k)[0] == 2).all()
     large = task.make_size(3, 6, 6, np.random.default_rng(5), lambda tokens: np.ones(len(tokens), bool))
     assert len(large) and (large[:, 30:] > 0).all() and (large[:, :20] > 6).all()          # 22 to 26 clues
     tokens, given = Zebra(4).make(64, np.random.default_rng(4), lambda tokens: np.ones(len(tokens), bool))
-    assert given[:, :12].all() and (tokens[:, 12:][given[:, 12:]] == 0).all() and set((~given).sum(1).tolist()) == {9, 12, 16}
+    assert given[:, :12].all() and (tokens[:, 12:][given[:, 12:]] == 0).all()
+    assert set((~given).sum(1).tolist()) == {9, 12, 16}
 
 
 def test_next_to_says_nothing_of_the_side():
     task, n, k = Zebra(4), 4, 3
-    house = np.concatenate([np.tile(np.arange(n), (200, 1)), np.random.default_rng(0).random((200, k, n)).argsort(2).reshape(200, -1)], 1)
+    house = np.concatenate([np.tile(np.arange(n), (200, 1)),
+                            np.random.default_rng(0).random((200, k, n)).argsort(2).reshape(200, -1)], 1)
     relation, a, b = task.clues(house, n, k, 12, np.random.default_rng(1)).transpose(2, 0, 1)
     step = np.take_along_axis(house, b, 1) - np.take_along_axis(house, a, 1)
     near = relation == 3
-    assert near.sum() > 200 and set(step[near].tolist()) == {1, -1} and abs((step[near] == 1).mean() - 0.5) < 5 * 0.5 / near.sum() ** 0.5
+    assert near.sum() > 200 and set(step[near].tolist()) == {1, -1}
+    assert abs((step[near] == 1).mean() - 0.5) < 5 * 0.5 / near.sum() ** 0.5
     assert (step[relation == 1] == 0).all() and (step[relation == 2] == 1).all() and (step[relation == 4] > 0).all()
 
 

@@ -56,9 +56,11 @@ WRONG = [0, -1, 1.5, True, 'x', [], {}, {'a': 1}, 10 ** 30]
 
 
 @pytest.mark.parametrize('name, where, fine', [
-    ('text', 'name', ['x']), ('text', 'tokenizer', ['x']), ('text', 'n_tokens', []), ('text', 'eos', [0]), ('text', 'splits', []),
+    ('text', 'name', ['x']), ('text', 'tokenizer', ['x']), ('text', 'n_tokens', []), ('text', 'eos', [0]),
+    ('text', 'splits', []),
     ('text', 'splits.val', []), ('text', 'splits.val.rows', []), ('text', 'splits.val.tokens', []),
-    ('text', 'splits.val.text_bytes', [0, 10 ** 30]), ('text', 'splits.val.sha256', ['x']), ('text', 'splits.val.source', ['x']),
+    ('text', 'splits.val.text_bytes', [0, 10 ** 30]), ('text', 'splits.val.sha256', ['x']),
+    ('text', 'splits.val.source', ['x']),
     ('text', 'row_length', []), ('text', 'puzzle', []), ('nae_sat', 'row_length', []), ('nae_sat', 'puzzle', []),
     ('nae_sat', 'puzzle.task', []), ('nae_sat', 'puzzle.n_latents', []), ('nae_sat', 'puzzle.n_observations', []),
     ('nae_sat', 'puzzle.seed', [0, 10 ** 30]), ('nae_sat', 'splits.val.tokens', [])])
@@ -77,7 +79,8 @@ def test_a_field_of_another_type_or_size_is_one_line(sets_of_mine, name, where, 
         path.write_text(before)
 
 
-@pytest.mark.parametrize('content', [b'', b'[]', b'null', b'3', b'{"tokenizer": "bytes"', b'\xff\xfe', b'[' * 100000, b'{}'])
+@pytest.mark.parametrize('content',
+                         [b'', b'[]', b'null', b'3', b'{"tokenizer": "bytes"', b'\xff\xfe', b'[' * 100000, b'{}'])
 def test_a_meta_that_is_no_json_object_is_one_line(sets_of_mine, content):
     (sets_of_mine / 'text' / 'meta.json').write_bytes(content)
     with pytest.raises(ValueError, match='is not what data/prepare.py wrote'):
@@ -96,7 +99,8 @@ def test_a_set_of_puzzles_has_the_length_of_its_task(prepared):
 
 
 @pytest.mark.parametrize('name, token, ok', [
-    ('text', 256, True), ('text', 257, False), ('text', 65535, False), ('nae_sat', 1, True), ('nae_sat', GIVEN + 1, True),
+    ('text', 256, True), ('text', 257, False), ('text', 65535, False), ('nae_sat', 1, True),
+    ('nae_sat', GIVEN + 1, True),
     ('nae_sat', 2, False), ('nae_sat', GIVEN + 2, False)])
 def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name, token, ok):
     path = sets_of_mine / name / 'val.bin'
@@ -134,7 +138,7 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
     assert len(tokens) == meta['splits']['train']['tokens']
     with pytest.raises(ValueError, match='block_size=100000 is beyond the data'):
         check_length(tokens, 100000, 'text')
-    put(sets_of_mine, 'text', 'n_tokens', 256)                                    # as if the tokenizer had been another one
+    put(sets_of_mine, 'text', 'n_tokens', 256)   # as if the tokenizer had been another one
     put(sets_of_mine, 'text', 'eos', 255)
     with pytest.raises(ValueError, match='256 bytes tokens, there are 257 now'):
         open_split(sets_of_mine, 'text', 'train')
@@ -152,7 +156,7 @@ def test_missing_sets_name_the_command(tmp_path):
             open_split(tmp_path, name, 'train')
     (tmp_path / 'a.txt').write_text('a text ' * 100)
     prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), tokenizer='bytes')
-    os.remove(tmp_path / 'mine' / 'val.bin')                                           # it was divided: both again, as they were
+    os.remove(tmp_path / 'mine' / 'val.bin')   # it was divided: both again, as they were
     with pytest.raises(ValueError, match='text --name=mine --source=FILE --tokenizer=bytes --force'):
         open_split(tmp_path, 'mine', 'val')
     with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=test'):
