@@ -52,6 +52,13 @@ def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():
     assert not torch.equal(order, sample_order(1, 8, 'fixed', seed=0))
 
 
+def test_a_canvas_is_written_without_a_change_of_what_it_was_made_of(batch):
+    idx, order = batch
+    canvas = Canvas(idx, order, 0, range(5))
+    assert torch.equal(canvas.idx, idx) and torch.equal(canvas.order, order)
+    assert canvas.idx.data_ptr() != idx.data_ptr() and canvas.order.data_ptr() != order.data_ptr()
+
+
 def test_cells_are_the_next_visits_row_by_row():
     row, column, visit = Canvas.of_texts(TEXTS, {'kind': 'l2r'}, 0).cells(torch.tensor([1, 0, 3]))
     assert row.tolist() == [0, 2, 2, 2] and column.tolist() == [0, 0, 1, 2] and visit.tolist() == [1, 0, 1, 2]

@@ -67,6 +67,15 @@ def test_chunked_inversion_is_the_cumulative_sum():
         assert (below - 1e-12 <= target).all() and (target <= above + 1e-12).all()
 
 
+def test_cumulative_sums_hold_what_float32_cannot():
+    """2^-25 more is lost to a float32 sum of 1."""
+    p = torch.zeros(1, 1024)
+    p[0, [0, 300, 600, 900]] = torch.tensor([1.0, 2 ** -25, 2 ** -25, 2 ** -25])
+    total = 1 + 3 * 2.0 ** -25
+    for share, token in ((0.5, 0), (1 + 0.5 * 2 ** -25, 300), (1 + 1.5 * 2 ** -25, 600), (1 + 2.5 * 2 ** -25, 900)):
+        assert invert_cdf(p, torch.tensor([share / total], dtype=torch.float64)).item() == token
+
+
 def test_the_last_uniform_number_never_draws_what_has_no_probability():
     logits = torch.cat([torch.randn(200, 50000), torch.full((200, 3), -torch.inf)], dim=1)
     u = torch.full((200,), 1 - 2 ** -53, dtype=torch.float64)

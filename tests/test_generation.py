@@ -191,6 +191,22 @@ def test_arguments_are_left_as_they_are(batch):
     assert torch.equal(idx, before[0]) and torch.equal(order, before[1])
 
 
+@pytest.mark.parametrize('policy', [*SCORES])
+def test_scores_of_bfloat16_logits_are_taken_in_float32(policy):
+    logits = torch.randn(30, 11, dtype=torch.bfloat16)
+    assert torch.equal(confidence(logits, policy), confidence(logits.float(), policy))
+
+
+def test_a_score_that_is_the_threshold_is_revealed(batch):
+    model, (idx, order) = make_model(vocab_size=8), (batch[0] % 8, batch[1])
+    model.lm_head.weight.zero_()
+    model.lm_head.bias.zero_()
+    score = float(confidence(torch.zeros(1, 8, dtype=torch.float64), 'top_prob'))
+    for threshold, n_steps in ((score, 1), (score * 1.0001, 9)):
+        how = dict(policy='top_prob', threshold=threshold, return_trace=True)
+        assert generate(model, idx, order, 0, 9, **how)[1]['step'].max() == n_steps - 1
+
+
 def test_a_sample_does_not_depend_on_its_batch(batch):
     model, (idx, order) = make_model(), batch
     seeds = [5, 3, 8, 1, 9]

@@ -160,6 +160,24 @@ def test_causal_decoder_depends_on_the_order_of_its_context(model, batch):
     assert (model.predict(idx, order, 4) - model.predict(idx, swapped, 4)).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize('causal', [True, False])
+def test_what_stands_in_a_blank_need_not_be_a_token(causal, batch):
+    model, (idx, order) = make_model(causal=causal), batch
+    for known in (0, 3):
+        logits = model.predict(idx, order, known)
+        for value in (-1, 99):
+            blank = idx.scatter(1, order[:, known:], value)
+            assert torch.equal(model.predict(blank, order, known), logits)
+
+
+def test_losses_of_a_bfloat16_model_are_taken_in_float32(batch):
+    model, (idx, order) = make_model().bfloat16(), batch
+    nll, logp = model(idx, order), model.logits(idx, order).float().log_softmax(-1)
+    assert nll.dtype == torch.float32 and make_model()(idx, order).dtype == torch.float64
+    want = -logp.gather(2, idx.gather(1, order).unsqueeze(-1))[..., 0]
+    torch.testing.assert_close(nll, want, rtol=0, atol=1e-6)
+
+
 # ---- the encoder
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: '-'.join(f'{k}={x}' for k, x in v.items()) or 'paper')
@@ -186,6 +204,16 @@ def test_the_encoder_does_not_depend_on_the_order_of_what_is_known_nor_on_what_i
     torch.testing.assert_close(a, b.roll(-2, 1), **close)
     blind = idx.scatter(1, order[:, 4:], torch.randint(11, (5, 5)))
     torch.testing.assert_close(encoder.predict(blind, order, 4, 2), a[:, :2], **close)
+
+
+def test_given_visits_cost_an_encoder_nothing_and_are_not_counted(encoder, batch):
+    idx, order = batch
+    known, given = torch.tensor([0, 3, 8, 5, 2]), torch.tensor([0, 2, 8, 1, 2])
+    want = torch.zeros(5, 9, dtype=torch.float64)
+    for r, (k, n) in enumerate(zip(known.tolist(), given.tolist())):
+        logp = encoder.predict(idx[r:r + 1], order[r:r + 1], k)[0].log_softmax(-1)
+        want[r, k:] = -logp.gather(1, idx[r, order[r, k:]].unsqueeze(1))[:, 0] * (9 - n) / (9 - k)
+    torch.testing.assert_close(encoder(idx, order, known, n_given=given), want, **close)
 
 
 def test_the_masked_loss_is_the_any_order_bound(batch):
@@ -252,6 +280,20 @@ def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         cache.length = known                     # slot n_known was run for another target
         known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
+
+
+def test_rows_that_stay_in_the_cache_go_on(batch):
+    model, (idx, order) = make_model(), batch
+    cache, known = KVCache(model.config, 5, dtype=torch.float64), torch.tensor([5, 0, 3, 7, 2])
+    model.predict(idx, order, known, 2, cache)
+    for rows in ([1, 3, 4], [1, 2], [1]):   # of the rows that are left
+        rows = torch.tensor(rows)
+        cache.keep(rows)
+        idx, order, known = idx[rows], order[rows], known[rows]
+        assert torch.equal(cache.length, known + 1)
+        known = known + 1
+        cached, plain = model.predict(idx, order, known, 1, cache), model.predict(idx, order, known, 1)
+        torch.testing.assert_close(cached, plain, **close)
 
 
 def test_a_stale_slot_would_be_noticed(model, batch):
@@ -342,6 +384,34 @@ def test_ema_in_closed_form():
     for name, p in ema.model.named_parameters():
         torch.testing.assert_close(p, expected[name], **close)
     assert ema.n_updates == 20
+
+
+def test_the_average_has_no_dropout_and_no_gradients(batch):
+    model = make_model(dropout=0.5).requires_grad_(True).train()
+    average = EMA(model, 0.9).model
+    assert torch.equal(average(*batch), make_model()(*batch)) and model.training
+    assert not any(p.requires_grad for p in average.parameters())
+
+
+def test_dropout_at_each_place_keeps_half_and_doubles_it():
+    """With one head and one visit attention has one weight, which is dropped, and the branch behind it once more."""
+    model, ratios = make_model(dropout=0.5, n_layer=1, n_head=1, bias=False), {}
+    plain, idx = make_model(n_layer=1, n_head=1, bias=False), torch.zeros(1000, 1, dtype=torch.long)
+    block, plain_block = model.transformer.h[0], plain.transformer.h[0]
+    embeddings = []
+    for x in (block, plain_block):
+        x.register_forward_pre_hook(lambda _, args: embeddings.append(args[0]))
+    for part, same in ((block.attn, plain_block.attn), (block.mlp, plain_block.mlp)):   # of the same input
+        part.register_forward_hook(lambda part, args, y, same=same: ratios.update({part: y / same(*args)}))
+    torch.manual_seed(0)
+    assert torch.equal(model(idx, idx), plain(idx, idx))   # in evaluation mode there is none
+    model.train()(idx, idx)
+    for ratio, factor, share in ((embeddings[2] / embeddings[1], 2, 0.5), (ratios[block.attn], 4, 0.25),
+                                 (ratios[block.mlp], 2, 0.5)):
+        kept = ratio != 0
+        torch.testing.assert_close(ratio[kept], torch.full_like(ratio[kept], factor), rtol=1e-9, atol=0)
+        assert abs(kept.double().mean() - share) < 0.05
+    assert abs((ratios[block.attn] == 0).all(2).double().mean() - 0.5) < 0.08   # the whole head
 
 
 def test_seeds_are_a_function_of_their_names():

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from anyorder.orders import DRAWN, ORDERS, draw_orders, given_first, order_of_row, sample_order, stream
+from anyorder.orders import DRAWN, ORDERS, draw_orders, given_first, order_of, order_of_row, sample_order, stream
 
 
 def test_orders_are_uniform_permutations():
@@ -80,6 +80,12 @@ def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, order):
     assert torch.equal(draw_orders(range(6), 40, 2, 8, order), orders) != drawn
     for b in range(6):
         assert torch.equal(orders[b], sample_order(2, 40, **order or {}, generator=stream(7, b)))
+
+
+def test_the_order_of_a_run_is_that_of_its_options():
+    assert order_of({}) == order_of({'seed': 9}) == {'kind': 'random', 'seed': 0, 'block': 4}
+    run = {'seed': 9, 'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.1}
+    assert order_of(run) == {'kind': 'block', 'seed': 3, 'block': 2}
 
 
 def test_an_order_of_a_row_is_drawn_or_as_listed():
