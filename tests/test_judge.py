@@ -34,6 +34,9 @@ def test_metrics_by_hand():
     assert [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
     assert m['repetition'] == 1 - 3 / 10      # 4-grams: two different of five, one of five
     assert text_metrics([list(range(50))], [[True] * 50])['repetition'] == 0
+    given = text_metrics([[1, 2, 3, 4, 1, 2, 3, 4, 9]], [[False] * 8 + [True]])
+    assert given['repetition'] == 0 and given['distinct_2'] == 1
+    assert text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0   # of one sample, not among samples
     short = text_metrics([[1], [1]], [[True], [True]])
     assert short == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
 
@@ -129,6 +132,7 @@ def test_a_judge_of_other_tokens_measures_what_was_written():
     metrics, _ = measure(samples, Bytes(), Judge('pairs.pt', model, Pairs()))
     want = generative_perplexity(model, [Pairs().encode('abcd'), Pairs().encode('efgh')], [[False, True]] * 2)
     assert metrics['judge'] == {'ckpt': 'pairs.pt', 'tokenizer': 'pairs', **want} and want['tokens'] == 2
+    assert math.isclose(metrics['entropy'], math.log(2))   # of the two bytes that were written
 
 
 def test_a_judge_that_overflowed_is_one_line():
