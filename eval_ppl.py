@@ -119,7 +119,7 @@ class Estimate:
         (n, N), (rank, world_size) = text.blocks.shape, processes()
         name = text.label, text.digest, self.work
         total = sum(self.n_tokens(block, N) for block in journal.missing(name, n)) // world_size
-        how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0}
+        how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0 or total == 0}
         with progress(total=total, desc=f'{text.label} {self.work}', **how) as bar:
             def work(numbers):
                 return check_finite(self.nats(model, text.blocks, numbers, bar))
@@ -131,6 +131,7 @@ class Estimate:
 
 
 class LeftToRight(Estimate):
+    """-log p(x) from left to right, exact."""
     name = work = 'l2r'
     label, order = 'left to right', {'kind': 'l2r'}
 
@@ -143,6 +144,7 @@ class LeftToRight(Estimate):
 
 
 class OwnOrder(LeftToRight):
+    """-log p(x | sigma) in the one order sigma of the training."""
     name = work = 'own'
 
     def __init__(self, config, checkpoint, asked=()):
@@ -150,11 +152,12 @@ class OwnOrder(LeftToRight):
         self.order = checkpoint.order
         self.label = f"own order ({self.order['kind']})"
         if estimate_of(self.order) != self.name:
-            raise ValueError(f"own is of a model trained in one order other than left to right, this one's is "
+            raise ValueError("own is of a model trained in one order other than left to right, this one's is "
                              f"{self.order['kind']}: take {estimate_of(self.order)}")
 
 
 class AnyOrder(Estimate):
+    """1/K sum_k -log p(x | sigma_k) over K = n_orders uniform random orders: a bound."""
     name, work = 'any', 'orders'
     options = ('n_orders',)
 
@@ -182,6 +185,7 @@ class AnyOrder(Estimate):
 
 
 class ImportanceWeighted(AnyOrder):
+    """-log 1/K sum_k p(x | sigma_k) over the orders of AnyOrder, for K = 1, 2, 4, ...: a tighter bound."""
     name = 'iw'
 
     def rows(self, nats, text):
@@ -189,6 +193,7 @@ class ImportanceWeighted(AnyOrder):
 
 
 class Ensemble(Estimate):
+    """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only = True
@@ -235,6 +240,7 @@ class Ensemble(Estimate):
 
 
 class LastWord(Estimate):
+    """The share of passages whose last word greedy decoding writes, see last_word_hits."""
     name = work = 'accuracy'
     dataset, decoder_only = 'lambada', True
 
@@ -243,10 +249,10 @@ class LastWord(Estimate):
         rank, world_size = processes()
         rows = last_words(text.tokens, self.checkpoint.tokenizer)
         mine = rows[rank::world_size]
-        with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-            n_hits = sum(last_word_hits(model, mine, self.c.batch_size, bar))
         if not rows:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
+        with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
+            n_hits = sum(last_word_hits(model, mine, self.c.batch_size, bar))
         return sum(gather(n_hits)), len(rows)
 
     def rows(self, measured, text):
@@ -293,14 +299,16 @@ def choose_estimates(names, datasets, c, checkpoint):
     """The estimates of these names; by default that of the order of the training and, of a decoder, l2r.
 
     Raises ValueError for estimates that are not of such a network or of such data sets."""
+    causal = checkpoint.config.causal
     if not names:
-        names = ['l2r'] * checkpoint.config.causal + [estimate_of(checkpoint.order)]
+        own = estimate_of(checkpoint.order)
+        names = ['l2r', own] if causal else [own]
     for name in names:
         dataset = ESTIMATES[name].dataset
         if dataset and dataset not in datasets:
             raise ValueError(f'{name} is of the set {dataset}, which is not among {", ".join(datasets)}')
     decoder_only = [name for name, estimate in ESTIMATES.items() if estimate.decoder_only]
-    if not checkpoint.config.causal and set(names) & set(decoder_only):
+    if not causal and set(names) & set(decoder_only):
         raise ValueError(f"{' and '.join(decoder_only)} are a decoder's: what an encoder says does not depend on the "
                          'order of the context')
     return [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
@@ -320,14 +328,9 @@ def open_journal(c, checkpoint, estimates, model, dtype):
 
 
 def evaluate(model, text, estimates, journal):
-    """{estimate: its rows} of one text."""
-    measured, rows = {}, {}
-    for estimate in estimates:
-        if estimate.dataset in (None, text.name):
-            if estimate.work not in measured:
-                measured[estimate.work] = estimate.measure(model, text, journal)
-            rows[estimate] = estimate.rows(measured[estimate.work], text)
-    return rows
+    """{estimate: its rows} of one text. Estimates of the same work share its nats, by way of the journal."""
+    return {estimate: estimate.rows(estimate.measure(model, text, journal), text)
+            for estimate in estimates if estimate.dataset in (None, text.name)}
 
 
 def report(text, rows, tokenizer):

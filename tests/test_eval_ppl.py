@@ -14,6 +14,7 @@ import torch
 from conftest import ROOT, make_model
 
 import eval_ppl
+from anyorder import likelihood
 from anyorder.checkpoint import save_checkpoint
 from anyorder.journal import Journal
 from anyorder.likelihood import block_nll, draw_known, ensemble_block_nll, ensemble_totals, one_by_one, sample_groups
@@ -212,6 +213,11 @@ def test_every_estimate_is_in_the_manual():
         assert set(it.options) <= options().keys()
 
 
+def test_programs_find_the_functions_here():
+    for name in ('context_logprobs', 'conditional_logprob', 'ensemble_nll'):
+        assert getattr(eval_ppl, name) is getattr(likelihood, name)
+
+
 def test_which_estimates_are_made():
     def names(*asked, datasets=('lambada',), **how):
         return [it.name for it in choose_estimates(list(asked), datasets, options(), opened(**how))]
@@ -229,7 +235,10 @@ def test_which_estimates_are_made():
 def test_estimates_of_the_same_work_share_its_nats(blocks):
     text, journal = text_of(blocks), Journal('', {})
     estimates = choose_estimates(['any', 'iw', 'accuracy'], ['lambada'], options('--n_orders=2'), opened())
-    rows = evaluate(make_model(), text, estimates, journal)
+    model, calls = make_model(), []
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    rows = evaluate(model, text, estimates, journal)
+    assert len(calls) == 1
     assert list(journal.done) == [('words (val)', text.digest, 'orders', block) for block in range(4)]
     assert [e.name for e in rows] == ['any', 'iw']   # accuracy is not of `words`
 
@@ -352,6 +361,30 @@ def test_another_estimate_is_one_class(folder, capsys, monkeypatch):
     monkeypatch.setitem(ESTIMATES, 'r2l', RightToLeft)
     eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--estimates=r2l', '--n_blocks=3'))
     assert '\nright to left' in capsys.readouterr().out
+
+
+def test_which_text_is_measured(folder, tmp_path):
+    """The options that choose it; a set that is named twice is measured once."""
+    passages = str(folder / 'passages.txt')
+    prepare('text', tmp_path / 'other', name='words', source=passages, tokenizer='bytes', split='test')
+    for args, label, n in ((['--split=train', '--n_blocks=5'], 'words (train)', 5),
+                           (['--split=test', '--n_blocks=1', f'--data_dir={tmp_path}/other'], 'words (test)', 1),
+                           (['--datasets=lambada,lambada', '--protocol=clean'], 'lambada (test, protocol clean)', 2)):
+        eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--estimates=l2r', *args,
+                              f'--out={tmp_path}/x.json'))
+        row, = results(tmp_path / 'x.json')
+        assert (row['set'], row['blocks']) == (label, n) and row['sha256']
+
+
+def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
+    nats = {}
+    for dtype in ('float32', 'bfloat16'):
+        eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_blocks=3', '--estimates=l2r',
+                              f'--dtype={dtype}', f'--out={tmp_path}/{dtype}.json'))
+        result = json.loads((tmp_path / f'{dtype}.json').read_text())
+        nats[dtype] = result['results'][0]['nats_per_token']
+        assert result['dtype'] == dtype and result['iter_num'] == 7 and result['config']['n_blocks'] == 3
+    assert 1e-5 < abs(nats['float32'] - nats['bfloat16']) < 0.2
 
 
 def test_options_that_change_nothing_are_ignored(script, folder):

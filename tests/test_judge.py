@@ -100,6 +100,9 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     assert math.isclose(result['stderr'], variance ** 0.5)
     assert math.isclose(result['perplexity_stderr'], math.exp(mean) * variance ** 0.5)
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
+    second = generative_perplexity(judge, samples[:1], [[False] * 10 + [True] * 2])
+    want = judge(torch.tensor([samples[0][9:]]), sample_order(1, 3, 'l2r'))[0, 1:].mean()
+    assert math.isclose(second['nats_per_token'], want)   # of the second piece alone
 
 
 def test_a_judge_reads_left_to_right(tmp_path):
