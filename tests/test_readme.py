@@ -137,6 +137,9 @@ def test_links_lead_somewhere(page):
     text = read(page)
     paths = re.findall(r'\]\(([^)#:]+)[^):]*\)', text) + re.findall(r'(?:src|srcset)="([^":]+)"', text)
     assert [path for path in paths if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), path))] == []
+    for path, heading in re.findall(r'\]\(([^)#:]+)#([^)]*)\)', text):
+        headings = re.findall(r'^#+ (.*)$', read(os.path.join(os.path.dirname(page), path)), flags=re.MULTILINE)
+        assert heading in [title.lower().replace(' ', '-') for title in headings]
     files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
     assert [path for path in files if not os.path.exists(os.path.join(ROOT, path))] == []
     for name, path in re.findall(r'`([A-Z_]+)`, `([\w/]+\.py)`', text):
