@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, fields
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from anyorder.files import is_out_of_memory, quiet_hub, whole_files
 from anyorder.orders import order_of
@@ -88,6 +89,27 @@ def config_from_checkpoint(checkpoint):
     return AOGPTConfig(**args)
 
 
+class Unset(AOGPT):
+    """A model whose weights are still to be read: it draws none, neither itself nor in its layers."""
+
+    def __init__(self, config):
+        with WithoutDraws():
+            super().__init__(config)
+        self.__class__ = AOGPT
+
+    def reset_parameters(self):
+        pass
+
+
+class WithoutDraws(TorchFunctionMode):
+    """Leaves out the random initialisation of PyTorch's layers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ in ('normal_', 'uniform_', 'kaiming_uniform_'):   # of tensors, and of torch.nn.init
+            return args[0] if args else kwargs['tensor']
+        return func(*args, **(kwargs or {}))
+
+
 def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint: a path or what load_checkpoint gave.
 
@@ -96,8 +118,8 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
     if weights not in ('ema', 'raw'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
-    with torch.device('meta'):   # shapes without memory or initialisation
-        model = AOGPT(config_from_checkpoint(checkpoint))
+    with torch.device(device):
+        model = Unset(config_from_checkpoint(checkpoint))
     shapes = {name: p.shape for name, p in model.named_parameters()}
     state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(shapes))
     if model.config.gpt2_blocks:
@@ -111,8 +133,6 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     if broken:
         raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite or too '
                          f'large, the first is {broken[0]}')
-    model = model.to_empty(device=device)
-    model.tie()   # to_empty untied them
     model.load_state_dict(state, strict=False)   # names and shapes were compared above
     return model.eval()
 
