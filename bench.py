@@ -20,34 +20,10 @@ loss      seconds, peak memory and error of the loss and its gradients alone, fa
 grid      seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an
           update of every network
 """
-import copy
-import gc
-import resource
-from functools import partial
+from configurator import Config, at_least, one_line_errors, read_options
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-
-from anyorder.devices import (
-    autocast,
-    matmul_flops,
-    peak_flops,
-    resolve_compile,
-    resolve_device,
-    seconds,
-    training_flops,
-)
-from anyorder.fast import TokenLoss, freeze, graphed, lean
-from anyorder.files import check_out, write_json
-from anyorder.generation import generate, unmask_schedule
-from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
-from anyorder.orders import sample_order
-from anyorder.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
-from anyorder.training import TrainState, make_optimizers, update
-from configurator import Config, at_least, configure, one_line_errors
-from model import AOGPT, EMA, AOGPTConfig
-
+WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'loss': 'the loss alone',
+         'grid': 'decoder, encoder and every network'}
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -73,6 +49,36 @@ seed = 1337
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
+
+if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+    options = read_options(globals())
+
+import copy
+import gc
+import resource
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from anyorder.devices import (
+    autocast,
+    matmul_flops,
+    peak_flops,
+    resolve_compile,
+    resolve_device,
+    seconds,
+    training_flops,
+)
+from anyorder.fast import TokenLoss, freeze, graphed, lean
+from anyorder.files import check_out, write_json
+from anyorder.generation import generate, unmask_schedule
+from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
+from anyorder.orders import sample_order
+from anyorder.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
+from anyorder.training import TrainState, make_optimizers, update
+from model import AOGPT, EMA, AOGPTConfig
 
 
 def device_limits(device, dtype):
@@ -337,8 +343,6 @@ def bench_grid(config):
 
 BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'loss': bench_loss,
            'grid': bench_grid}
-WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'loss': 'the loss alone',
-         'grid': 'decoder, encoder and every network'}
 
 
 def step_numbers(text):
@@ -358,4 +362,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(globals()))
+        main(options)

@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 
-from anyorder.files import is_out_of_memory
+from anyorder.files import check_checkpoint, is_out_of_memory
 
 
 class Config(dict):
@@ -201,6 +201,17 @@ def help_text(namespace, defaults):
         lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments[0])
         lines += [' ' * 40 + comment for comment in comments[1:]]
     return '\n'.join(lines)
+
+
+def read_options(namespace, *checkpoints):
+    """`configure` of a command that is run: what is wrong ends it with one line. The options `checkpoints` name files
+    that must be there, but for the words of train.py."""
+    with one_line_errors():
+        config = configure(namespace)
+        for name in checkpoints:
+            if config[name] not in ('scratch', 'resume'):
+                check_checkpoint(config[name])
+    return config
 
 
 def at_least(config, bound, *names):

@@ -19,6 +19,33 @@ processes changes them. Errors are standard errors over blocks, as if blocks wer
 are not. The protocol `paper` reads the test splits, but of WikiText2 the train split, as SEDD and its successors do.
 The protocol `clean` reads test splits only.
 """
+from configurator import at_least, one_line_errors, read_options
+
+# which model
+ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+weights = 'ema'            # 'ema' or 'raw'
+# on what
+datasets = ''              # prepared sets by name and text files by path, with commas; '' is the set of the training
+protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but WikiText2 train) or 'clean' (test)
+split = 'val'              # split of all other prepared sets
+data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
+n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
+# which estimates
+estimates = ''             # names from the list above, with commas; '' is that of the training and, of a decoder, l2r
+n_orders = 1               # any, iw: random orders a block
+n_contexts = 16            # ensemble: members, the order itself included
+n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
+ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
+seed = 1337                # of orders, contexts and sampled visits
+# system
+batch_size = 16            # blocks a forward pass, contexts of about as many tokens
+device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
+dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
+out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
+
+if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+    options = read_options(globals(), 'ckpt')
+
 from datetime import timedelta
 
 import torch
@@ -46,31 +73,7 @@ from anyorder.likelihood import (  # noqa: F401  (so that a program may take the
 from anyorder.orders import derive_seed, draw_orders
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes
 from anyorder.tables import format_table, share_error, summarize, unigram_row
-from configurator import at_least, configure, one_line_errors
 from data.measured import PROTOCOLS, has_protocol, open_text
-
-# which model
-ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
-weights = 'ema'            # 'ema' or 'raw'
-# on what
-datasets = ''              # prepared sets by name and text files by path, with commas; '' is the set of the training
-protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but WikiText2 train) or 'clean' (test)
-split = 'val'              # split of all other prepared sets
-data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
-n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
-# which estimates
-estimates = ''             # names from the list above, with commas; '' is that of the training and, of a decoder, l2r
-n_orders = 1               # any, iw: random orders a block
-n_contexts = 16            # ensemble: members, the order itself included
-n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
-ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
-seed = 1337                # of orders, contexts and sampled visits
-# system
-batch_size = 16            # blocks a forward pass, contexts of about as many tokens
-device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
-dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
-out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the estimates: to add another one, write a class and name it in ESTIMATES
@@ -381,4 +384,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(globals()))
+        main(options)

@@ -10,28 +10,7 @@ solved: the share of puzzles without a mistake. right: the share of blanks; of n
 with the latents that the model itself wrote. Errors are standard errors over puzzles. What is given is read first.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
-import math
-import os
-from typing import NamedTuple
-
-import torch
-import torch.nn.functional as F
-
-from anyorder.canvas import Canvas
-from anyorder.checkpoint import Checkpoint
-from anyorder.devices import autocast, resolve_device
-from anyorder.fast import freeze
-from anyorder.figures import PICTURES, draw
-from anyorder.files import check_out, progress, write_json
-from anyorder.generation import SCORES, Drawing, Unmasking, fill
-from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first
-from anyorder.replay import REPLAYS, write_replay
-from anyorder.tables import ratio_error, share_error
-from configurator import Config, at_least, configure, one_line_errors
-from data.blocks import all_blocks, open_split
-from data.puzzles import SHARES, unpack
-from data.rules import TASKS, make_task
-from data.sets import read_meta
+from configurator import Config, at_least, one_line_errors, read_options
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'        # 'ema' or 'raw'
@@ -53,6 +32,31 @@ out = ''               # write the table to this JSON file
 html = ''              # write a replay of the puzzles of `show`: a page (.html), or one animated picture (.svg)
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
+
+if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+    options = read_options(globals(), 'ckpt')
+
+import math
+import os
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from anyorder.canvas import Canvas
+from anyorder.checkpoint import Checkpoint
+from anyorder.devices import autocast, resolve_device
+from anyorder.fast import freeze
+from anyorder.figures import PICTURES, draw
+from anyorder.files import check_out, progress, write_json
+from anyorder.generation import SCORES, Drawing, Unmasking, fill
+from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first
+from anyorder.replay import REPLAYS, write_replay
+from anyorder.tables import ratio_error, share_error
+from data.blocks import all_blocks, open_split
+from data.puzzles import SHARES, unpack
+from data.rules import TASKS, make_task
+from data.sets import read_meta
 
 ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
 
@@ -250,4 +254,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(globals()))
+        main(options)

@@ -11,29 +11,7 @@ Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]
 A plain [[ is written \\[[.
 <|endoftext|> is the token that ends a document.
 """
-import json
-import math
-import time
-
-from anyorder.canvas import Canvas
-from anyorder.checkpoint import Checkpoint
-from anyorder.devices import autocast, resolve_device
-from anyorder.fast import freeze, graphed
-from anyorder.files import check_out, progress, replace_file
-from anyorder.generation import (  # noqa: F401  (a program may take generate and sample_tokens from here)
-    SCORES,
-    Drawing,
-    Unmasking,
-    fill,
-    generate,
-    sample_tokens,
-)
-from anyorder.judge import measure, open_judge
-from anyorder.orders import ORDERS, order_of_row, stream
-from anyorder.replay import REPLAYS, write_replay, written_in_words
-from anyorder.watch import Watch, visible
-from configurator import at_least, configure, one_line_errors
-from data.prompts import parse_prompts, prompt_file, read_prompts
+from configurator import at_least, one_line_errors, read_options
 
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint: a path, or hf:OWNER/REPO/path.pt
@@ -68,6 +46,32 @@ html = ''                     # write a replay to this file: a page (.html), or 
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large (transformers)
+
+if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+    options = read_options(globals(), 'ckpt')
+
+import json
+import math
+import time
+
+from anyorder.canvas import Canvas
+from anyorder.checkpoint import Checkpoint
+from anyorder.devices import autocast, resolve_device
+from anyorder.fast import freeze, graphed
+from anyorder.files import check_out, progress, replace_file
+from anyorder.generation import (  # noqa: F401  (a program may take generate and sample_tokens from here)
+    SCORES,
+    Drawing,
+    Unmasking,
+    fill,
+    generate,
+    sample_tokens,
+)
+from anyorder.judge import measure, open_judge
+from anyorder.orders import ORDERS, order_of_row, stream
+from anyorder.replay import REPLAYS, write_replay, written_in_words
+from anyorder.watch import Watch, visible
+from data.prompts import parse_prompts, prompt_file, read_prompts
 
 
 def read_order(order):
@@ -209,4 +213,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(globals()))
+        main(options)

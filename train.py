@@ -9,30 +9,7 @@ Train an any-order GPT.
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl,
 see anyorder/run_folder.py. Ctrl-C, SIGTERM and a closed terminal finish the iteration, save, and say how to go on.
 """
-import shlex
-import sys
-from dataclasses import fields
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-from anyorder.canvas import Canvas
-from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
-from anyorder.devices import peak_flops, resolve_compile
-from anyorder.fast import lean
-from anyorder.files import check_folder, progress
-from anyorder.generation import Drawing, Unmasking, fill
-from anyorder.orders import derive_seed, order_of, sample_order
-from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
-from anyorder.run_folder import RunFolder, open_newest
-from anyorder.tables import format_table, summarize, unigram_row
-from anyorder.training import Clock, TrainState, lr_of, make_optimizers, update, validate
-from anyorder.watch import visible
-from configurator import Config, at_least, configure, one_line_errors
-from data.blocks import all_blocks, check_length, open_split
-from data.puzzles import unpack
-from data.tokenizers import get_tokenizer
-from model import AOGPT, EMA, AOGPTConfig
+from configurator import Config, at_least, one_line_errors, read_options
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
@@ -89,6 +66,33 @@ device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
+
+if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+    options = read_options(globals(), 'init_from')
+
+import shlex
+import sys
+from dataclasses import fields
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from anyorder.canvas import Canvas
+from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
+from anyorder.devices import peak_flops, resolve_compile
+from anyorder.fast import lean
+from anyorder.files import check_folder, progress
+from anyorder.generation import Drawing, Unmasking, fill
+from anyorder.orders import derive_seed, order_of, sample_order
+from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
+from anyorder.run_folder import RunFolder, open_newest
+from anyorder.tables import format_table, summarize, unigram_row
+from anyorder.training import Clock, TrainState, lr_of, make_optimizers, update, validate
+from anyorder.watch import visible
+from data.blocks import all_blocks, check_length, open_split
+from data.puzzles import unpack
+from data.tokenizers import get_tokenizer
+from model import AOGPT, EMA, AOGPTConfig
 
 # a checkpoint fixes these
 SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))
@@ -398,4 +402,4 @@ def main(config):
 
 if __name__ == '__main__':
     with one_line_errors():
-        main(configure(globals()))
+        main(options)

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.files import is_out_of_memory, quiet_hub, whole_files
+from anyorder.files import check_checkpoint, is_out_of_memory, quiet_hub, whole_files
 from anyorder.orders import order_of
 from data.tokenizers import TOKENIZERS, get_tokenizer
 from model import AOGPT, GPT2_N_TOKENS, GPT2_PADDED, AOGPTConfig
@@ -31,8 +31,7 @@ def load_checkpoint(path):
     """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
 
     Raises ValueError in one line when the file is missing, not whole, or not a checkpoint."""
-    if not os.path.isfile(path):
-        raise ValueError(f'no checkpoint file {path}; train one (python train.py config/quickstart.py) or name another')
+    check_checkpoint(os.fspath(path))
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e:   # bytes that are no pickle fail in a dozen ways

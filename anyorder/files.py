@@ -70,6 +70,12 @@ def check_names(**names):
             raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
 
 
+def check_checkpoint(name):
+    """The file of a checkpoint must be there; names of the hub are looked for later."""
+    if not name.startswith('hf:') and not os.path.isfile(name):
+        raise ValueError(f'no checkpoint file {name}; train one (python train.py config/quickstart.py) or name another')
+
+
 def check_folder(option, path):
     """The folder that `option` names, there or still to be made, must be one that can be written to."""
     there = os.path.abspath(path)

@@ -10,13 +10,13 @@ import traceback
 from types import SimpleNamespace
 
 os.environ['HF_HUB_OFFLINE'] = '1'   # read when huggingface_hub is imported: no test reaches for the network
+os.environ['OMP_NUM_THREADS'] = '1'   # tensors of a few numbers: a second thread only waits, also in processes
 
 import pytest
 import torch
 
 from model import AOGPT, AOGPTConfig
 
-torch.set_num_threads(1)   # tensors of a few numbers: a second thread only waits
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

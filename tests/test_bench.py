@@ -73,6 +73,7 @@ def test_the_grid_times_both_networks_alike(monkeypatch):
     assert runs == [(causal, *run) for part in one for causal in (True, False) for run in part] and [r['steps'] for r in rows] == [4, 64]
 
 
+@pytest.mark.slow
 def test_peak_memory_does_not_grow_with_the_steps(process):
     sizes = ('--block_size=256', '--vocab_size=64', '--n_tokens=50', '--n_layer=4', '--n_head=2', '--n_embd=128', '--batch_size=8')
     rows = process('bench.py', 'sample', *sizes, '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=').stdout.splitlines()

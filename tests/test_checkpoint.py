@@ -1,5 +1,7 @@
 """Checkpoint files, ours and published: whole or one line, the same weights back, the published numbers."""
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -192,3 +194,12 @@ def test_names_of_the_hub(monkeypatch):
         with pytest.raises(ValueError, match=name) as e:
             local_path(name)
         assert '\n' not in str(e.value)
+
+
+def test_reading_a_checkpoint_does_not_import_the_compiler():
+    """Which takes longer than all else that one token needs."""
+    code = ('import sys; from anyorder.checkpoint import model_from_checkpoint; '
+            f'model_from_checkpoint({os.path.join(ROOT, "tests/reference/adaln_small.ckpt.pt")!r}); '
+            'print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])')
+    p = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert p.stdout == '[]\n'

@@ -1,8 +1,11 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
+from conftest import ROOT
 
 from anyorder.files import check_out
 from configurator import configure, one_line_errors
@@ -155,3 +158,16 @@ def test_a_result_overwrites_nothing_of_the_run(tmp_path):
                          (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
         with pytest.raises(ValueError, match='--out='):
             check_out('out', str(path), '.json', *map(str, others))
+
+
+@pytest.mark.parametrize('name', ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'data/prepare', 'data/puzzles'])
+def test_help_a_typo_and_a_missing_file_answer_before_torch_is_imported(name):
+    wrong = ['--ckp=x', '--ckpt=x.pt', '--init_from=x.pt', 'config/nowhere.py']
+    code = f'''import contextlib, io, runpy, sys
+for arg in ['--help', *{wrong!r}]:
+    sys.argv = ['x', arg]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_path({name!r} + '.py', run_name='__main__')
+print('torch' in sys.modules)'''
+    p = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert p.stdout == 'False\n', p.stdout + p.stderr
