@@ -2,11 +2,12 @@
 import pytest
 import torch
 
-from anyorder.canvas import BY_POSITION, Canvas
+from anyorder.canvas import Canvas
 from anyorder.orders import sample_order, stream
 from data.prompts import parse_prompt
 from data.tokenizers import Bytes
 
+BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')
 TEXTS = [([3, 0], [True, False]), ([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 4, [False] * 4)]
 
 
@@ -66,6 +67,7 @@ def test_cells_are_the_next_visits_row_by_row():
 
 def test_rows_leave_and_come_back(batch):
     idx, order = batch
+    as_given = idx.clone(), order.clone()
     canvas = Canvas(idx, order, torch.tensor([0, 3, 9, 8, 5]), [50, 51, 52, 53, 54])
     part = canvas.take(torch.tensor([True, True, False, False, True]))
     part = part.take(torch.tensor([False, True, True]))
@@ -80,6 +82,7 @@ def test_rows_leave_and_come_back(batch):
     assert all(torch.equal(getattr(canvas, name), value) for name, value in before.items())   # rows of its own
     canvas.put(part)
     assert canvas.known.tolist() == [0, 4, 9, 8, 6]
+    assert torch.equal(idx, as_given[0]) and torch.equal(order, as_given[1])
     for name, value in before.items():
         value[[1, 4]] += 1
         assert torch.equal(getattr(canvas, name), value)

@@ -47,6 +47,8 @@ def test_a_random_order_is_that_of_uniform_float64_numbers():
     """The numbers of a run and of a sample are pinned: a generator gives N + 1 a row, the last for l2r_ratio."""
     u = torch.rand(3, 301, dtype=torch.float64, generator=stream('x'))
     assert torch.equal(sample_order(3, 300, generator=stream('x')), u[:, :300].argsort(-1))
+    many = torch.rand(1, 30_001, dtype=torch.float64, generator=stream('y'))   # of which float32 would have ties
+    assert torch.equal(sample_order(1, 30_000, generator=stream('y')), many[:, :-1].argsort(-1))
     mixed = torch.where(u[:, 300:] < 0.5, torch.arange(300), sample_order(1, 300, 'r2l'))
     assert torch.equal(sample_order(3, 300, 'r2l', l2r_ratio=0.5, generator=stream('x')), mixed)
     g = stream('x')
