@@ -46,7 +46,7 @@ def lay_out(texts, width):
                 continue
             if column + columns_of(letter) > width:
                 line, column = line + 1, 0
-            if runs and runs[-1][0] == line and runs[-1][2] != '↵':
+            if runs and runs[-1][0] == line:
                 runs[-1] = (line, runs[-1][1], runs[-1][2] + letter)
             else:
                 runs.append((line, column, letter))

@@ -35,6 +35,7 @@ def test_texts_stand_on_lines_of_a_width():
         [(0, 0, 'ab')], [(0, 2, ' c')], [(1, 0, 'd'), (1, 1, '↵'), (2, 0, 'e')], [], [(2, 1, 'fgh')]]
     assert lay_out(['abcd\n', 'e'], 4) == [[(0, 0, 'abcd'), (0, 4, '↵')], [(1, 0, 'e')]]    # no empty line between
     assert lay_out(['漢字か'], 5) == [[(0, 0, '漢字'), (1, 0, 'か')]]                            # two columns each
+    assert lay_out(['a\nb\n', '\n'], 4) == [[(0, 0, 'a'), (0, 1, '↵'), (1, 0, 'b'), (1, 1, '↵')], [(2, 0, '↵')]]
     assert lay_out(['e\u0301' * 3, 'x'], 3) == [[(0, 0, 'e\u0301' * 3)], [(1, 0, 'x')]]        # an accent has no column
     assert lay_out(['a\tb\u3000c\xa0\x07d'], 9) == [[(0, 0, 'a b c d')]]
 
@@ -52,10 +53,10 @@ def page_of(path):
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path):
     sample = sample_of('a</script><b>"é', [-1, *range(15)])
-    write_replay(tmp_path / 'page.html', [sample, sample], Bytes(), 'a title\nin 15 steps\nof one')
+    write_replay(tmp_path / 'page.html', [sample, sample], Bytes(), 'a </script> title\nin 15 steps\nof one')
     page, data = page_of(tmp_path / 'page.html')
     assert not re.search(r'(https?:)?//\w', page) and 'src=' not in page and page.count('</script>') == 2
-    assert (data['title'], data['details'], data['columns']) == ('a title', ['in 15 steps', 'of one'], 0)
+    assert (data['title'], data['details'], data['columns']) == ('a </script> title', ['in 15 steps', 'of one'], 0)
     row = data['samples'][0]
     assert len(data['samples']) == 2 and ''.join(row['text']) == 'a</script><b>"é'
     assert row['rank'] == [*range(16)] and row['p'][:4] == [1, 0.5, 0.333, 0.25]
@@ -116,14 +117,14 @@ def shown_from(style):
 
 def test_the_picture_shows_each_token_at_its_step(tmp_path):
     sample = sample_of('a<&\x01d"é', [2, -1, 0, 2, 4, 0, 7, 7])
-    write_replay(tmp_path / 'p.svg', [sample], Bytes(), 'a <title>\nsmall & print')
+    write_replay(tmp_path / 'p.svg', [sample], Bytes(), 'a <title>\nsmall & \x02print')
     root, style, texts = picture_of(tmp_path / 'p.svg')
     assert texts == {'prompt': ['<'], 's1': ['&', '"'], 's2': ['a'], 's3': ['d'], 's4': ['é']}   # \x01 is in no XML
-    assert set(shown_from(style)) == {1, 2, 3, 4} and not list(root.iter(f'{SVG}script'))
+    assert all(f'.s{k}{{animation-name:s{k}}}' in style for k in (1, 2, 3, 4)) and not list(root.iter(f'{SVG}script'))
     from_ = shown_from(style)
     assert [from_[k] / from_[1] for k in (2, 3, 4)] == pytest.approx([2, 3, 4], rel=1e-3)
     assert from_[4] < 50                                                           # then it holds for 5 seconds
-    assert 'step 3 of 4' in ''.join(root.itertext()) and 'small & print' in ''.join(root.itertext())
+    assert 'step 3 of 4' in ''.join(root.itertext()) and 'small & \ufffdprint' in ''.join(root.itertext())
     assert root.find(f'{SVG}title').text == 'a <title>'
     assert not re.search(r'(https?:)?//\w', html.unescape((tmp_path / 'p.svg').read_text()).replace(SVG[1:-1], ''))
 
@@ -135,6 +136,76 @@ def test_the_picture_shades_by_confidence(tmp_path):
     step, = (group for group in root.iter(f'{SVG}g') if group.get('class') == 'step s1')
     assert [shape.get('class') for shape in step.findall(f'{SVG}rect')] == ['c7', 'c3', 'c0']
     assert all(f'.c{i}{{fill:' in style for i in range(8)) and style.count('.c0{fill:') == 2   # light and dark
+
+
+def number(mark, name):
+    return float(mark.get(name))
+
+
+def marks_of(root):
+    """[(text, x, y, class)] of all tokens, in the coordinates of their pane."""
+    groups = [group for group in root.iter(f'{SVG}g') if group.get('class', '').split()[:1] in (['step'], ['prompt'])]
+    return [(text.text, number(text, 'x'), number(text, 'y'), text.get('class'))
+            for group in groups for text in group.findall(f'{SVG}text')]
+
+
+def test_the_counter_shows_the_number_of_the_step(tmp_path):
+    write_replay(tmp_path / 'p.svg', [sample_of('abc', [2, 1, 0])], Bytes(), 'x')
+    root, style, _ = picture_of(tmp_path / 'p.svg')
+    strip, = (group for group in root.iter(f'{SVG}g') if group.get('class') == 'count')
+    window = root.find(f'{SVG}clipPath/{SVG}rect')
+    top, bottom = number(window, 'y'), number(window, 'y') + number(window, 'height')
+    found = re.search(r'translateY\((\d+)px\);animation-timing-function:steps\((\d+)\)', style)
+    way, n_jumps = map(int, found.groups())
+    for k in range(4):                                                             # after k jumps of n_jumps
+        shift = way * (1 - k / n_jumps)
+        seen = [text.text for text in strip if top < number(text, 'y') + shift < bottom]
+        assert seen == [f'step {k} of 3']
+
+
+def test_many_steps_take_no_longer_than_fourteen_seconds_and_the_end_five(tmp_path):
+    for n, seconds in ((10, 3), (100, 14)):
+        write_replay(tmp_path / 'p.svg', [sample_of('a' * n, [*range(n)])], Bytes(), 'x')
+        style = picture_of(tmp_path / 'p.svg')[1]
+        loop = float(re.search(r'animation-duration: ([\d.]+)s', style)[1])
+        assert loop == seconds + 5 and shown_from(style)[n] * loop / 100 == pytest.approx(seconds, abs=0.01)
+
+
+def test_letters_keep_their_columns(tmp_path):
+    class Words:
+        def decode(self, ids):
+            return ''.join(['a', ' bc  ', '漢字', '<d>'][i] for i in ids)
+    sample = {'tokens': [0, 1, 2, 3], 'step': [0, -1, 0, 0], 'logprob': [-1.0, 0.0, -1.0, -1.0]}
+    write_replay(tmp_path / 'p.svg', [sample, sample], Words(), 'x')
+    root = picture_of(tmp_path / 'p.svg')[0]
+    letter = 9.6                                                                   # 16 pixels high, 0.6 of it wide
+    centres = {'a': 0.5, 'bc': 3, '漢字': 8, '<d>': 11.5}                           # in columns
+    assert {text: x / letter for text, x, _, _ in marks_of(root)} == pytest.approx(centres)
+    lengths = {text.text: text.get('textLength') for text in root.iter(f'{SVG}text') if text.text in centres}
+    assert lengths == {'a': None, 'bc': '19.2', '漢字': '38.4', '<d>': '28.8'}
+    assert [kind for text, _, _, kind in marks_of(root) if text == 'bc'] == ['known'] * 2
+    assert 'bold: given' in ''.join(root.itertext())
+    write_replay(tmp_path / 'q.svg', [sample | {'step': [0, 0, 0, 0]}], Words(), 'x')
+    assert 'bold: given' not in ''.join(picture_of(tmp_path / 'q.svg')[0].itertext())
+
+
+def shift_of(group):
+    return tuple(map(float, re.fullmatch(r'translate\((\S+) (\S+)\)', group.get('transform')).groups()))
+
+
+def test_texts_stand_below_one_another_and_puzzles_side_by_side(tmp_path):
+    write_replay(tmp_path / 'p.svg', [sample_of('abc', [0, 1, 2])] * 2, Bytes(), 'x')
+    panes = picture_of(tmp_path / 'p.svg')[0].findall(f'{SVG}g')[-1]
+    (x, y), (x2, y2) = map(shift_of, panes)
+    assert x == x2 and y2 >= y + 26                                                # a line and more
+    digits = get_tokenizer('sudoku4')
+    sample = {'tokens': digits.encode('1234' * 3), 'step': [*range(12)], 'logprob': [-0.1] * 12}
+    write_replay(tmp_path / 'p.svg', [sample] * 2, digits, 'x', 4)
+    root = picture_of(tmp_path / 'p.svg')[0]
+    (x, y), (x2, y2) = map(shift_of, root.findall(f'{SVG}g')[-1])
+    assert y == y2 and x2 >= x + 4 * 42
+    cells = [((x - 21) / 42, (y - 28) / 42) for _, x, y, _ in marks_of(root)]   # the middle, the foot of its letter
+    assert cells == [(i % 4, i // 4) for i in range(12)] * 2
 
 
 def test_pictures_of_two_policies_stand_side_by_side_and_mark_what_is_wrong(tmp_path):
