@@ -50,6 +50,15 @@ def test_gradients_in_bfloat16_are_near():
         assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, name
 
 
+def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
+    idx, order = batch
+    for model in (lean(make_model().bfloat16()), freeze(make_model(), torch.bfloat16)):
+        with torch.no_grad():
+            nll, logp = model(idx, order), model.logits(idx, order).float().log_softmax(-1)
+        want = -logp.gather(2, idx.gather(1, order).unsqueeze(-1))[..., 0]
+        torch.testing.assert_close(nll, want, rtol=0, atol=1e-6)
+
+
 def test_a_model_of_bfloat16_weights_trains():
     model = lean(make_model(block_size=32).bfloat16().requires_grad_(True))
     model(torch.randint(11, (2, 32)), sample_order(2, 32)).sum().backward()

@@ -25,7 +25,7 @@ from anyorder.likelihood import (
     powers_of_two,
     sample_groups,
 )
-from anyorder.orders import draw_orders
+from anyorder.orders import draw_orders, stream
 from data.tokenizers import Bytes
 
 
@@ -117,6 +117,20 @@ def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block
     assert draw_known(range(50), 8, 1, 3, 5).unique().tolist() == [5, 6, 7]
 
 
+def test_numbers_of_known_visits_have_a_stream_of_their_own():
+    u = torch.rand(3, dtype=torch.float64, generator=stream(7, 4, 'known'))
+    assert draw_known([4], 9, 3, 7)[0].tolist() == [int((k + x) / 3 * 9) for k, x in enumerate(u.tolist())]
+
+
+def test_blocks_are_scored_in_the_dtype_that_is_asked_for(batch):
+    model, (idx, order) = make_model().float(), batch
+    single, half = (block_nll(model, idx, order, 2, dtype) for dtype in ('float32', 'bfloat16'))
+    assert 1e-4 < (half - single).abs().max() < 1
+    with torch.autocast('cpu', torch.bfloat16):
+        want = model(idx, order).double().sum(1)
+    torch.testing.assert_close(half, want, rtol=1e-2, atol=0)
+
+
 def test_the_estimate_of_an_order():
     kinds = ('random', 'l2r', 'r2l', 'fixed', 'block')
     assert [estimate_of({'kind': kind}) for kind in kinds] == ['any', 'l2r', 'own', 'own', 'own']
@@ -158,6 +172,14 @@ def test_contexts_are_shuffles_of_the_prefix(batch):
     for i, n_contexts in ((9, 2), (-1, 2), (3, 0)):
         with pytest.raises(ValueError, match='visit i'):
             context_logprobs(model, idx, order, i, n_contexts)
+
+
+def test_a_generator_gives_the_shuffles(batch):
+    model, (idx, order) = make_model(), batch
+    for estimate in (lambda g: context_logprobs(model, idx, order, 5, 4, g),
+                     lambda g: conditional_logprob(model, idx, [3, 1, 6], [0, 8, 2], 4, g)):
+        a, b, c = (estimate(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+        assert torch.equal(a, b) and not torch.equal(a, c)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
