@@ -19,8 +19,6 @@ from data.rules import NaeSat, Sudoku
 from eval_puzzle import masked_loss, read_runs, score, solve
 from model import EMA
 
-LIKELIEST = Drawing(0.0)
-
 
 def some_puzzles(task, n):
     """(tokens, given) (n, N) of new puzzles, all different."""
@@ -51,26 +49,27 @@ def options_of(*options):
 
 # ---- what is written
 
-@pytest.mark.parametrize('policy', ['random', 'l2r', 'margin'])
-def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(policy):
+@pytest.mark.parametrize('policy, temperature', [('random', 0.0), ('l2r', 1.0), ('margin', 0.7)])
+def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(policy, temperature):
     (tokens, given), model = some_puzzles(Sudoku(4), 20), make_model(block_size=16, vocab_size=4)
     unmasking = Unmasking(16, policy=policy if policy in SCORES else 'given')
     order = {'kind': 'random' if policy in SCORES else policy}
-    idx, step, logprob = solve(model, tokens, given, order, unmasking, LIKELIEST, 3, batch_size=6)
-    assert torch.equal(solve(model, tokens, given, order, unmasking, LIKELIEST, 3, batch_size=20)[0], idx)
+    drawing = Drawing(temperature)
+    idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, 3, batch_size=6)
+    assert torch.equal(solve(model, tokens, given, order, unmasking, drawing, 3, batch_size=20)[0], idx)
     assert torch.equal(idx[given], tokens[given]) and ((step < 0) == given).all() and (logprob[given] == 0).all()
     for r in (0, 7):                                              # one puzzle, by its definition
         visits = draw_orders([r], 16, 1, 3, order)[0, 0].tolist()
         visits = [p for p in visits if given[r, p]] + [p for p in visits if not given[r, p]]
         blank = torch.where(given[r], tokens[r], 0)[None]
         alone, trace = generate(model, blank, torch.tensor([visits]), int(given[r].sum()), 16, unmasking.policy,
-                                temperature=0, seeds=[derive_seed(3, r)], return_trace=True)
+                                temperature=temperature, seeds=[derive_seed(3, r)], return_trace=True)
         assert torch.equal(alone[0], idx[r]) and torch.equal(trace['step'][0], step[r])
 
 
 def test_blanks_are_written_left_to_right_and_drawn_by_the_seed_of_the_puzzle():
     (tokens, given), model = some_puzzles(Sudoku(4), 9), make_model(block_size=16, vocab_size=4)
-    _, steps, _ = solve(model, tokens, given, {'kind': 'l2r'}, Unmasking(16), LIKELIEST, 3)
+    _, steps, _ = solve(model, tokens, given, {'kind': 'l2r'}, Unmasking(16), Drawing(), 3)
     assert all(step[~g].tolist() == sorted(step[~g].tolist()) for step, g in zip(steps, given))
     unmasking = Unmasking(16, policy='margin', unmask='binomial')
     order = {'kind': 'random'}

@@ -86,8 +86,9 @@ def test_an_order_that_does_not_fit_is_found_before_anything_is_written(ckpt, tm
     (tmp_path / 'order.json').write_text('[0, 2, 1]')
     (tmp_path / 'p.jsonl').write_text('{"prompt": "[[3]]"}\n{"prompt": "[[4]]"}\n')
     p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--order=order.json', '--prompt=FILE:p.jsonl',
-               '--batch_size=1', code=1)
+               '--batch_size=1', '--out=o.json', code=1)
     assert 'from 0 to 3, once; got 3 from 0 to 2' in p.stderr and '--- sample' not in p.stdout
+    assert not (tmp_path / 'o.json').exists()
 
 
 def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, script):
