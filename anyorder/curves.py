@@ -24,7 +24,7 @@ def read_run(path):
     path = log_of(path)
     if not os.path.isfile(path):
         raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of eval_ppl.py and bench.py')
-    from anyorder.run_folder import read_log   # imports torch, for which --help and a missing file need not wait
+    from anyorder.run_folder import read_log  # imports torch, for which --help and a missing file need not wait
     entries, time, tokens = read_log(path), 0.0, 0
     for entry in entries:
         if 'tokens' in entry and entry.get('tokens_per_sec', 0) > 0:
