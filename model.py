@@ -1,7 +1,8 @@
 """
 AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any order.
 
-    "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture", Xue et al. 2025, arXiv 2506.19935
+    "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture", Xue et al. 2025,
+    arXiv 2506.19935
 
 The one idea of this file is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ...
 A slot reads one visited token and is told which position to predict next. With the first n_known visits known,
@@ -19,8 +20,8 @@ Training is n_known = T - 1, which is plain causal attention. Parallel unmasking
 cache is the same call that starts later. Tokens stay in natural order outside this file; nothing else knows of slots,
 [None] or masks.
 
-Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A slot
-has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
+Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
+slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary,
 L layers. anyorder/fast.py makes a model faster from outside and leaves its answers equal up to rounding.
@@ -98,7 +99,7 @@ class AOGPTConfig:
 # the plan of one pass
 
 class Slots:
-    """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and what it sees.
+    """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and sees.
 
     number   (B, S) the visit that a slot predicts; short rows repeat their last slot
     target   (B, S) the position that a slot predicts
@@ -107,8 +108,9 @@ class Slots:
     sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if `causal`, else all
     columns  (B, n) the slots that the caller asks for; None: all
 
-    A network is a subclass. `masked_loss` says whether one pass scores the unknown visits alone, so that `forward` wants
-    n_known. `cached` says whether the keys of known slots stay as they are. `read`, `see` and `window` say the rest.
+    A network is a subclass. `masked_loss` says whether one pass scores the unknown visits alone, so that `forward`
+    wants n_known. `cached` says whether the keys of known slots stay as they are. `read`, `see` and `window` say the
+    rest.
     """
 
     def __init__(self, order, known, columns=None, number=None, n_keys=None, end=None):
@@ -124,8 +126,8 @@ class Slots:
 
     @classmethod
     def between(cls, order, known, start, end, sizes):
-        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `known` (B, 1) on are asked for. `sizes` is
-        (S, n, keys, whether a mask is needed)."""
+        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `known` (B, 1) on are asked for. `sizes`
+        is (S, n, keys, whether a mask is needed)."""
         S, n, n_keys, masked = sizes
         number = torch.minimum(start + torch.arange(S, device=order.device), end - 1)                    # (B, S)
         columns = torch.minimum(known - start + torch.arange(n, device=order.device), end - 1 - start)   # (B, n)
@@ -246,8 +248,8 @@ class SelfAttention(nn.Module):
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)          # (B, n, C)
 
     def attend(self, q, k, v, mask, causal):
-        """softmax(q k^T / sqrt(D) + mask) v (B, n, H, D) of queries (B, n, H, D), keys and values (B, keys, H, D). `mask`
-        (B, 1, n, keys) is True where a query sees a key; None is causal, or full without `causal`."""
+        """softmax(q k^T / sqrt(D) + mask) v (B, n, H, D) of queries (B, n, H, D), keys and values (B, keys, H, D).
+        `mask` (B, 1, n, keys) is True where a query sees a key; None is causal, or full without `causal`."""
         dtype, dropout = q.dtype, self.dropout if self.training else 0.0
         q, k, v = (x.transpose(1, 2).to(dtype) for x in (q, k, v))                        # (B, H, ., D)
         with torch.autocast(q.device.type, enabled=False):
@@ -315,7 +317,7 @@ class FinalLayer(nn.Module):
 
 
 class Head(nn.Linear):
-    """Logits over the vocabulary. Its padding, rows from n_tokens, gets -inf, so that it has no probability anywhere."""
+    """Logits over the vocabulary. Its padding, the rows from n_tokens on, gets -inf: it has no probability anywhere."""
 
     def __init__(self, config):
         super().__init__(config.n_embd, config.vocab_size, bias=not config.gpt2_blocks)
@@ -362,7 +364,7 @@ class AOGPT(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self):
-        """Normal of std 0.02 truncated at 3 std, residual projections scaled by 1 / sqrt(2 L), biases 0 (AO appendix)."""
+        """Normal of std 0.02 cut at 3 std, residual projections scaled by 1 / sqrt(2 L), biases 0 (AO appendix)."""
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 std = 0.02 / (2 * self.config.n_layer) ** 0.5 if name.endswith('c_proj.weight') else 0.02
@@ -382,7 +384,7 @@ class AOGPT(nn.Module):
         idx      (B, N') int64 tokens in natural order, N' at most block_size
         order    (B, T) int64 positions, T at most N'; a decoder takes a prefix of an order, and gives that of its nll
         n_known  (B,), for an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
-                 others T / (T - n_known) times their nll, so that for a uniform n_known the sum of the row is an unbiased
+                 others T / (T - n_known) times their nll. For a uniform n_known the sum of the row is then an unbiased
                  bound in nats (AO, L_MDM)
         n_given  (B,) visits that are given, as the clues of a puzzle are: their columns are 0. n_known must be at least
                  n_given, and the factor becomes (T - n_given) / (T - n_known)
@@ -412,7 +414,7 @@ class AOGPT(nn.Module):
         return nll if n_given is None else torch.where(visits < given, 0, nll)
 
     def logits(self, idx, order, columns=None):
-        """Logits (B, n, V) of the visits `columns` (B, n; None: all T), each given the visits before it in order (B, T)."""
+        """Logits (B, n, V) of the visits `columns` (B, n; None: all T) of order (B, T), each given those before it."""
         if self.slots.masked_loss:
             raise ValueError('an encoder needs a pass for every visit: use predict')
         T = self._check(idx, order)[1]
@@ -437,8 +439,9 @@ class AOGPT(nn.Module):
         n = T - int(known.min()) if n_targets is None else n_targets
         visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
         if int(known.min()) < 0 or (known > visits).any() or int(visits.max()) > T or n < 1:
-            raise ValueError(f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a target '
-                             f'left, got n_known={known.tolist()}, n_visits={visits.tolist()} and n_targets={n_targets}')
+            raise ValueError(f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a '
+                             f'target left, got n_known={known.tolist()}, n_visits={visits.tolist()} and '
+                             f'n_targets={n_targets}')
         if cache is not None and not self.slots.cached:
             raise ValueError('an encoder has no cache: every slot depends on which are known')
         start, end, kept, masked = self.slots.window(known, n, T, visits, cache)
@@ -464,7 +467,7 @@ class AOGPT(nn.Module):
         return self._trunk(idx, order, self.slots.between(order, *bounds, sizes), cache)
 
     def _trunk(self, idx, order, slots, cache=None):
-        """Last hidden states (B, n, C) of the columns of `slots`. The last block has queries and MLP for these alone."""
+        """Last hidden states (B, n, C) of the columns of `slots`; the last block runs queries and MLP for these."""
         t, none = self.transformer, slots.reads < 0                                         # (B, S)
         read = idx.gather(1, order.gather(1, slots.reads.clamp(min=0)))
         token = t.wte(read.masked_fill(none, 0))                                            # a blank may hold anything
@@ -491,7 +494,7 @@ class AOGPT(nn.Module):
         return x + t.wtpe(target) if kind == 'layer_shared' or layer == 0 else x, None
 
     def _cos_sin(self, position):
-        """(cos, sin), each (B, S, 1, D / 2), of the angles (p + 1) 10000^(-2 i / D) of positions p (B, S); -1 is [None]."""
+        """(cos, sin), each (B, S, 1, D / 2), of angles (p + 1) 10000^(-2 i / D) of positions p (B, S); -1 is [None]."""
         D = self.config.n_embd // self.config.n_head
         dtype = torch.promote_types(self.transformer.wte.weight.dtype, torch.float32)
         frequency = 10000.0 ** (-torch.arange(0, D, 2, device=position.device, dtype=dtype) / D)
@@ -526,8 +529,8 @@ class KVCache:
         self.k, self.v, self.length = self.k[:, :len(rows)], self.v[:, :len(rows)], self.length[rows]
 
     def store(self, slots, layer, *new):
-        """Put keys and values `new` (B, S, H, D) of the slots of a layer into the cache; returns the keys and values that
-        the mask of the slots speaks of, (B, keys, H, D)."""
+        """Put keys and values `new` (B, S, H, D) of the slots of a layer into the cache; returns the keys and values
+        that the mask of the slots speaks of, (B, keys, H, D)."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]                  # (B, N, H, D)
         for memory, x in zip(kept, new):

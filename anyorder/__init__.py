@@ -1,1 +1,1 @@
-"""What the commands share: orders, generation, likelihood, checkpoints, devices, processes, files and tables; one noun a file."""
+"""What the commands share: orders, generation, likelihood, checkpoints, devices, files and tables; one noun a file."""

@@ -11,8 +11,8 @@ import torch
 
 
 def resolve_device(device, dtype):
-    """(torch.device, dtype name) of two options that may be 'auto': the GPU when there is one, and bfloat16 where the processor or GPU
-    computes in it. Raises ValueError for a device that is not there."""
+    """(torch.device, dtype name) of two options that may be 'auto': the GPU when there is one, and bfloat16 where the
+    processor or GPU computes in it. Raises ValueError for a device that is not there."""
     if device == 'auto':
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda'):
@@ -21,7 +21,8 @@ def resolve_device(device, dtype):
         torch.empty(1, device=device)
         device = torch.device(device)
     except Exception as e:   # not compiled in, no driver, no such index: each has its own class
-        raise ValueError(f"device {device!r} is not there ({str(e).splitlines()[0][:80]}); use --device=cpu or leave 'auto'") from None
+        why = str(e).splitlines()[0][:80]
+        raise ValueError(f"device {device!r} is not there ({why}); use --device=cpu or leave 'auto'") from None
     if dtype == 'auto':
         has_bf16 = torch.cuda.is_bf16_supported(False) if device.type == 'cuda' else cpu_has_bfloat16()
         dtype = 'bfloat16' if has_bf16 else 'float32'
@@ -45,12 +46,14 @@ def autocast(device, dtype):
 
 
 def resolve_compile(compile, device, flops, max_iters):
-    """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes, since compiling takes one."""
+    """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes: compiling takes one."""
     cuda = device.type == 'cuda'
-    name = os.environ.get('CC', 'gcc') if cuda else os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    variable, default = ('CC', 'gcc') if cuda else ('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    name = os.environ.get(variable, default)
     compiler = shutil.which(name)
     if compile is True and not compiler:
-        raise ValueError(f'compile=True needs the compiler {name}, which was not found: install it or use --compile=False')
+        raise ValueError(f'compile=True needs the compiler {name}, which was not found: install it or use '
+                         '--compile=False')
     if compile != 'auto':
         return compile, 'as asked'
     if not compiler:
@@ -59,11 +62,12 @@ def resolve_compile(compile, device, flops, max_iters):
     return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
-GPU_PEAK = {'H200 NVL': 836e12, 'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}   # dense bfloat16 FLOP/s of the data sheets
+# dense bfloat16 FLOP/s of the data sheets
+GPU_PEAK = {'H200 NVL': 836e12, 'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}
 
 
 def peak_flops(device, dtype):
-    """FLOP/s that the device could do in `dtype`: the data sheet's where it is known, else those of a large matrix product, measured."""
+    """FLOP/s that the device could do in `dtype`: of the data sheet where known, else of a large product, measured."""
     if device.type == 'cuda' and dtype == 'bfloat16':
         gpu = torch.cuda.get_device_name(device)
         known = [peak for name, peak in GPU_PEAK.items() if name in gpu]

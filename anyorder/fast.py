@@ -1,7 +1,8 @@
 """
-What makes a model faster and leaves its answers equal up to rounding? Three changes from outside, which keep the names of the weights:
+What makes a model faster and leaves its answers equal up to rounding? Three changes from outside, which keep the names
+of the weights:
 
-    lean(model)            to train with: less memory for the loss, AdaLN once per position, attention round slow kernels
+    lean(model)            to train with: less memory for the loss, AdaLN once per position, no slow attention
     freeze(model, dtype)   a copy for inference: weights in the dtype of the products, AdaLN as a table
     graphed(model)         on a GPU: the steps of `predict` with a cache as CUDA graphs
 """
@@ -34,10 +35,10 @@ def lean(model):
 
 
 def freeze(model, dtype=None):
-    """A copy for inference: linear weights in `dtype`, by default the dtype of the products (autocast's where that is on),
-    see FrozenLinear, and in place of each AdaLN a table of its outputs, which depend only on which of the N positions is the target. It
-    shares norms and embeddings with the model and is valid until the weights change. It is not to be trained, moved or
-    saved. A frozen model is given back as it is."""
+    """A copy for inference: linear weights in `dtype`, by default the dtype of the products (autocast's where autocast
+    is on), see FrozenLinear. In place of each AdaLN is a table of its outputs, which depend only on which of the N
+    positions is the target. The copy shares norms and embeddings with the model and is valid until the weights change.
+    It is not to be trained, moved or saved. A frozen model is given back as it is."""
     if isinstance(model.lm_head, FrozenHead):
         return model
     dtype = dtype or product_dtype(model.lm_head.weight)
@@ -56,8 +57,8 @@ def freeze(model, dtype=None):
 
 class TokenLoss(torch.autograd.Function):
     """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time, so that the R V logits are never all in
-    float32. Only d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products would
-    round it anyway."""
+    float32. Only d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products
+    would round it anyway."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, tokens):
@@ -146,8 +147,8 @@ LEAN = {Head: LeanHead, AdaLN: LeanAdaLN, SelfAttention: LeanAttention}
 # frozen: for inference
 
 class FrozenLinear(nn.Module):
-    """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout, which nn.Linear
-    does at every call: for few rows the packing costs more than the product."""
+    """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout. nn.Linear
+    packs them at every call, which costs more than the product where rows are few."""
 
     def __init__(self, linear, dtype):
         super().__init__()
@@ -196,8 +197,8 @@ def graphed(model):
 
 
 class StepGraphs:
-    """AOGPT.run as CUDA graphs, one launch for hundreds of kernels: the first call of a size runs eagerly, the second is
-    recorded, later ones are replayed. Graphs hold for one cache; another cache starts anew."""
+    """AOGPT.run as CUDA graphs, one launch for hundreds of kernels: the first call of a size runs eagerly, the second
+    is recorded, later ones are replayed. Graphs hold for one cache; another cache starts anew."""
 
     def __init__(self, run):
         self.run, self.cache, self.recorded, self.pool = run, None, {}, torch.cuda.graph_pool_handle()

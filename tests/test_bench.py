@@ -28,10 +28,13 @@ def test_the_limit_counts_every_slot_and_weight():
     """Ends 2, 4, 9: the first step runs slots 0-1 and keeps slot 0, the second 1-3 and keeps 0-2, the third 3-8.
     Their keys: 1 1; 2 3 3; 4 5 5 5 5 5."""
     model, C, L, V, B, inf = make_model(), 16, 2, 11, 5, float('inf')
-    flops = sum(B * ((slots + drawn) * 24 * C * C + 4 * C * (keys + drawn_keys) + (slots - drawn) * 4 * C * C + drawn * 2 * C * V)
-                for slots, keys, drawn, drawn_keys in ((2, 2, 2, 2), (3, 8, 2, 6), (6, 29, 5, 25)))            # L = 2: all, then the drawn
+    flops = 0
+    for slots, keys, drawn, drawn_keys in ((2, 2, 2, 2), (3, 8, 2, 6), (6, 29, 5, 25)):   # L = 2: all, then the drawn
+        flops += B * ((slots + drawn) * 24 * C * C + 4 * C * (keys + drawn_keys))
+        flops += B * ((slots - drawn) * 4 * C * C + drawn * 2 * C * V)
     assert generation_limit(model, B, [2, 4, 9], 1.0, inf, 4) == pytest.approx(flops)
-    weights = sum(p.numel() for n, p in model.named_parameters() if any(part in n for part in ('attn', 'mlp', 'ln_1', 'ln_2', 'lm_head')))
+    parts = ('attn', 'mlp', 'ln_1', 'ln_2', 'lm_head')
+    weights = sum(p.numel() for n, p in model.named_parameters() if any(part in n for part in parts))
     assert generation_limit(model, B, [2, 4, 9], inf, 1.0, 4) == pytest.approx(3 * weights * 4 + B * 6 * 2 * C * L * 4)
 
 
@@ -47,8 +50,10 @@ def test_the_losses_that_are_timed_are_one(name):
     g = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(*shape, generator=g, requires_grad=True) for shape in ((600, 8), (50, 8), (50,)))
     tokens, upstream = torch.randint(50, (600,), generator=g), torch.rand(600, generator=g)
-    results = [(loss(x, weight, bias, tokens), torch.autograd.grad(loss(x, weight, bias, tokens), (x, weight, bias), upstream))
-               for loss in (bench.LOSSES[name], plain_loss)]
+    results = []
+    for loss in (bench.LOSSES[name], plain_loss):
+        nll = loss(x, weight, bias, tokens)
+        results.append((nll, torch.autograd.grad(nll, (x, weight, bias), upstream)))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
@@ -56,7 +61,8 @@ def test_training_flops_are_those_of_the_matrix_products(batch):
     model = lean(make_model(vocab_size=16, n_tokens=11).requires_grad_(True))
     with FlopCounterMode(display=False) as counter:
         model(*batch).sum().backward()
-    products = sum(n for op, n in counter.get_flop_counts()['Global'].items() if op in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    counts = counter.get_flop_counts()['Global']
+    products = sum(counts.get(op, 0) for op in (torch.ops.aten.mm, torch.ops.aten.addmm))
     attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
     assert training_flops(model, 5) == products + attention
     assert training_flops(make_model(vocab_size=16, n_tokens=11, causal=False), 5) == products + 2 * attention
@@ -70,30 +76,39 @@ def test_the_grid_times_both_networks_alike(monkeypatch):
     config = configure(vars(bench), ['grid', *sizes, '--steps=4,64', '--repeats=3'])
     rows = bench.generation_times(config, torch.device('cpu'), 'float32')
     one = [(32, 2)] + [(0, 4)] * 3, [(62, 2)] + [(0, 64)] * 3     # the warm-up is two steps of the same width
-    assert runs == [(causal, *run) for part in one for causal in (True, False) for run in part] and [r['steps'] for r in rows] == [4, 64]
+    assert runs == [(causal, *run) for part in one for causal in (True, False) for run in part]
+    assert [r['steps'] for r in rows] == [4, 64]
 
 
 @pytest.mark.slow
 def test_peak_memory_does_not_grow_with_the_steps(process):
-    sizes = ('--block_size=256', '--vocab_size=64', '--n_tokens=50', '--n_layer=4', '--n_head=2', '--n_embd=128', '--batch_size=8')
-    rows = process('bench.py', 'sample', *sizes, '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=').stdout.splitlines()
-    peak = [float(line.split()[5].replace(',', '')) for line in rows[2:]]   # MiB, of which the cache is 8: a copy a step would be 2,048
+    """Of the MiB the cache is 8: a copy a step would be 2,048."""
+    sizes = ('--block_size=256', '--vocab_size=64', '--n_tokens=50', '--n_layer=4', '--n_head=2', '--n_embd=128')
+    how = ('--batch_size=8', '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=')
+    rows = process('bench.py', 'sample', *sizes, *how).stdout.splitlines()
+    peak = [float(line.split()[5].replace(',', '')) for line in rows[2:]]
     assert len(peak) == 2 and peak[1] < peak[0] + 32
 
 
 def test_the_commands_count_what_they_time(script, tmp_path):
-    tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16', '--device=cpu')
+    tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16',
+            '--device=cpu')
     rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
-    assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64'] and len(rows[2].split()) == 8 and len(rows[3].split()) == 6
+    assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64']
+    assert len(rows[2].split()) == 8 and len(rows[3].split()) == 6
     rows = script('bench.py', 'train', *tiny, '--repeats=1', '--n_updates=1', '--compile=False').stdout.splitlines()
-    assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours'] and len(rows[2].split()) == len(rows[3].split()) == 7
-    out = script('bench.py', 'grid', *tiny, '--repeats=1', '--n_updates=1', '--compile=False', '--steps=4,64', '--out=grid.json').stdout
+    assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours']
+    assert len(rows[2].split()) == len(rows[3].split()) == 7
+    how = ('--repeats=1', '--n_updates=1', '--compile=False', '--steps=4,64', '--out=grid.json')
+    out = script('bench.py', 'grid', *tiny, *how).stdout
     with open(tmp_path / 'grid.json') as f:
         grid = json.load(f)
-    assert [row['steps'] for row in grid['generation']] == [4, 64] and {row['network'] for row in grid['training']} == set(NETWORKS)
+    assert [row['steps'] for row in grid['generation']] == [4, 64]
+    assert {row['network'] for row in grid['training']} == set(NETWORKS)
     assert all(min(row['decoder'], row['encoder']) > 0 for row in grid['generation']) and 'encoder / decoder' in out
     parameters = {row['network']: row['parameters'] for row in grid['training']}
-    assert parameters['encoder'] == parameters['adaln'] == parameters['rotary'] > parameters['rotary alone'] > parameters['layer']
+    assert parameters['encoder'] == parameters['adaln'] == parameters['rotary']
+    assert parameters['rotary'] > parameters['rotary alone'] > parameters['layer']
     out = script('bench.py', 'ensemble', *tiny, '--repeats=1', '--n_contexts=16', '--n_plain=4').stdout
     rows = {line.split()[0]: line.split() for line in out.splitlines()[:-1]}
     needed = 64 + 15 * sum(range(3, 65))     # 15 shuffles for each visit that has two or more before it

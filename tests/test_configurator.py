@@ -160,7 +160,9 @@ def test_a_result_overwrites_nothing_of_the_run(tmp_path):
             check_out('out', str(path), '.json', *map(str, others))
 
 
-@pytest.mark.parametrize('name', ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'data/prepare', 'data/puzzles'])
+@pytest.mark.parametrize(
+    'name', ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'data/prepare', 'data/puzzles']
+)
 def test_help_a_typo_and_a_missing_file_answer_before_torch_is_imported(name):
     wrong = ['--ckp=x', '--ckpt=x.pt', '--init_from=x.pt', 'config/nowhere.py']
     code = f'''import contextlib, io, runpy, sys

@@ -27,7 +27,9 @@ def gradients(model, nats):
 def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(pair, batch, monkeypatch, rows_at_a_time):
     (plain, model), (idx, order) = pair, batch
     weights = torch.rand(idx.shape, dtype=torch.float64)
-    monkeypatch.setattr('anyorder.fast.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors])
+    monkeypatch.setattr(
+        'anyorder.fast.split_rows', lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors]
+    )
     assert list(model.state_dict()) == list(plain.state_dict())
     for T in (9, 4, 1):   # AdaLN is looked up by position where there are more slots
         nll, expected = model(idx, order[:, :T]), plain(idx, order[:, :T])
@@ -47,7 +49,9 @@ def test_gradients_in_bfloat16_are_near():
     with torch.autocast('cpu', torch.bfloat16):
         nll = lean(model)(idx, order)
     for name, g in gradients(model, nll.sum()).items():
-        assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, name
+        assert g.dtype == torch.float32 and torch.cosine_similarity(g.flatten(), expected[name].flatten(), 0) > 0.99, (
+            name
+        )
 
 
 def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
@@ -74,7 +78,9 @@ def test_the_whole_model_is_one_graph(monkeypatch):
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     for name, g in gradients(model, compiled(idx, order).mean()).items():
         torch.testing.assert_close(g, expected[name], rtol=1e-4, atol=1e-6, msg=name)
-    encoder = torch.compile(make_model(causal=False, rotary=True).float().requires_grad_(True), fullgraph=True, backend='aot_eager')
+    encoder = torch.compile(
+        make_model(causal=False, rotary=True).float().requires_grad_(True), fullgraph=True, backend='aot_eager'
+    )
     with torch.autocast('cpu', torch.bfloat16):
         compiled.train()(idx, order).mean().backward()
         encoder.train()(idx, order, torch.tensor([0, 3, 8, 5])).mean().backward()
@@ -90,10 +96,15 @@ def test_frozen_answers_as_the_model(variant):
         model = make_model(**config).to(torch.float64 if dtype == torch.float64 else torch.float32)
         with torch.no_grad():
             want, got = model.predict(idx, order, 4), freeze(model, dtype).predict(idx, order, 4)
-        assert freeze(model.train(), dtype).lm_head.packed == (dtype != torch.float64) and not freeze(model, dtype).training
+        assert (
+            freeze(model.train(), dtype).lm_head.packed == (dtype != torch.float64)
+            and not freeze(model, dtype).training
+        )
         assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
         assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
-        assert {p.data_ptr() for p in freeze(model, dtype).parameters()} >= {model.transformer.wte.weight.data_ptr()}   # shared, not copied
+        assert {p.data_ptr() for p in freeze(model, dtype).parameters()} >= {
+            model.transformer.wte.weight.data_ptr()
+        }  # shared, not copied
 
 
 def test_padded_sizes_are_few():
@@ -107,9 +118,14 @@ def test_padded_steps_answer_as_the_others(batch, n):
     """The sizes of CUDA graphs, which a CPU does not have: unequal rows, rows that end, reordered tails."""
     (idx, order), model, plain = batch, make_model(), make_model()
     run, cache, g = model.run, KVCache(model.config, 5, dtype=torch.float64), torch.Generator().manual_seed(3)
-    model.run = lambda idx, order, bounds, sizes, cache: run(idx, order, bounds, pad_sizes(sizes, cache), cache)[:, :sizes[1]]
+    model.run = lambda idx, order, bounds, sizes, cache: run(idx, order, bounds, pad_sizes(sizes, cache), cache)[
+        :, : sizes[1]
+    ]
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
-        got, want = model.predict(idx, order, torch.tensor(known), n, cache), plain.predict(idx, order, torch.tensor(known), n)
+        got, want = (
+            model.predict(idx, order, torch.tensor(known), n, cache),
+            plain.predict(idx, order, torch.tensor(known), n),
+        )
         for r, k in enumerate(known):
             torch.testing.assert_close(got[r, :max(0, 9 - k)], want[r, :max(0, 9 - k)], **close)
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]

@@ -1,4 +1,4 @@
-"""The equalities that everything else stands on, in float64 against a slow oracle that shares no code with the model."""
+"""The equalities that all else stands on, in float64 against a slow oracle that shares no code with the model."""
 import itertools
 import math
 
@@ -12,9 +12,16 @@ from model import AOGPT, EMA, AOGPTConfig, KVCache
 close = dict(rtol=0, atol=1e-10)
 
 
-VARIANTS = [{}, dict(target_position='input'), dict(target_position='layer_shared'), dict(target_position='layer'), dict(rotary=True),
-            dict(rotary=True, learned_positions=False), dict(target_position='input', gpt2_blocks=True, bias=False),
-            dict(target_position='layer', gpt2_blocks=True, rotary=True)]
+VARIANTS = [
+    {},
+    dict(target_position='input'),
+    dict(target_position='layer_shared'),
+    dict(target_position='layer'),
+    dict(rotary=True),
+    dict(rotary=True, learned_positions=False),
+    dict(target_position='input', gpt2_blocks=True, bias=False),
+    dict(target_position='layer', gpt2_blocks=True, rotary=True),
+]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: '-'.join(f'{k}={x}' for k, x in v.items()) or 'paper')
@@ -23,8 +30,8 @@ def model(request):
 
 
 def oracle(model, tokens, order, n_known, d):
-    """Logits (V,) for visit d of one row, written from the definition of the slot: the slots below min(d, n_known) with their
-    true targets, then the slot of d, through plain causal attention."""
+    """Logits (V,) for visit d of one row, written from the definition of the slot: the slots below min(d, n_known) with
+    their true targets, then the slot of d, through plain causal attention."""
     w, c = model.state_dict(), model.config
     if c.causal:
         read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
@@ -42,7 +49,11 @@ def oracle(model, tokens, order, n_known, d):
         if f'{name}.weight' not in w:
             return x
         if c.gpt2_blocks:
-            x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt() * w[f'{name}.weight']
+            x = (
+                (x - x.mean(-1, keepdim=True))
+                / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+                * w[f'{name}.weight']
+            )
             return x + w.get(f'{name}.bias', 0)
         return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w[f'{name}.weight']
 
@@ -53,7 +64,9 @@ def oracle(model, tokens, order, n_known, d):
         if not c.rotary:
             return x
         half = x.size(-1) // 2
-        angle = torch.tensor(places, dtype=torch.float64)[:, None] / 10000 ** (torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.tensor(places, dtype=torch.float64)[:, None] / 10000 ** (
+            torch.arange(half, dtype=torch.float64) / half
+        )
         z = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
         return torch.cat([z.real, z.imag], -1)
     zero, one = torch.zeros(len(x), c.n_embd, dtype=x.dtype), torch.ones(len(x), c.n_embd, dtype=x.dtype)
@@ -108,7 +121,9 @@ def test_predict_is_the_definition_for_rows_of_unequal_n_known(model, batch):
     assert logits.shape == (5, 9, 11)
     for r, k in enumerate(known.tolist()):
         for j in range(9 - k):
-            torch.testing.assert_close(logits[r, j], oracle(model, idx[r].tolist(), order[r].tolist(), k, k + j), **close)
+            torch.testing.assert_close(
+                logits[r, j], oracle(model, idx[r].tolist(), order[r].tolist(), k, k + j), **close
+            )
 
 
 def test_prefix_of_an_order_gives_the_prefix_of_its_nll(model, batch):
@@ -217,27 +232,34 @@ def test_given_visits_cost_an_encoder_nothing_and_are_not_counted(encoder, batch
 
 
 def test_the_masked_loss_is_the_any_order_bound(batch):
-    """By enumeration: the mean over all orders and numbers of known tokens equals that over all orders of one token after the other, and
-    a Monte Carlo of both agrees with it within its standard error."""
+    """By enumeration: the mean over all orders and numbers of known tokens equals the mean over all orders of one token
+    after the other, and a Monte Carlo of both agrees with it within its standard error."""
     encoder = make_model(causal=False, block_size=3, vocab_size=3)
     idx, orders = torch.tensor([[2, 0, 1]]), torch.tensor(list(itertools.permutations(range(3))))
-    one_by_one = sum(-encoder.predict(idx.expand(6, 3), orders, d, 1)[:, 0].log_softmax(-1).gather(1, idx[0][orders[:, d:d + 1]])
-                     for d in range(3)).mean()
+    one_by_one = sum(
+        -encoder.predict(idx.expand(6, 3), orders, d, 1)[:, 0].log_softmax(-1).gather(1, idx[0][orders[:, d : d + 1]])
+        for d in range(3)
+    ).mean()
     masked = torch.stack([encoder(idx.expand(6, 3), orders, torch.full((6,), k)).sum(1) for k in range(3)]).mean()
     torch.testing.assert_close(masked, one_by_one, **close)
     g = torch.Generator().manual_seed(0)
-    draws = encoder(idx.expand(4000, 3), sample_order(4000, 3, generator=g), torch.randint(3, (4000,), generator=g)).sum(1)
+    draws = encoder(
+        idx.expand(4000, 3), sample_order(4000, 3, generator=g), torch.randint(3, (4000,), generator=g)
+    ).sum(1)
     assert abs(draws.mean() - one_by_one) < 3 * draws.std() / 4000 ** 0.5 < 0.2 * one_by_one
 
 
 def test_the_encoder_says_what_it_wants(batch):
     encoder, (idx, order) = make_model(causal=False), batch
-    for call, said in ((lambda: encoder(idx, order), 'wants n_known'), (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
-                       (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
-                       (lambda: encoder(idx, order, torch.zeros(5), torch.zeros(5, 3).long()), 'by predict'),
-                       (lambda: encoder.logits(idx, order), 'predict'),
-                       (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
-                       (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder')):
+    for call, said in (
+        (lambda: encoder(idx, order), 'wants n_known'),
+        (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
+        (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
+        (lambda: encoder(idx, order, torch.zeros(5), torch.zeros(5, 3).long()), 'by predict'),
+        (lambda: encoder.logits(idx, order), 'predict'),
+        (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
+        (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder'),
+    ):
         with pytest.raises(ValueError, match=said):
             call()
 
@@ -270,7 +292,11 @@ def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch
 
 def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
     idx, order = batch
-    g, cache, known = torch.Generator().manual_seed(3), KVCache(model.config, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 4])
+    g, cache, known = (
+        torch.Generator().manual_seed(3),
+        KVCache(model.config, 5, dtype=torch.float64),
+        torch.tensor([0, 1, 2, 0, 4]),
+    )
     while known.min() < 9:
         n = 9 - int(known.min())
         cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
@@ -311,7 +337,10 @@ def test_padding_of_the_vocabulary_has_no_probability():
     order = sample_order(3, 9)
     assert (model.predict(torch.zeros(3, 9, dtype=torch.long), order, 2)[..., 11:] == -math.inf).all()
     small = make_model(vocab_size=11)
-    state = {k: v[:11] if k in ('transformer.wte.weight', 'lm_head.weight', 'lm_head.bias') else v for k, v in model.state_dict().items()}
+    state = {
+        k: v[:11] if k in ('transformer.wte.weight', 'lm_head.weight', 'lm_head.bias') else v
+        for k, v in model.state_dict().items()
+    }
     small.load_state_dict(state)
     idx = torch.randint(11, (3, 9))
     torch.testing.assert_close(model(idx, order), small(idx, order), **close)
@@ -326,9 +355,18 @@ def test_parameters_of_the_published_sizes(shape, millions):
 
 def test_initialisation():
     torch.manual_seed(0)
-    w = dict(AOGPT(AOGPTConfig(vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64, gate_init=0.5)).named_parameters())
-    for name, std in (('transformer.h.3.attn.c_attn.weight', 0.02), ('transformer.h.3.adaLN.1.weight', 0.02), ('lm_head.weight', 0.02),
-                      ('transformer.h.3.mlp.c_proj.weight', 0.02 / 4), ('transformer.h.3.attn.c_proj.weight', 0.02 / 4)):
+    w = dict(
+        AOGPT(
+            AOGPTConfig(vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64, gate_init=0.5)
+        ).named_parameters()
+    )
+    for name, std in (
+        ('transformer.h.3.attn.c_attn.weight', 0.02),
+        ('transformer.h.3.adaLN.1.weight', 0.02),
+        ('lm_head.weight', 0.02),
+        ('transformer.h.3.mlp.c_proj.weight', 0.02 / 4),
+        ('transformer.h.3.attn.c_proj.weight', 0.02 / 4),
+    ):
         assert w[name].abs().max() <= 3 * std
         assert abs(w[name].std().item() / std - 0.9866) < 0.03   # the std of a normal cut at 3
     gates = w['transformer.h.3.adaLN.1.bias'].view(6, -1)
@@ -344,7 +382,11 @@ def test_config_says_what_is_wrong(wrong, said):
 
 def test_shapes_are_checked(model):
     idx = torch.zeros(2, 9, dtype=torch.long)
-    for order in (torch.zeros(3, 9, dtype=torch.long), torch.zeros(2, 10, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long)):
+    for order in (
+        torch.zeros(3, 9, dtype=torch.long),
+        torch.zeros(2, 10, dtype=torch.long),
+        torch.zeros(2, 0, dtype=torch.long),
+    ):
         with pytest.raises(ValueError):
             model(idx, order)
     for known in (-1, 9, 10, torch.tensor([10, 2])):
@@ -428,4 +470,6 @@ def test_some_visits_alone_are_those_of_all(model, batch):
     for columns in (torch.arange(9).expand(5, 9), torch.randint(9, (5, 3)), torch.full((5, 1), 8)):
         torch.testing.assert_close(model(idx, order, columns=columns), nll.gather(1, columns), rtol=0, atol=1e-12)
         given = torch.where(columns < 4, 0, nll.gather(1, columns))
-        torch.testing.assert_close(model(idx, order, columns=columns, n_given=torch.full((5,), 4)), given, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            model(idx, order, columns=columns, n_given=torch.full((5,), 4)), given, rtol=0, atol=1e-12
+        )
