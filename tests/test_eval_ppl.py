@@ -118,6 +118,12 @@ def test_another_seed_gives_other_orders_contexts_and_visits(blocks):
     assert len({tuple(it.groups(0, 9)[0]) for it in of_seeds}) > 5
 
 
+def test_a_pass_has_at_most_batch_size_blocks():
+    sizes = [(name, estimate(name, '--batch_size=6', f'--n_orders={n}').n_at_once())
+             for name, n in (('l2r', 1), ('any', 1), ('any', 4), ('iw', 3), ('any', 9), ('ensemble', 1))]
+    assert sizes == [('l2r', 6), ('any', 6), ('any', 1), ('iw', 2), ('any', 1), ('ensemble', 1)]
+
+
 def test_the_bar_knows_what_an_estimate_costs():
     class Bar:
         n = 0
