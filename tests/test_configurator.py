@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import ROOT
 
-from anyorder.files import check_out
 from configurator import configure, one_line_errors
 
 OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1,
@@ -146,18 +145,6 @@ def test_a_signal_ends_the_block_by_its_exit_and_the_handler_goes_with_it():
         finally:
             left.append('cleaned up')
     assert left and signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_result_overwrites_nothing_of_the_run(tmp_path):
-    (tmp_path / 'c.pt').write_text('weights')
-    (tmp_path / 'link.json').symlink_to(tmp_path / 'c.pt')
-    check_out('out', str(tmp_path / 'new.json'), '.json', str(tmp_path / 'c.pt'))
-    check_out('out', '', '.json', '')
-    for path, others in ((tmp_path / 'c.pt', [tmp_path / 'c.pt']), (tmp_path / 'link.json', ['', tmp_path / 'c.pt']),
-                         (tmp_path / 'test.bin', []), (tmp_path, []), (tmp_path / 'meta.json', []),
-                         (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
-        with pytest.raises(ValueError, match='--out='):
-            check_out('out', str(path), '.json', *map(str, others))
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,12 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
     with pytest.raises(ValueError, match='is the source of train already'):
         p.prepare('text', tmp_path, source=str(jsonl), split='val')
     (tmp_path / 'more.jsonl').write_text('{"text": "other text"}')
+    meta_path = tmp_path / 'text' / 'meta.json'
+    meta = meta_path.read_text()
+    meta_path.write_text(json.dumps(json.loads(meta) | {'tokenizer': 'gpt2', 'n_tokens': 50257, 'eos': 50256}))
+    with pytest.raises(ValueError, match='holds train in the tokenizer gpt2, not bytes: one folder has one tokenizer'):
+        p.prepare('text', tmp_path, source=str(tmp_path / 'more.jsonl'), split='val', tokenizer='bytes')
+    meta_path.write_text(meta)
     p.prepare('text', tmp_path, source=str(tmp_path / 'more.jsonl'), split='val')
     assert read_documents(tmp_path / 'text', 'train') == TEXTS
     assert read_documents(tmp_path / 'text', 'val') == ['other text']
@@ -128,6 +134,9 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     with pytest.raises(ValueError, match='document 31 must be .* in valid Unicode'):
         p.prepare('text', tmp_path, source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)
     assert files() == before
+    with pytest.raises(ValueError, match='document 31'):
+        p.prepare('text', tmp_path, name='other', source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes')
+    assert not (tmp_path / 'other').exists()
     (tmp_path / 'text' / 'val.bin').write_bytes(b'')                              # a damaged file is made again
     with pytest.raises(ValueError, match='is the source of train already'):
         p.prepare('text', tmp_path, source=str(jsonl), split='val', tokenizer='bytes')

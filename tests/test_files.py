@@ -1,10 +1,21 @@
 """Disk and terminal: files that are whole or not there, bars, names that are checked before the work begins."""
 import contextlib
+import io
+import json
 import os
 
 import pytest
 
-from anyorder.files import progress, replace_file
+from anyorder.files import (
+    check_folder,
+    check_names,
+    check_out,
+    is_out_of_memory,
+    progress,
+    replace_file,
+    whole_files,
+    write_json,
+)
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -27,3 +38,70 @@ def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):
     bar.close()
     with contextlib.suppress(OSError):
         stream.close()
+
+
+def test_files_that_belong_together_are_replaced_together(tmp_path):
+    paths = [tmp_path / 'a', tmp_path / 'b']
+    for path in paths:
+        path.write_bytes(b'old')
+    with pytest.raises(ZeroDivisionError), whole_files(*paths) as temporary:
+        for name in temporary:
+            with open(name, 'w') as f:
+                f.write('new')
+        raise ZeroDivisionError
+    assert [path.read_bytes() for path in paths] == [b'old', b'old'] and sorted(os.listdir(tmp_path)) == ['a', 'b']
+    with pytest.raises(FileNotFoundError), whole_files(*paths) as (first, _), open(first, 'w') as f:
+        f.write('new')   # the second was not written
+    assert paths[0].read_bytes() == b'old' and sorted(os.listdir(tmp_path)) == ['a', 'b']
+    write_json(paths[0], {'ü': [1]})
+    assert json.loads(paths[0].read_text()) == {'ü': [1]}
+
+
+def test_bytes_are_on_the_disk_before_the_name_is_theirs(tmp_path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, 'fsync', lambda f: calls.append(os.fstat(f).st_size) or fsync(f))
+    monkeypatch.setattr(os, 'replace', lambda a, b: calls.append(os.path.basename(b)) or replace(a, b))
+    replace_file(tmp_path / 'f', b'three')
+    assert calls == [5, 'f']
+
+
+def test_a_bar_in_a_file_is_written_twice_a_minute(monkeypatch):
+    for terminal, seconds in ((False, 30), (True, 0.5)):
+        stream = io.StringIO()
+        stream.isatty = lambda terminal=terminal: terminal
+        monkeypatch.setattr('sys.stderr', stream)
+        assert progress(total=3).mininterval == seconds
+
+
+@pytest.mark.parametrize('name, fine',
+                         [('a-b.1', True), ('ä', True), ('../a', False), ('a/b', False), ('', False), ('-a', False),
+                                        ('.a', False), ('a\n', False), (None, True)])
+def test_names_are_plain(name, fine):
+    with contextlib.nullcontext() if fine else pytest.raises(ValueError, match='--name must be a plain name'):
+        check_names(name=name)
+
+
+def test_a_folder_may_still_have_to_be_made(tmp_path):
+    check_folder('--out', str(tmp_path / 'a' / 'b'))
+    (tmp_path / 'file').write_text('')
+    for path in ('', str(tmp_path / 'file'), str(tmp_path / 'file' / 'b')):
+        with pytest.raises(ValueError, match='--out must name a folder'):
+            check_folder('--out', path)
+
+
+def test_out_of_memory_is_known_by_its_words():
+    assert all(map(is_out_of_memory, (MemoryError(), RuntimeError('CUDA out of memory.'),
+                                      RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))))
+    assert not is_out_of_memory(RuntimeError('shape mismatch'))
+
+
+def test_a_result_overwrites_nothing_of_the_run(tmp_path):
+    (tmp_path / 'c.pt').write_text('weights')
+    (tmp_path / 'link.json').symlink_to(tmp_path / 'c.pt')
+    check_out('out', str(tmp_path / 'new.json'), '.json', str(tmp_path / 'c.pt'))
+    check_out('out', '', '.json', '')
+    for path, others in ((tmp_path / 'c.pt', [tmp_path / 'c.pt']), (tmp_path / 'link.json', ['', tmp_path / 'c.pt']),
+                         (tmp_path / 'test.bin', []), (tmp_path, []), (tmp_path / 'meta.json', []),
+                         (tmp_path / 'none' / 'x.json', []), ('/dev/null', [])):
+        with pytest.raises(ValueError, match='--out='):
+            check_out('out', str(path), '.json', *map(str, others))

@@ -17,7 +17,7 @@ from configurator import Config, configure
 from data import puzzles
 from data.blocks import open_split
 from data.puzzles import GIVEN, SHARES, fractions, generate, prepare_puzzles, unpack
-from data.rules import Sudoku, make_task
+from data.rules import NaeSat, Sudoku, make_task
 from model import AOGPT, EMA
 
 
@@ -63,6 +63,15 @@ def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
     assert ((tokens == 0) <= given).all()
     with pytest.raises(ValueError, match='largest must be 3 to 6'):
         puzzles.main(configure(vars(puzzles), ['zebra', '--largest=2', f'--out={tmp_path / "other"}']))
+
+
+def test_what_is_generated_depends_on_seed_split_and_part(monkeypatch):
+    monkeypatch.setattr(puzzles, 'PART', 60)
+    rules = NaeSat(20, 5, 0)
+    made = {key: puzzles.make_part(rules, *key)[0].tobytes() for key in (('train', 0, 0), ('train', 0, 1),
+            ('train', 1, 0),
+                                                                         ('val', 0, 0))}
+    assert len(set(made.values())) == 4 and made['train', 0, 0] == puzzles.make_part(rules, 'train', 0, 0)[0].tobytes()
 
 
 def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):

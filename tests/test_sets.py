@@ -79,6 +79,15 @@ def test_a_field_of_another_type_or_size_is_one_line(sets_of_mine, name, where, 
         path.write_text(before)
 
 
+@pytest.mark.parametrize('name, where, value', [
+    ('text', 'eos', 257), ('text', 'n_tokens', 65537), ('nae_sat', 'n_tokens', GIVEN + 1), ('nae_sat', 'row_length', 9),
+    ('nae_sat', 'splits.val.rows', 4), ('nae_sat', 'puzzle.more', 1)])
+def test_fields_that_do_not_fit_each_other_are_one_line(sets_of_mine, name, where, value):
+    put(sets_of_mine, name, where, value)
+    with pytest.raises(ValueError, match='is not what data/prepare.py wrote'):
+        read_meta(sets_of_mine / name)
+
+
 @pytest.mark.parametrize('content',
                          [b'', b'[]', b'null', b'3', b'{"tokenizer": "bytes"', b'\xff\xfe', b'[' * 100000, b'{}'])
 def test_a_meta_that_is_no_json_object_is_one_line(sets_of_mine, content):
@@ -138,6 +147,7 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
     assert len(tokens) == meta['splits']['train']['tokens']
     with pytest.raises(ValueError, match='block_size=100000 is beyond the data'):
         check_length(tokens, 100000, 'text')
+    check_length(tokens, len(tokens), 'text')                                     # one block
     put(sets_of_mine, 'text', 'n_tokens', 256)   # as if the tokenizer had been another one
     put(sets_of_mine, 'text', 'eos', 255)
     with pytest.raises(ValueError, match='256 bytes tokens, there are 257 now'):
