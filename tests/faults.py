@@ -1,0 +1,376 @@
+"""
+Do the tests catch faults? Put small faults into a copy of the project, one at a time, and run the tests of the file.
+
+    python tests/faults.py
+    python tests/faults.py model likelihood --jobs=2
+
+The words are parts of file names; without words all files have their turn. A fault is a text that stands once in a
+file, and the text to put there. It is caught if a test fails, or hangs. The table says how many faults of each file
+were caught, and which survived. The exit code is 1 if less than 90 % were caught. Takes some ten seconds a fault;
+pytest does not collect it.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)
+
+from anyorder.files import progress
+from configurator import at_least, configure, one_line_errors
+
+INPUTS = 'parts of the names of the files that are made faulty'
+
+jobs = 1        # faults that are tried at once, each by a process of its own
+seconds = 180   # after which the tests hang
+
+
+# by file: the tests that must catch its faults, and the faults, each [text, what to put there]
+FAULTS = {}
+
+FAULTS['model.py'] = 'test_model', [
+    ['reads = self.number.clamp(max=known) - 1', 'reads = self.number.clamp(max=known - 1) - 1'],
+    ['.masked_fill(reads < 0, -1)', '.masked_fill(reads < 0, 0)'],
+    ['(keys < query) & (keys < known) |', '(keys < query) & (keys <= known) |'],
+    ['return start, end, (known + 1).clamp(max=T)', 'return start, end, (known + n).clamp(max=T)'],
+    ['torch.minimum(cache.length.cpu(), known).minimum(end - 1)', 'cache.length.cpu().minimum(end - 1)'],
+    ['torch.where(self.number < known, self.number, -1)', 'torch.where(self.number <= known, self.number, -1)'],
+    ['(keys < end).expand', '(keys <= end).expand'],
+    ['(keys <= columns.unsqueeze(-1))', '(keys < self.number.size(1))'],
+    # dropout, everywhere and only in training
+    ['        x = F.dropout(x, self.config.dropout, self.training)\n', ''],
+    ['F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)', 'self.c_proj(y.flatten(2))'],
+    ['F.dropout(self.c_proj(F.gelu(self.c_fc(x))), self.dropout, self.training)',
+     'self.c_proj(F.gelu(self.c_fc(x)))'],
+    ['self.dropout if self.training else 0.0', '0.0'],
+    ['self.dropout if self.training else 0.0', 'self.dropout'],
+    ['copy.deepcopy(model).eval()', 'copy.deepcopy(model)'],
+    # the network
+    ['apply_rotary(k, of_token)', 'apply_rotary(k, of_target)'],
+    ['return logits.to(torch.promote_types(logits.dtype, torch.float32))', 'return logits'],
+    ['>= self.n_real', '> self.n_real'],
+    ['0.02 / (2 * self.config.n_layer) ** 0.5', '0.02 / self.config.n_layer ** 0.5'],
+    ['gates[2], gates[5] = self.config.gate_init, self.config.gate_init', 'gates[2] = self.config.gate_init'],
+    ['t.wte(read.masked_fill(none, 0))', 't.wte(read)'],
+    ['return x + t.wtpe(target) if kind ==', 'return x if layer else x + t.wtpe(target) if kind =='],
+    # the loss
+    ['nll * (T - given) / (T - known)', 'nll * T / (T - known)'],
+    ['torch.where(visits < known, 0,', 'torch.where(visits <= known, 0,'],
+    ['else torch.where(visits < given, 0, nll)', 'else torch.where(visits <= given, 0, nll)'],
+    # the cache and the average
+    ['self.v[:, :len(rows)], self.length[rows]', 'self.v[:, :len(rows)], self.length[:len(rows)]'],
+    ['for memory in (self.k, self.v):\n            for new', 'for memory in (self.k,):\n            for new'],
+    ['min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))', 'self.decay'],
+    ['list(model.parameters()), 1 - decay)', 'list(model.parameters()), decay)'],
+    ['return self.n_tokens or self.vocab_size', 'return self.vocab_size'],
+]
+
+FAULTS['anyorder/orders.py'] = 'test_orders', [
+    ['n + 1, device=device, dtype=torch.float64', 'n + 1, device=device, dtype=torch.float32'],
+    ['torch.where(u[:, n:] < l2r_ratio', 'torch.where(u[:, :1] < l2r_ratio'],
+    ['return torch.Generator().manual_seed(derive_seed(*names))',
+     'return torch.Generator().manual_seed(derive_seed(names[0]))'],
+    ['keys[position % block]', 'keys[position]'],
+    ['FIXED[kind](n, seed, block)', 'FIXED[kind](n, 0, block)'],
+    ["run.get('order_seed', 0)", "run.get('seed', 0)"],
+    ['generator=stream(seed, int(b))) for b in numbers',
+     'generator=stream(seed, b)) for b, _ in enumerate(numbers)'],
+    ['visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1',
+     'visit = (~first).byte().argsort(1).argsort(1)'],
+]
+
+FAULTS['anyorder/canvas.py'] = 'test_canvas', [
+    ['self.idx, self.order, self.rows = idx.clone()', 'self.idx, self.order, self.rows = idx'],
+    ['order.clone(), torch.arange(B)', 'order, torch.arange(B)'],
+    ["stream(seed, 'tokens')", 'stream(seed)'],
+    ["stream(seeds[r], 'order of a sample')", "stream(seed, 'order of a sample')"],
+    ["stream(seeds[r], 'order of a sample')", "stream(seeds[r], 'tokens')"],
+    ['torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])',
+     'torch.cat([visits[known[visits]], visits[~known[visits]]])'],
+    ['        self.known = self.known.index_put((part.rows,), part.known)\n', ''],
+    ['self.known[row] + column', 'self.known[row - 1] + column'],
+    ["'blanks': sum(s >= 0 for s in steps)", "'blanks': sum(s > 0 for s in steps)"],
+]
+
+FAULTS['anyorder/drawing.py'] = 'test_drawing', [
+    ['(logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature,',
+     '(logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature ** 0.5,'],
+    ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
+    ['among = values if top_k else logits', 'among = logits'],
+    ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
+    ['keepdim=True)], 1).double()', 'keepdim=True)], 1)'],
+    ['right=True', 'right=False'],
+    ['x = torch.minimum(x, torch.nextafter(last, torch.zeros_like(last))).unsqueeze(1)', 'x = x.unsqueeze(1)'],
+    ['        logits = float32_or_better(logits)\n', ''],
+    ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
+]
+
+FAULTS['anyorder/generation.py'] = 'test_generation', [
+    ['end = n_tokens * k // n_steps', 'end = round(n_tokens * k / n_steps)'],
+    ['times = torch.rand(n_tokens, dtype=torch.float64, generator=generator)',
+     'times = torch.rand(n_tokens, dtype=torch.float64)'],
+    ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],
+    ['SCORES[policy](float32_or_better(part))', 'SCORES[policy](part)'],
+    ["stream(seed, 'unmask')", "stream(seed, 'tokens')"],
+    ["stream(seed, f'noise of step {step}')", "stream(seed, 'noise')"],
+    ['score >= self.threshold', 'score > self.threshold'],
+    ['draw_noise(part.order.size(1), self.order_noise,', 'draw_noise(part.order.size(1), 1.0,'],
+    ['[row, part.order[row, visit]]', '[row, visit]'],
+    ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
+    ['                cache.length = part.known  ', '                pass  '],
+    ['part.u[row, position]', 'part.u[row, visit]'],
+    ['token_logprob(logits, token).double()', 'token_logprob(logits / drawing.temperature, token).double()'],
+    ['cache.keep(left.nonzero()[:, 0])', 'cache.keep(torch.arange(len(part)))'],
+    ['own.k, own.v, own.length', 'own.k, own.k, own.length'],
+    ['[min(end, n) for end in self.schedule]', '[end for end in self.schedule]'],
+    ['1 - k / n_steps if kind', '1 - (k + 1) / n_steps if kind'],
+    ['= ends[part.rows, min', '= ends[torch.arange(len(part)), min'],
+    ['binomial_schedule(n, self.n_steps, self.schedule, rng)', "binomial_schedule(n, self.n_steps, 'linear', rng)"],
+    ['[unmask_schedule(n, self.n_steps, self.schedule)', '[unmask_schedule(n, self.n_steps)'],
+    ['self.order_noise, self.order_noise_kind, rngs)', "self.order_noise, 'gumbel', rngs)"],
+]
+
+FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
+    ['sums.append(nll.double().sum(-1))', 'sums.append(nll.sum(-1).double())'],
+    ['own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()',
+     'own = model(idx[None].to(device), order[None].to(device))[0].cpu()'],
+    ['model(idx, order, columns=visits_of_a).double().sum(-1)',
+     'model(idx, order, columns=visits_of_a).sum(-1).double()'],
+    ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
+    ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
+    ['(block_size - n_given)).long()', '(block_size - n_given - 1)).long()'],
+    ['math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)', '-logprobs.logsumexp(-1)'],
+    ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
+    ['    shuffles[:, 0] = torch.arange(i)\n', ''],
+    ['n_groups, n_sampled = -(-block_size // width), n_positions // width',
+     'n_groups, n_sampled = -(-block_size // width), (n_positions - 1) // width'],
+    ['(u * sizes).long()).tolist(), sizes.double()',
+     '(u * sizes).long()).tolist(), torch.ones(n_sampled).double()'],
+    ['(edges[:-1] + (u * sizes).long())', '(edges[:-1] + 0 * sizes)'],
+    ['generator=stream(seed, group)', 'generator=stream(seed)'],
+    ['order[:start][keys.argsort(1)]', 'order[:start][keys.argsort(1)].sort(1).values'],
+    ['members.masked_fill((visits >= N).unsqueeze(1), 0)', 'members'],
+    ['ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]',
+     'ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, :m].mean(1)'],
+    ['(change.sum(-1) * weights).sum()', 'change.sum(-1).sum() * weights.mean()'],
+    ['orders = [torch.cat([b.sort().values, a.sort().values])]', 'orders = [torch.cat([b, a])]'],
+    ['torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])',
+     'torch.cat([b[torch.randperm(len(b), generator=generator)], a])'],
+    ['return -ensemble_nll(-torch.stack(nats, -1))', 'return -torch.stack(nats, -1).mean(-1)'],
+    ['(rows[r][0] + rows[r][1])[-N:]', '(rows[r][0] + rows[r][1])[:N]'],
+    ['right.all(1).tolist()', 'right[:, 0].tolist()'],
+    ['.cpu() | (nth >= sizes)', '.cpu()'],
+    ['nll.append(F.cross_entropy(logits, tokens[:, d],', 'nll.append(F.cross_entropy(logits, tokens[:, 0],'],
+    ['    if not nats.isfinite().all():', '    if nats.isnan().all():'],
+    ["stream(seed, int(b), 'known')", 'stream(seed, int(b))'],
+    ['torch.rand(B, K, i, generator=generator, dtype', 'torch.rand(B, K, i, dtype'],
+    ['part[torch.randperm(len(part), generator=generator)]', 'part[torch.randperm(len(part))]'],
+    ['with autocast(device, dtype):', "with autocast(device, 'float32'):"],
+]
+
+FAULTS['eval_ppl.py'] = 'test_eval_ppl', [
+    ['nats.mean(1), text, self.c.n_orders', 'nats[:, 0], text, self.c.n_orders'],
+    ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
+    ["derive_seed(self.c.seed, 'positions', block)", "derive_seed(self.c.seed, 'positions')"],
+    ["derive_seed(self.c.seed, 'positions', block)", "derive_seed('positions', block)"],
+    ['text.blocks.size(1), text.n_bytes', 'text.blocks.size(1), text.blocks.numel()'],
+    ["'gain_stderr': gain['stderr']", "'gain_stderr': self.row('', column, text)['stderr']"],
+    ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
+    ['sum(gather(n_hits))', 'n_hits'],
+    ["('weights', 'seed', *options)", "('weights', *options)"],
+    ["{'model': digest(model), 'dtype': dtype}", "{'model': digest(model)}"],
+    ["{'model': digest(model), 'dtype': dtype}", "{'dtype': dtype}"],
+    ['freeze(model, getattr(torch, dtype))', 'freeze(model)'],
+    ['ImportanceWeighted.name not in self.asked', 'self.name != ImportanceWeighted.name'],
+    ['order = draw_orders([b], N, 1, self.c.seed)[0, 0]', 'order = draw_orders([0], N, 1, self.c.seed)[0, 0]'],
+    ['orders = draw_orders(numbers, N, K, self.c.seed)',
+     'orders = draw_orders(range(len(numbers)), N, K, self.c.seed)'],
+    ['known = draw_known(numbers, N, K, self.c.seed).flatten()', 'known = draw_known(numbers, N, K).flatten()'],
+    ['return check_finite(self.nats(model, text.blocks, numbers, bar))',
+     'return self.nats(model, text.blocks, numbers, bar)'],
+    ['config.split, config.n_blocks)', 'config.split)'],
+    ['if estimate.dataset in (None, text.name)', 'if True'],
+]
+
+FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
+    ['hashlib.blake2b(repr(model.config).encode(), digest_size=16)', 'hashlib.blake2b(digest_size=16)'],
+    ["'shadow_params': dict(ema.model.named_parameters())", "'shadow_params': dict(model.named_parameters())"],
+    ["'num_updates': ema.n_updates", "'num_updates': 0"],
+    ['weights_only=True', 'weights_only=False'],
+    [".removeprefix('_orig_mod.')", ''],
+    ["args.setdefault('n_tokens', GPT2_N_TOKENS)", 'pass'],
+    ['weights = dict(zip(names, weights))', 'weights = dict(zip(sorted(names), weights))'],
+    ['return model.eval()', 'return model'],
+    ['not p.float().norm().isfinite()', 'p.isnan().any()'],
+    ['if have != want:', 'if have > want:'],
+    ["self.entries.get('tokenizer', 'gpt2')", "self.run.get('tokenizer', 'gpt2')"],
+]
+
+FAULTS['anyorder/files.py'] = 'test_files', [
+    ['                os.fsync(f.fileno())', '                pass'],
+    ['            if os.path.exists(name):\n                os.remove(name)', '            pass'],
+]
+
+FAULTS['anyorder/run_folder.py'] = 'test_run_folder', [
+    ['return sorted(glob.glob(', 'return list(glob.iglob('],
+    ["entry['iter'] <= self.saved", "entry['iter'] < self.saved"],
+    ['self.writes = processes()[0] == 0', 'self.writes = True'],
+    ['if name <= kept]', 'if True]'],
+    ['[:-self.keep_checkpoints]:', '[:1 - self.keep_checkpoints]:'],
+    ['        self.saved = iter_num\n', '        self.saved = self.saved or iter_num\n'],
+    ['self.saved not in (None, iter_num)', 'self.saved is not None'],
+    ["with open(self.log_path, 'a') as f", "with open(self.log_path, 'w') as f"],
+    ['for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path)',
+     'for path in (self.ckpt_path, self.log_path)'],
+    ["for line in f if line.endswith('\\n')]", 'for line in f]'],
+    ['            if there != self.saved:', '            if there < self.saved:'],
+]
+
+FAULTS['anyorder/journal.py'] = 'test_journal', [
+    ['for key in evaluation.keys() | found.keys()', 'for key in evaluation.keys()'],
+    ['if (*name, block) not in self.done', 'if not any(key[-1] == block for key in self.done)'],
+    ["text.split('\\n')[:-1]", "text.strip('\\n').split('\\n')"],
+    ["with open(self.path, 'a', encoding", "with open(self.path, 'w', encoding"],
+    ['return torch.tensor(nats, dtype=torch.float64)', 'return torch.tensor(nats).double()'],
+    ['chunks[i + rank] if i + rank < len(chunks)', 'chunks[i] if i < len(chunks)'],
+    ['if self.path and processes()[0] == 0:', 'if self.path:'],
+    ['math.isfinite(x) for x in nats', 'x == x for x in nats'],
+]
+
+FAULTS['anyorder/training.py'] = 'test_training', [
+    ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
+    ['config.grad_clip or math.inf', 'math.inf'],
+    ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],
+    ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, micro)'],
+    ['loss, norm = loss / n_iters, norm / n_iters', 'loss, norm = loss, norm / n_iters'],
+    ['loss += micro_loss.detach()', 'loss = micro_loss.detach() * len(micros)'],
+    ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks'],
+    ['n_blanks = (config.block_size - n_given).sum()', 'n_blanks = config.batch_size * config.block_size'],
+    ['        o.zero_grad(set_to_none=True)', '        pass'],
+    ["        for group in o.param_groups:\n            group['lr'] = lr * group['lr_ratio']",
+     "        for group in o.param_groups:\n            group['lr'] = lr"],
+    ['it + 1) / (warmup_iters + 1)', 'it) / warmup_iters'],
+    ["config['lr_decay_iters'] or config['max_iters']", "config['max_iters']"],
+    ['                group.update(own)', '                pass'],
+    ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
+    ['        self.totals.zero_()\n', ''],
+    ['vectors, \'weight_decay\': 0.0', 'vectors, \'weight_decay\': weight_decay'],
+    ['n_given=n_given[mine])', 'n_given=0 * n_given[mine])'],
+    ['n_known = n_given + (torch.rand(', 'n_known = (torch.rand('],
+    ['with autocast(device, config.dtype):', "with autocast(device, 'float32'):"],
+    ['config.batch_size, config.dtype, n_known=known,', 'config.batch_size, n_known=known,'],
+    ['            self.totals /= world_size\n', ''],
+    ['range(rank, config.gradient_accumulation_steps, world_size)', 'range(config.gradient_accumulation_steps)'],
+    ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks / config.gradient_accumulation_steps'],
+    ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
+]
+
+FAULTS['anyorder/fast.py'] = 'test_fast', [
+    ['(grad / largest).to(x.dtype) * largest', '(grad / largest).to(x.dtype)'],
+    ['dlogits.T @ (x * column)', 'dlogits.T @ x'],
+    ['index.flatten().sort(stable=True)', 'index.flatten().sort(descending=True)'],
+    ['bias = linear.real_bias() if isinstance(linear, Head) else linear.bias', 'bias = linear.bias'],
+    ['model = lean(copy.deepcopy(model, {id(p): p for p in model.parameters()}))',
+     'model = lean(copy.deepcopy(model))'],
+    ['.detach().to(dtype)\n\n    def forward(self, target', '.detach()\n\n    def forward(self, target'],
+    ['return pad_size(S), pad_size(n),', 'return pad_size(S), pad_size(S),'],
+    ['if not torch.is_grad_enabled() or target.numel() <= wtpe.num_embeddings:', 'if True:'],
+    ['logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))',
+     'logp = logits.log_softmax(-1)'],
+    ['    dtype = dtype or product_dtype(model.lm_head.weight)\n',
+     '    dtype = product_dtype(model.lm_head.weight)\n'],
+    ['F.cross_entropy(float32_or_better(head(part)), token', 'F.cross_entropy(head(part), token'],
+]
+
+
+def faults_of(words):
+    """[(file, tests, text, what to put there)] of the files whose name holds one of `words`.
+
+    Raises ValueError for faults whose text does not stand exactly once in its file."""
+    chosen, stale = [], []
+    for file, (tests, pairs) in FAULTS.items():
+        if any(word in file for word in words):
+            source = read(file)
+            chosen += [(file, tests, *pair) for pair in pairs]
+            for text, fault in pairs:
+                compile(source.replace(text, fault), file, 'exec')   # a fault that is no Python tests nothing
+            stale += [f'{file}: {text!r} stands {source.count(text)} times' for text, _ in pairs
+                      if source.count(text) != 1]
+    if stale:
+        raise ValueError('the code has changed: write these faults anew\n' + '\n'.join(stale))
+    if not chosen:
+        raise ValueError(f'no file has {" or ".join(words)} in its name; there are {", ".join(FAULTS)}')
+    return chosen
+
+
+def read(file):
+    with open(os.path.join(ROOT, file), encoding='utf-8') as f:
+        return f.read()
+
+
+def copy_tree(names, folder):
+    """Copy the files `names` of the project into a folder."""
+    for name in names:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copyfile(os.path.join(ROOT, name), path)
+
+
+def failure(tests, names, seconds, file=None, text='', fault=''):
+    """How the tests fail in a copy of the files `names`, in one of which `text` has become `fault`; '' if they pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy_tree(names, folder)
+        if file:
+            with open(os.path.join(folder, file), 'w', encoding='utf-8') as f:
+                f.write(read(file).replace(text, fault))
+        command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', f'tests/{tests}.py']
+        try:
+            done = subprocess.run(command, cwd=folder, timeout=seconds, capture_output=True, text=True, check=False)
+        except subprocess.TimeoutExpired:
+            return 'the tests hang'
+    said = [line for line in done.stdout.splitlines() if line.startswith(('FAILED', 'ERROR'))]
+    return '' if done.returncode == 0 else (said or [done.stdout + done.stderr])[0]
+
+
+def main(config):
+    at_least(config, 1, 'jobs', 'seconds')
+    faults = faults_of(config.words)
+    listed = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = [name for name in listed.split('\0') if os.path.isfile(os.path.join(ROOT, name))]
+    files = {file: tests for file, tests, *_ in faults}
+    # tests that fail in any case would catch every fault
+    for tests in dict.fromkeys(files.values()):
+        if said := failure(tests, names, config.seconds):
+            raise ValueError(f'{tests}.py fails without a fault: {said}')
+
+    def caught(fault):
+        file, tests, text, put = fault
+        said = failure(tests, names, config.seconds, file, text, put)
+        bar.update()
+        return bool(said)
+    with progress(total=len(faults), desc='faults') as bar, ThreadPoolExecutor(config.jobs) as pool:
+        fates = list(pool.map(caught, faults))
+
+    print(f'{"":<26}{"faults":>7}{"caught":>8}')
+    for file in files:
+        mine = [(fault, fate) for fault, fate in zip(faults, fates) if fault[0] == file]
+        print(f'{file:<26}{len(mine):>7}{sum(fate for _, fate in mine) / len(mine):>8.0%}')
+        for (_, _, text, put), fate in mine:
+            if not fate:
+                line = read(file).partition(text)[0].count('\n') + 1
+                print(f'    survived in line {line}: {text!r} -> {put!r}')
+    share = sum(fates) / len(fates)
+    print(f'{"all":<26}{len(fates):>7}{share:>8.0%}')
+    if share < 0.9:
+        sys.exit(1)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        arguments = sys.argv[1:]
+        if all(argument.startswith('-') for argument in arguments):
+            arguments = [*arguments, '.py']   # a part of all names
+        main(configure(globals(), arguments))
