@@ -62,6 +62,15 @@ def test_our_file_gives_the_model_back(tmp_path, config):
     assert load_checkpoint(path)['iter_num'] == 3 and os.listdir(tmp_path) == ['ckpt.pt']
 
 
+def test_a_checkpoint_counts_the_updates_of_its_average(tmp_path, model):
+    ema = EMA(model, 0.9)
+    ema.update(model)
+    ema.update(model)
+    save_checkpoint(tmp_path / 'ckpt.pt', model, ema)
+    average = load_checkpoint(tmp_path / 'ckpt.pt')['ema_model']
+    assert (average['num_updates'], average['decay']) == (2, 0.9)
+
+
 def test_what_published_sizes_leave_out_is_inferred():
     """GPT-2's vocabulary has 50257 tokens, padded to 50304; the width of the condition is that of the weights."""
     args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8}
