@@ -1,4 +1,4 @@
-"""eval_ppl.py: estimates against slow versions, rows by hand, a table that depends on neither batch nor processes."""
+"""eval_ppl.py: which estimates it makes, what its journal is of, a table that depends on neither batch nor processes."""
 import json
 import math
 import os
@@ -8,207 +8,19 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT, make_model
+from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
 from anyorder import likelihood
 from anyorder.checkpoint import save_checkpoint
 from anyorder.journal import Journal
-from anyorder.likelihood import block_nll, draw_known, ensemble_block_nll, ensemble_totals, one_by_one, sample_groups
-from anyorder.orders import derive_seed, draw_orders, sample_order
-from configurator import configure, one_line_errors
-from data.measured import Text
+from anyorder.orders import draw_orders, sample_order
+from configurator import one_line_errors
 from data.prepare import prepare
-from data.tokenizers import Bytes
 from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal
-
-SEED = 1337
-
-
-def options(*args):
-    return configure(vars(eval_ppl), list(args))
-
-
-def opened(order=None, **config):
-    """What estimates ask of a Checkpoint."""
-    config = SimpleNamespace(**{'causal': True, 'block_size': 9} | config)
-    return SimpleNamespace(config=config, order=order or {'kind': 'random'}, tokenizer=Bytes())
-
-
-def estimate(name, *args, checkpoint=None, asked=()):
-    return ESTIMATES[name](options(*args), checkpoint or opened(), asked or (name,))
-
-
-def text_of(blocks, n_bytes=None, name='words'):
-    return Text(name, f'{name} (val)', {'source': name, 'sha256': '0'}, blocks.flatten().numpy(), blocks,
-                blocks.numel() if n_bytes is None else n_bytes)
-
-
-@pytest.fixture
-def blocks():
-    """Blocks (4, 9), of which the first and the last are equal."""
-    idx = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(1))
-    idx[3] = idx[0]
-    return idx
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# nats of each estimate
-
-def test_one_order_for_all_blocks(blocks):
-    model, own = make_model(), {'kind': 'block', 'seed': 3, 'block': 4}
-    for name, order in (('l2r', {'kind': 'l2r'}), ('own', own)):
-        it = estimate(name, checkpoint=opened(own))
-        want = model(blocks[[2, 0]], sample_order(2, 9, **order)).sum(1, keepdim=True)
-        torch.testing.assert_close(it.nats(model, blocks, [2, 0], None), want, rtol=0, atol=1e-10)
-
-
-def test_bounds_are_of_the_orders_of_each_block(blocks):
-    model = make_model()
-    got = estimate('any', '--n_orders=3', '--batch_size=2').nats(model, blocks, [3, 1], None)
-    assert got.shape == (2, 3)
-    for row, b in zip(got, (3, 1)):
-        orders = draw_orders([b], 9, 3, SEED)[0]
-        torch.testing.assert_close(row, model(blocks[b].expand(3, 9), orders).sum(1), rtol=0, atol=1e-10)
-
-
-def test_an_encoder_draws_for_the_bound_and_passes_one_by_one_for_importance_weights(blocks):
-    model, encoder = make_model(causal=False), opened(causal=False)
-    orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), blocks[[3, 1]].repeat_interleave(2, 0)
-    known = draw_known([3, 1], 9, 2, SEED).flatten()
-    drawn = block_nll(model, repeated, orders, 9, n_known=known).view(2, 2)
-    exact = one_by_one(model, repeated, orders).sum(1).view(2, 2)
-    for name, asked, want in (('any', ['any'], drawn), ('any', ['any', 'iw'], exact), ('iw', ['iw'], exact)):
-        got = estimate(name, '--n_orders=2', checkpoint=encoder, asked=asked).nats(model, blocks, [3, 1], None)
-        torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
-
-
-def test_the_ensemble_is_of_the_first_order_of_a_block(blocks):
-    model = make_model()
-    args = ['--n_contexts=5', '--n_positions=4', '--ensemble_block=2']
-    got = estimate('ensemble', *args).nats(model, blocks, [3, 1], None)
-    assert got.shape == (2, 4)
-    for row, b in zip(got, (3, 1)):
-        order = draw_orders([b], 9, 1, SEED)[0, 0]
-        groups, weights = sample_groups(9, 2, 4, derive_seed(SEED, 'positions', b))
-        own, members = ensemble_block_nll(model, blocks[b], order, 5, groups, 2, derive_seed(SEED, 'contexts', b))
-        torch.testing.assert_close(row, ensemble_totals(own, members, weights), rtol=0, atol=1e-10)
-        assert math.isclose(row[0], model(blocks[b:b + 1], order[None]).sum(), abs_tol=1e-9)
-
-
-def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
-    """Two blocks of equal tokens and, here, one order: only their contexts tell them apart."""
-    it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
-    assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5 and it.groups(2, 9)[0] == it.groups(2, 9)[0]
-    monkeypatch.setattr(eval_ppl, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED))
-    nats = estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [0, 3], None)
-    assert nats[0, 0] == nats[1, 0] and (nats[0, 1:] - nats[1, 1:]).abs().min() > 1e-6
-    assert torch.equal(nats[1:], estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [3], None))
-
-
-def test_another_seed_gives_other_orders_contexts_and_visits(blocks):
-    model = make_model()
-    for name, args in (('any', []), ('ensemble', ['--n_contexts=3'])):
-        a, b = (estimate(name, *args, f'--seed={seed}').nats(model, blocks, [0, 1], None) for seed in (1, 2))
-        assert (a - b).abs().min() > 1e-6
-    of_seeds = [estimate('ensemble', '--n_positions=3', f'--seed={seed}') for seed in range(20)]
-    assert len({tuple(it.groups(0, 9)[0]) for it in of_seeds}) > 5
-
-
-def test_a_pass_has_at_most_batch_size_blocks():
-    sizes = [(name, estimate(name, '--batch_size=6', f'--n_orders={n}').n_at_once())
-             for name, n in (('l2r', 1), ('any', 1), ('any', 4), ('iw', 3), ('any', 9), ('ensemble', 1))]
-    assert sizes == [('l2r', 6), ('any', 6), ('any', 1), ('iw', 2), ('any', 1), ('ensemble', 1)]
-
-
-def test_the_bar_knows_what_an_estimate_costs():
-    class Bar:
-        n = 0
-
-        def update(self, n):
-            self.n += n
-    blocks = torch.zeros(2, 9, dtype=torch.long)
-    ensemble = ['--n_contexts=3', '--n_positions=4', '--ensemble_block=2']
-    for name, args in (('l2r', []), ('any', ['--n_orders=3']), ('ensemble', ensemble)):
-        it, bar = estimate(name, *args), Bar()
-        it.nats(make_model(), blocks, [0, 1], bar)
-        cost = sum(it.n_tokens(b, 9) for b in (0, 1))
-        assert cost - bar.n in (0, 4, 8) if name == 'ensemble' else cost == bar.n   # the first group is not run again
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# rows by hand: two blocks of nine tokens, twelve bytes
-
-def rows_of(name, nats, *args, **how):
-    text = text_of(torch.zeros(2, 9, dtype=torch.long), n_bytes=12)
-    it = estimate(name, *args, **how)
-    return it, it.rows(torch.tensor(nats, dtype=torch.float64), text), text
-
-
-def test_the_bound_is_the_mean_of_all_orders():
-    _, (row,), _ = rows_of('any', [[1, 3, 8], [5, 7, 6]], '--n_orders=3')
-    assert math.isclose(row['nats_per_token'], (4 + 6) / 18) and math.isclose(row['stderr'], 2 ** 0.5 / 2 ** 0.5 / 9)
-    assert (row['kind'], row['n'], row['estimate']) == ('any', 3, 'any order x 3')
-
-
-def test_bits_are_of_bytes():
-    for name, args in (('l2r', []), ('any', [])):
-        _, (row,), _ = rows_of(name, [[3], [9]], *args)
-        assert math.isclose(row['bits_per_byte'], 12 / math.log(2) / 12) and row['bytes'] == 12 and row['tokens'] == 18
-
-
-def test_importance_weights_average_probabilities_of_a_whole_block():
-    p = [[0.5, 0.25, 0.125, 0.5], [0.1, 0.3, 0.2, 0.2]]
-    _, rows, _ = rows_of('iw', [[-math.log(x) for x in row] for row in p], '--n_orders=4')
-    assert [row['n'] for row in rows] == [1, 2, 4]
-    assert [row['estimate'] for row in rows] == ['iw x 1', 'iw x 2', 'iw x 4']
-    for row in rows:
-        nats = [-math.log(sum(q[:row['n']]) / row['n']) for q in p]
-        assert math.isclose(row['nats_per_token'], sum(nats) / 18)
-
-
-def test_the_gain_has_an_error_of_its_own():
-    it, rows, text = rows_of('ensemble', [[10, 9, 8], [50, 46, 44]], '--n_contexts=4')
-    assert [row['estimate'] for row in rows] == ['ensemble x 1', 'ensemble x 2', 'ensemble x 4']
-    assert [row['n'] for row in rows] == [1, 2, 4] and rows[0]['gain'] == rows[0]['gain_stderr'] == 0
-    assert math.isclose(rows[1]['gain'], 5 / 18) and math.isclose(rows[1]['gain_stderr'], 1.5 / 9)    # of 1 and 4
-    assert math.isclose(rows[2]['gain'], 8 / 18) and math.isclose(rows[2]['gain_stderr'], 2 / 9)      # of 2 and 6
-    assert math.isclose(rows[1]['stderr'], 18.5 / 9)
-    assert it.remarks(rows, text) == ['gain of ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667 nats/token',
-                                      'gain of ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222 nats/token']
-    it, rows, text = rows_of('ensemble', [[10, 9], [50, 46]], '--n_contexts=2', '--n_positions=6', '--ensemble_block=2')
-    assert it.remarks(rows, text)[0] == 'ensemble on 6 of 9 visits a block'
-
-
-def test_own_is_the_order_of_the_training():
-    _, (row,), _ = rows_of('own', [[3], [9]], checkpoint=opened({'kind': 'r2l'}))
-    assert row['estimate'] == 'own order (r2l)' and row['kind'] == 'own'
-
-
-def test_last_words_are_counted_over_all_processes(monkeypatch):
-    tokens = np.array([t for word in 'abcdefg' for t in (*f'x {word}'.encode(), 256)])
-    text = text_of(torch.zeros(2, 9, dtype=torch.long), name='lambada')
-    text.tokens = tokens
-    it, seen = estimate('accuracy'), []
-
-    def last_word_hits(model, rows, *_):
-        seen.append(rows)
-        return [word[1] < 100 for _, word in rows]
-    monkeypatch.setattr(eval_ppl, 'last_word_hits', last_word_hits)
-    assert it.measure(None, text, None) == (3, 7)   # a, b, c
-    for rank in (0, 1):
-        monkeypatch.setattr(eval_ppl, 'processes', lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(eval_ppl, 'gather', lambda n: [n, 10])
-        n_hits, n = it.measure(None, text, None)
-        assert n == 7 and n_hits == 10 + sum(word[1] < 100 for _, word in seen[-1])
-    assert sorted(seen[1] + seen[2]) == sorted(seen[0])
-    row, = it.rows((3, 7), text)
-    assert row['accuracy'] == 3 / 7 and row['rows'] == 7 and 0.1 < row['stderr'] < 0.2
-    assert it.remarks([row], text) == ['last word, greedy: 42.86% ± 15.01% of 7 passages']
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan
@@ -238,8 +50,8 @@ def test_which_estimates_are_made():
             names(*asked, **how)
 
 
-def test_estimates_of_the_same_work_share_its_nats(blocks):
-    text, journal = text_of(blocks), Journal('', {})
+def test_estimates_of_the_same_work_share_its_nats():
+    text, journal = text_of(torch.zeros(4, 9, dtype=torch.long)), Journal('', {})
     estimates = choose_estimates(['any', 'iw', 'accuracy'], ['lambada'], options('--n_orders=2'), opened())
     model, calls = make_model(), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
