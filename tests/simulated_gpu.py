@@ -1,11 +1,11 @@
 """
-Runs a script as if on a GPU: tensors of the device `sim` have their numbers in host memory, and are kept apart from those of the CPU.
+Runs a script as if on a GPU: tensors of the device `sim` have their numbers in host memory, apart from the CPU's.
 
     python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
 
-An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for the device, and how
-often. A CUDA graph is the list of operations that it recorded, done again on the same memory; graphs do not share theirs. It says nothing
-of speed, of kernels that are for CUDA alone, of bfloat16, or of the device waiting for the host.
+An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for
+the device, and how often. A CUDA graph is the list of operations that it recorded, done again on the same memory; graphs
+do not share theirs. Nothing is said of speed, of kernels for CUDA alone, of bfloat16, or of a device that waits.
 """
 import collections
 import contextlib
@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TORCH = os.path.dirname(torch.__file__)
-WAITS = {f'aten::{name}' for name in ('_local_scalar_dense', 'equal', 'nonzero', '_unique2')}   # their results go to the host
+# their results go to the host
+WAITS = {f'aten::{name}' for name in ('_local_scalar_dense', 'equal', 'nonzero', '_unique2')}
 MOVES = {'aten::_to_copy', 'aten::copy_'}
 waits = collections.Counter()   # of (file, line, its text)
 
@@ -36,9 +37,11 @@ class Graph:
         Graph.n_replays += 1
         with _disable_current_modes():
             for operation, args, kwargs, old in self.operations:
-                inputs = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+                inputs = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs))
+                          if isinstance(x, torch.Tensor)}
                 for x, new in zip(tree_leaves(old), tree_leaves(operation(*args, **kwargs))):
-                    if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in inputs:   # else a view, or written in place
+                    # else a view, or written in place
+                    if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in inputs:
                         x.copy_(new)
 
 
@@ -66,8 +69,8 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, host):
-        return torch.Tensor._make_wrapper_subclass(cls, host.size(), strides=host.stride(), storage_offset=host.storage_offset(),
-                                                   dtype=host.dtype, device='sim:0')
+        return torch.Tensor._make_wrapper_subclass(cls, host.size(), strides=host.stride(), dtype=host.dtype,
+                                                   storage_offset=host.storage_offset(), device='sim:0')
 
     def __init__(self, host):
         self.host = host
@@ -100,10 +103,11 @@ def simulate(operation, args, kwargs):
         if mixed and name not in MOVES and not name.startswith('aten::index'):            # and so may indices
             raise RuntimeError(f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
                                f'{[tuple(x.shape) for x in tensors]}')
-        masks = name.startswith('aten::index') and any(x.dtype == torch.bool and on_device for x, on_device in zip(tensors[1:], here[1:]))
-        if name in WAITS or masks or not stays:
+        masks = [x for x, on_device in zip(tensors[1:], here[1:]) if on_device and x.dtype == torch.bool]
+        if name in WAITS or masks and name.startswith('aten::index') or not stays:
             assert recording is None, 'the host must not wait while a graph is recorded'
-            line = [f for f in traceback.extract_stack() if not f.filename.startswith((TORCH, os.path.abspath(__file__)))][-1]
+            ours = (TORCH, os.path.abspath(__file__))
+            line = [f for f in traceback.extract_stack() if not f.filename.startswith(ours)][-1]
             waits[os.path.relpath(line.filename, ROOT), line.lineno, line.line] += 1
     on_host = {id(x.host): x for x, on_device in zip(tensors, here) if on_device}
     args, kwargs = tree_map(lambda x: x.host if isinstance(x, OnDevice) else x, (args, kwargs))
@@ -128,6 +132,7 @@ def main():
     torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
     torch.cuda.Stream = lambda device: None
     devices.resolve_device = processes.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
+    devices.matmul_flops = lambda device, dtype: 1e12
     sys.argv = sys.argv[1:]
     with Simulation():
         runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__')

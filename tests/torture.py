@@ -1,9 +1,10 @@
 """
-Kill a run at random moments while it saves at every iteration, resume it each time, and compare the end with a run that nobody disturbed.
+Kill a run at random moments while it saves at every iteration, and resume it each time.
 
     python tests/torture.py --kills=50
 
-No resume may fail, and weights, EMA, optimizer and log must be equal bit for bit. Takes some minutes; pytest does not collect it.
+No resume may fail. At the end weights, EMA, optimizer and log must equal, bit for bit, those of a run that nobody
+disturbed. Takes some minutes; pytest does not collect it.
 """
 import argparse
 import os
@@ -22,8 +23,8 @@ from anyorder.files import progress
 
 
 def start(options):
-    return subprocess.Popen([sys.executable, os.path.join(os.path.dirname(TOY[0]), '..', 'train.py'), *options], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    train = os.path.join(os.path.dirname(TOY[0]), '..', 'train.py')
+    return subprocess.Popen([sys.executable, train, *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def finish(options):
@@ -42,8 +43,8 @@ def main():
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     rng = random.Random(args.seed)
-    options = [*TOY, '--save_interval=1', '--keep_checkpoints=2', '--optimizer=muon', '--dropout=0.1', '--eval_interval=50', '--seed=3',
-               '--max_iters=100000', '--lr_decay_iters=1000', '--n_threads=1']
+    options = [*TOY, '--save_interval=1', '--keep_checkpoints=2', '--optimizer=muon', '--dropout=0.1',
+               '--eval_interval=50', '--seed=3', '--max_iters=100000', '--lr_decay_iters=1000', '--n_threads=1']
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         halves = 0   # kills in the midst of a save
@@ -64,7 +65,8 @@ def main():
         finish(['--init_from=resume', f'--max_iters={n}'])
         finish([*options, f'--max_iters={n}', '--out_dir=whole'])
         assert_same_runs('whole', 'out')
-        print(f'{args.kills} kills, {halves} of them in the midst of a save; {n} iterations, the end is equal bit for bit')
+        print(f'{args.kills} kills, {halves} of them in the midst of a save; {n} iterations, '
+              'the end is equal bit for bit')
 
 
 if __name__ == '__main__':
