@@ -4,8 +4,8 @@ Runs a script as if on a GPU: tensors of the device `sim` have their numbers in 
     python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
 
 An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for
-the device, and how often. A CUDA graph is the list of operations that it recorded, done again on the same memory; graphs
-do not share theirs. Nothing is said of speed, of kernels for CUDA alone, of bfloat16, or of a device that waits.
+the device, and how often. A CUDA graph is the list of operations that it recorded, done again on the same memory;
+graphs do not share theirs. Nothing is said of speed, of kernels for CUDA alone, of bfloat16, or of a device that waits.
 """
 import collections
 import contextlib
@@ -100,7 +100,7 @@ def simulate(operation, args, kwargs):
         stays = isinstance(args[0], OnDevice)
     if any(here):
         mixed = [x for x, on_device in zip(tensors, here) if not on_device and x.dim()]   # a number may come from the host
-        if mixed and name not in MOVES and not name.startswith('aten::index'):            # and so may indices
+        if mixed and name not in MOVES and not name.startswith('aten::index'):   # and so may indices
             raise RuntimeError(f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
                                f'{[tuple(x.shape) for x in tensors]}')
         masks = [x for x, on_device in zip(tensors[1:], here[1:]) if on_device and x.dtype == torch.bool]

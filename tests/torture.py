@@ -24,7 +24,8 @@ from anyorder.files import progress
 
 def start(options):
     train = os.path.join(os.path.dirname(TOY[0]), '..', 'train.py')
-    return subprocess.Popen([sys.executable, train, *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+    return subprocess.Popen([sys.executable, train, *options], text=True, **pipes)
 
 
 def finish(options):
