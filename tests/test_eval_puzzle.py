@@ -95,8 +95,9 @@ def test_scores_by_hand():
     rules, (tokens, given) = Sudoku(4), some_puzzles(Sudoku(4), 20)
     wrong = torch.where(given, tokens, 3 - tokens)
     wrong[0] = tokens[0]
+    wrong[1, given[1].byte().argmin()] = tokens[1, given[1].byte().argmin()]             # one blank is right
     half, blanks = score(rules, tokens, given, wrong), (~given).sum(1).double()
-    assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float(blanks[0] / blanks.sum()))
+    assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float((blanks[0] + 1) / blanks.sum()))
     assert half['right_stderr'] > 0 and half['solved_stderr'] == share_error(1, 20)
     whole = score(rules, tokens, given, tokens)
     assert whole['solved'] == 1 and whole['right_stderr'] == share_error(20, 20)
@@ -126,14 +127,14 @@ def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatc
     # nats of a blank, before much is learnt
     assert all(abs(v - np.log(4)) < 0.2 for k, v in val.items() if k.startswith('val_'))
     said = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=p.json', '--html=p.html', '--show=0,3',
-                  '--n_steps=0,2', '--noises=0,0.5', '--batch_size=7').stdout
+                  '--n_steps=0,2', '--noises=0,0.5', '--batch_size=7', '--n_puzzles=12').stdout
     rows = json.loads((tmp_path / 'p.json').read_text())['results']
     assert len(rows) == 2 * 2 + 3 * 2 * 2 and 'margin' in said
     assert all(0 <= r['right'] <= 1 and r['solved_stderr'] > 0 for r in rows)
     page = (tmp_path / 'p.html').read_text()
     assert '"columns": 4' in page and 'puzzle 3, margin, 2 steps' in page
     again = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=q.json', '--policies=entropy', '--noises=0.5',
-                   '--batch_size=30')
+                   '--batch_size=30', '--n_puzzles=12')
     assert json.loads((tmp_path / 'q.json').read_text())['results'][0]['right'] == rows[-3]['right'], again.stdout
 
 

@@ -114,6 +114,17 @@ def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(c
         (s['tokens'], s['order'], s['seed']) for s in samples]
 
 
+def test_samples_of_several_prompts_and_a_first_one_that_is_done_early(ckpt, script, monkeypatch, tmp_path):
+    shown = []
+    monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
+    (tmp_path / 'p.jsonl').write_text('{"prompt": "a[[1]]"}\n{"prompt": "b[[4]]"}\n')
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--watch', '--out=o.json')
+    samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+    assert [s['prompt'] for s in samples] == ['a[[1]]'] * 2 + ['b[[4]]'] * 2
+    assert [s['text'][0] for s in samples] == [*'aabb']
+    assert [(tokens, step) for tokens, _, step, _ in shown] == [(samples[0]['tokens'], 0)]
+
+
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     ckpt_with_ema = tmp_path / 'judge.pt'
     judge = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
