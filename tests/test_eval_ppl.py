@@ -1,4 +1,4 @@
-"""eval_ppl.py: which estimates it makes, what its journal is of, a table that depends on neither batch nor processes."""
+"""eval_ppl.py: which estimates it makes, what its journal is of, and a table for any batch and number of processes."""
 import json
 import math
 import os

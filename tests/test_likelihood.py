@@ -11,6 +11,7 @@ from conftest import make_model
 from anyorder.likelihood import (
     batches_of,
     block_nll,
+    check_finite,
     conditional_logprob,
     context_logprobs,
     draw_known,
@@ -129,6 +130,14 @@ def test_blocks_are_scored_in_the_dtype_that_is_asked_for(batch):
     with torch.autocast('cpu', torch.bfloat16):
         want = model(idx, order).double().sum(1)
     torch.testing.assert_close(half, want, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize('bad', [math.inf, -math.inf, math.nan])
+def test_one_likelihood_that_is_not_finite_is_refused(bad):
+    fine = torch.tensor([[1.0, 2.0]])
+    assert check_finite(fine) is fine
+    with pytest.raises(ValueError, match='not finite'):
+        check_finite(torch.tensor([[1.0, bad]]))
 
 
 def test_the_estimate_of_an_order():
