@@ -262,6 +262,13 @@ def test_adaptive_orders_are_the_definition(batch, how):
         assert trace['step'][r, visits[k:]].tolist() == steps
 
 
+def test_of_scores_that_tie_the_first_in_the_order_are_taken():
+    model, order = make_model(block_size=40), sample_order(3, 40)
+    model.lm_head.weight.zero_()
+    _, trace = generate(model, torch.zeros_like(order), order, 0, 3, policy='margin', seeds=range(3), return_trace=True)
+    assert torch.equal(trace['order'], order)
+
+
 def test_scores_that_tie_do_not_depend_on_the_batch(batch):
     model, (idx, order) = make_model(), batch
     model.lm_head.weight.zero_()
