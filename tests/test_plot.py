@@ -41,7 +41,7 @@ def test_a_picture(runs, name, head, capsys):
     assert content.startswith(head) and len(content) > 5000 and capsys.readouterr().out.endswith(f'{name} written\n')
 
 
-def test_a_run_counts_once_and_means_of_unequal_lengths_are_marked(runs, capsys):
+def test_a_run_counts_once_and_means_of_unequal_lengths_are_marked(runs, drawn, capsys):
     for seed, entries in (('seed1', ENTRIES), ('seed2', ENTRIES[:1])):
         (runs / f'c_{seed}').mkdir()
         (runs / f'c_{seed}' / 'log.jsonl').write_text(''.join(json.dumps(e) + '\n' for e in entries))
@@ -51,7 +51,15 @@ def test_a_run_counts_once_and_means_of_unequal_lengths_are_marked(runs, capsys)
     assert '2.500 ± 0.500 (2, uneven)' in capsys.readouterr().out
 
 
-def test_inputs_may_stand_before_and_behind_the_options(runs, capsys):
+@pytest.fixture
+def drawn(monkeypatch):
+    """[(axis, panels, path)] of the pictures that plot.main would have drawn."""
+    pictures = []
+    monkeypatch.setattr(plot, 'draw', lambda runs, x, ys, path: pictures.append((x, ys, path)))
+    return pictures
+
+
+def test_inputs_may_stand_before_and_behind_the_options(runs, drawn, capsys):
     for args in (['a', '-o', 'x.png', 'b'], ['--y=loss', 'a', 'b', '--out=x.png']):
         main(args)
         assert [line.split()[:1] for line in capsys.readouterr().out.splitlines()[1:3]] == [['a'], ['b']]
@@ -62,7 +70,7 @@ def write(path, result):
     return str(path)
 
 
-def test_seeds_are_one_line_of_the_table(runs, capsys):
+def test_seeds_are_one_line_of_the_table(runs, drawn, capsys):
     for seed, ends in (('a_seed1', (2.0, 1.0)), ('a_seed22', (2.2, 1.0)), ('b_seed1', (3.0, 2.0))):
         entries = [{'iter': i, 'tokens': i, 'val_any': v, 'val_l2r': ends[1]} for i, v in enumerate((9.0, ends[0]))]
         (runs / f'{seed}.jsonl').write_text(''.join(json.dumps(entry) + '\n' for entry in entries))
@@ -73,7 +81,7 @@ def test_seeds_are_one_line_of_the_table(runs, capsys):
     assert table[2] == ['b', '3.000', '2.000']
 
 
-def test_the_same_name_in_two_folders_is_two_runs(runs, capsys):
+def test_the_same_name_in_two_folders_is_two_runs(runs, drawn, capsys):
     for folder in ('p', 'q'):
         (runs / folder).mkdir()
         (runs / folder / 'x_seed1.jsonl').write_text(''.join(json.dumps(e) + '\n' for e in ENTRIES))
@@ -109,7 +117,7 @@ def test_ensembles_and_generation_are_read_from_json(runs, capsys):
     assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
 
 
-def test_seeds_are_those_of_one_data_set(runs, capsys):
+def test_seeds_are_those_of_one_data_set(runs, drawn, capsys):
     for seed, data, nats in (1, 'books', 2), (2, 'books', 3), (3, 'texts/ptb.txt', 9):
         write(runs / f'd_seed{seed}.json', {'results': [result('any order x 4', nats, data)]})
     main([*(f'd_seed{seed}.json' for seed in (1, 2, 3)), '-o', 'picture.png'])
@@ -182,9 +190,10 @@ def test_a_picture_that_cannot_be_written_leaves_the_older_one(runs, monkeypatch
 @pytest.mark.parametrize('last, panels', [
     ({'val_own': 1.0, 'val_l2r': 2.0}, ['val_own', 'val_l2r']), ({'val_any': 1.0}, ['val_any']),
     ({'val_l2r': 1.0}, ['val_own', 'val_l2r']), ({'val_any': 1.0, 'val_l2r': 1.0}, ['val_any', 'val_l2r'])])
-def test_a_run_of_any_kind_is_drawn_without_options(runs, capsys, last, panels):
+def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, panels):
     (runs / 'c.jsonl').write_text(json.dumps({'iter': 1, 'tokens': 3, 'loss': 1.0, **last}) + '\n')
     main(['c.jsonl'])
+    assert drawn == [('tokens', ['loss', *panels], 'loss.png')]
     assert capsys.readouterr().out.split()[:len(panels) + 1] == ['loss', *panels]
 
 

@@ -85,6 +85,27 @@ def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
     assert len(started) == 1
 
 
+def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(puzzles, 'N_ROWS', {'train': 50, 'val': 4, 'test': 3})
+    monkeypatch.setattr(puzzles, 'PART', 60)
+
+    def sizes(*argv):
+        puzzles.main(configure(vars(puzzles), [*argv, f'--out={tmp_path}']))
+        meta = json.loads((tmp_path / argv[-1].partition('=')[2] / 'meta.json').read_text())
+        assert {info['source'] for info in meta['splits'].values()} <= {'sudoku4, seed 0', 'nae_sat, seed 5',
+                                                                        'zebra4, seed 0, up to 3 houses'}
+        return [meta['splits'][split]['rows'] for split in ('train', 'val', 'test')], meta['puzzle']
+    assert sizes('sudoku4', '--name=a') == ([10, 4, 3], {'task': 'sudoku4'})                 # a fifth to train on
+    assert sizes('sudoku4', '--n_train=6', '--n_test=2', '--largest=3', '--name=b')[0] == [6, 4, 2]
+    assert sizes('nae_sat', '--seed=5', '--n_latents=9', '--n_observations=4', '--name=c') == (
+        [50, 4, 3], {'task': 'nae_sat', 'seed': 5, 'n_latents': 9, 'n_observations': 4})
+    assert sizes('zebra4', '--largest=3', '--n_train=5', '--name=d')[0] == [5, 4, 3]
+    for argv, said in ((['--n_val=-1'], 'n_val must be at least 0'),
+                       (['--split=all'], 'split must be test, val, train')):
+        with pytest.raises(ValueError, match=said):
+            puzzles.main(configure(vars(puzzles), ['sudoku4', *argv, f'--out={tmp_path}']))
+
+
 def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
     sizes = {'train': 20, 'val': 5, 'test': 5}
     meta = prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)
@@ -101,6 +122,12 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
         open_split(tmp_path, 'sudoku4', 'test')
     with pytest.raises(ValueError, match='--force replaces it'):
         prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)
+    meta_path.write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match='--force replaces it'):                             # other sizes, another seed
+        prepare_puzzles('sudoku4', tmp_path, n_rows=sizes | {'val': 6})
+    with pytest.raises(ValueError, match='from sudoku4, seed 0'):
+        prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, seed=1)
+    assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)['splits'] == meta['splits']
     with pytest.raises(ValueError, match='plain name'):
         prepare_puzzles('sudoku4', tmp_path, name='../other')
 
