@@ -138,8 +138,9 @@ def test_resume_is_the_uninterrupted_run(data, optimizer):
 def test_resume_takes_the_options_given_now(data):
     run('--max_iters=4', '--optimizer=adamw')
     run('--max_iters=5', '--optimizer=adamw', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3',
-        '--learning_rate=1e-4')
+        '--learning_rate=1e-4', '--dropout=0.2')
     checkpoint = load_checkpoint('out/ckpt.pt')
+    assert checkpoint['model_args']['dropout'] == checkpoint['config']['dropout'] == 0.2
     matrices, vectors = checkpoint['optimizer'][0]['param_groups']
     assert matrices['betas'][0] == 0.5 and matrices['weight_decay'] == 0.3 and vectors['weight_decay'] == 0.0
     assert log()[-1]['lr'] < 5e-3 and checkpoint['config']['beta1'] == 0.5
@@ -181,7 +182,9 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer
             for number in signals:
                 os.kill(os.getpid(), number)
         update(state, *args)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     run(*options, '--out_dir=whole')
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup it is ignored
     with monkeypatch.context() as m, pytest.raises(SystemExit) as e:
         m.setattr(train, 'update', interrupted)
