@@ -257,7 +257,7 @@ def introduce(state, data, clock, config, compiled, changed):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# loop
+# loop and finish
 
 def start_wandb(config):
     """The module wandb with a run begun, in the first process of a run that wants it; else None."""
@@ -323,9 +323,6 @@ def loop(state, data, clock, folder, config):
     return val
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# finish
-
 def finish(state, data, val, folder, config):
     """Say how to go on with a run that was stopped, or print validation, samples and what to do next."""
     master = processes()[0] == 0
@@ -365,9 +362,6 @@ def write_both_ways(model, tokenizer, config):
         fill(model, canvas, Unmasking(config.block_size), Drawing())
         print(f'\nwritten {titles.get(kind, "in its own order")}\n{visible(tokenizer.decode(canvas.idx[0].tolist()))}')
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the four acts
 
 def main(config):
     # open: options, device, data
