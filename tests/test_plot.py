@@ -117,6 +117,14 @@ def test_ensembles_and_generation_are_read_from_json(runs, capsys):
     assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
 
 
+def test_errors_are_those_of_their_numbers(runs):
+    row = result('ensemble x 2', 3.0) | {'stderr': 0.5, 'gain': 0.25, 'gain_stderr': 0.125}
+    write(runs / 'd.json', {'results': [row, row | {'estimate': 'ensemble x 4', 'stderr': None}]})
+    two = {'members': 2, 'nats': 3.0, 'nats_error': 0.5, 'gain': 0.25, 'gain_error': 0.125}
+    assert read_results('d.json') == {'books': [two,
+                                                {k: v for k, v in (two | {'members': 4}).items() if k != 'nats_error'}]}
+
+
 def test_seeds_are_those_of_one_data_set(runs, drawn, capsys):
     for seed, data, nats in (1, 'books', 2), (2, 'books', 3), (3, 'texts/ptb.txt', 9):
         write(runs / f'd_seed{seed}.json', {'results': [result('any order x 4', nats, data)]})
