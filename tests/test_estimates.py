@@ -8,6 +8,7 @@ import torch
 from conftest import make_model
 
 import eval_ppl
+from anyorder.journal import Journal
 from anyorder.likelihood import block_nll, draw_known, ensemble_block_nll, ensemble_totals, one_by_one, sample_groups
 from anyorder.orders import derive_seed, draw_orders, sample_order
 from configurator import configure
@@ -97,6 +98,15 @@ def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     nats = estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [0, 3], None)
     assert nats[0, 0] == nats[1, 0] and (nats[0, 1:] - nats[1, 1:]).abs().min() > 1e-6
     assert torch.equal(nats[1:], estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [3], None))
+
+
+def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks):
+    model, journal = make_model(), Journal('', {})
+    model.lm_head.bias[3] = math.nan
+    for name in ('l2r', 'any', 'ensemble'):
+        with pytest.raises(ValueError, match='not finite'):
+            estimate(name).measure(model, text_of(blocks), journal)
+    assert not journal.done
 
 
 def test_another_seed_gives_other_orders_contexts_and_visits(blocks):

@@ -107,6 +107,16 @@ def test_frozen_answers_as_the_model(variant):
         }  # shared, not copied
 
 
+@pytest.mark.parametrize('n', [1, 2])
+def test_frozen_steps_in_bfloat16_are_near(batch, n):
+    """One target a step is one query a row, which takes a way of its own."""
+    model, (idx, order) = make_model(), batch
+    fast, cache = freeze(model.float(), torch.bfloat16), KVCache(model.config, 5, dtype=torch.bfloat16)
+    for known in range(0, 9 - n, n):
+        got, want = fast.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
+        assert got.shape == want.shape and (got - want).abs().max() < 0.3
+
+
 def test_padded_sizes_are_few():
     sizes = [pad_size(n) for n in range(1, 1025)]
     assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1)) and sizes == sorted(sizes)

@@ -350,6 +350,33 @@ def test_last_words_by_greedy_decoding():
         assert last_word_hits(model, every, batch_size) == [True, False, False] * 4 + [False]
 
 
+class Pairs(Bytes):
+    """Two letters are a token; letters alone are, at the end."""
+
+    def encode(self, text):
+        return [ord(text[i]) * 1000 + ord(text[i + 1:i + 2] or chr(0)) for i in range(0, len(text), 2)]
+
+    def decode(self, ids):
+        return ''.join(chr(i // 1000) + chr(i % 1000) for i in ids).replace(chr(0), '')
+
+
+def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own():
+    tok = Bytes()
+    tokens = np.array([*b'one two three', tok.eos, *b'a  b', tok.eos])
+    assert [(tok.decode(a), tok.decode(b)) for a, b in last_words(tokens, tok)] == [('one two', ' three'), ('a ', ' b')]
+    pairs, texts = Pairs(), ['abcd efg', 'abc efg', 'ab c']   # of 'abc efg' the third letter and the blank are one
+    tokens = np.array([t for text in texts for t in (*pairs.encode(text), pairs.eos)])
+    assert [(pairs.decode(a), pairs.decode(b)) for a, b in last_words(tokens, pairs)] == [('abcd', ' efg'), ('ab', ' c')]
+
+
+def test_a_word_as_long_as_a_block_is_asked_for_without_context():
+    class Ones(Network):
+        def logits(self, idx, visits, columns):
+            return torch.nn.functional.one_hot(torch.ones_like(columns), 300).float()
+    rows = [([7, 7], [1] * 9), ([7, 7], [1] * 8 + [2]), ([7, 7], [1] * 10)]
+    assert last_word_hits(Ones(None), rows, 2) == [True, False, False]
+
+
 def test_contexts_are_cut_from_the_left():
     class Cut(Network):
         def logits(self, idx, visits, columns):
