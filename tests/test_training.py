@@ -298,6 +298,22 @@ def test_an_update_never_waits_for_the_device(monkeypatch):
     assert aten.mm in seen and aten._fused_adamw_ in seen
 
 
+def test_a_batch_is_in_the_order_of_the_run():
+    config = Config(OPTIONS | {'order': 'block', 'order_seed': 7, 'order_block': 3, 'batch_size': 60, 'l2r_ratio': 0.5})
+    torch.manual_seed(0)
+    _, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
+    blocks, l2r = ((order == sample_order(1, 9, kind, seed=7, block=3)).all(1) for kind in ('block', 'l2r'))
+    assert (blocks ^ l2r).all() and 15 < l2r.sum() < 45
+
+
+def test_an_infinite_gradient_is_counted_though_the_loss_is_finite():
+    state = start(learner())
+    state.model.lm_head.bias.register_hook(lambda g: g * math.inf)
+    update(state, TOKENS, 1e-2, OPTIONS)
+    loss, norm, n_finite = state.totals.tolist()
+    assert math.isfinite(loss) and not math.isfinite(norm) and n_finite == 0
+
+
 def test_a_batch_of_puzzles_has_what_is_given_first():
     given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
     rows = tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2')
