@@ -69,6 +69,7 @@ def test_a_model_of_bfloat16_weights_trains():
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.bfloat16 for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_one_graph(monkeypatch):
     """fullgraph: a break is an error; aot_eager traces the backward pass too and needs no compiler."""
     # in evaluation mode there is no dropout
