@@ -46,9 +46,10 @@ def batch():
 
 @pytest.fixture
 def process(tmp_path):
-    """process('train.py', '--x=1', ...) runs a script of the project in an empty folder and returns the finished process."""
+    """process('train.py', '--x=1', ...) runs a script of the project in an empty folder; the finished process."""
     def run(name, *args, code=0):
-        finished = subprocess.run([sys.executable, os.path.join(ROOT, name), *args], cwd=tmp_path, text=True, capture_output=True,
+        command = [sys.executable, os.path.join(ROOT, name), *args]
+        finished = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True,
                                   timeout=170, check=False)
         assert finished.returncode == code, finished.stdout + finished.stderr
         return finished
@@ -59,7 +60,8 @@ def process(tmp_path):
 def script(tmp_path, monkeypatch):
     """As `process`, in this process, which has the libraries loaded; what it returns has stdout and stderr."""
     def run(name, *args, code=0):
-        out, err, status, at_end, n_threads = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+        out, err, status = io.StringIO(), io.StringIO(), 0
+        at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, 'argv', [name, *args])
         try:
@@ -80,14 +82,16 @@ def script(tmp_path, monkeypatch):
 def forked(tmp_path):
     """forked(body, ...) calls every body at once, each in a fork of this process, which has the libraries loaded.
 
-    Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a body has 2 minutes."""
+    Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a body has 2
+    minutes."""
     def run(*bodies):
         with socket.create_server(('127.0.0.1', 0)) as s:
             port = s.getsockname()[1]
         children = [os.fork() or fork_of(body, rank, len(bodies), port, tmp_path / f'said-{rank}')
                     for rank, body in enumerate(bodies)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        return [SimpleNamespace(code=code, said=(tmp_path / f'said-{rank}').read_text()) for rank, code in enumerate(codes)]
+        said = [(tmp_path / f'said-{rank}').read_text() for rank in range(len(codes))]
+        return [SimpleNamespace(code=code, said=text) for code, text in zip(codes, said)]
     return run
 
 

@@ -99,7 +99,8 @@ def simulate(operation, args, kwargs):
     if name == 'aten::copy_':
         stays = isinstance(args[0], OnDevice)
     if any(here):
-        mixed = [x for x, on_device in zip(tensors, here) if not on_device and x.dim()]   # a number may come from the host
+        # a number may come from the host
+        mixed = [x for x, on_device in zip(tensors, here) if not on_device and x.dim()]
         if mixed and name not in MOVES and not name.startswith('aten::index'):   # and so may indices
             raise RuntimeError(f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
                                f'{[tuple(x.shape) for x in tensors]}')

@@ -34,7 +34,7 @@ def test_texts_stand_on_lines_of_a_width():
     assert lay_out(['ab', ' c', 'd\ne', '', 'fgh'], 4) == [
         [(0, 0, 'ab')], [(0, 2, ' c')], [(1, 0, 'd'), (1, 1, '↵'), (2, 0, 'e')], [], [(2, 1, 'fgh')]]
     assert lay_out(['abcd\n', 'e'], 4) == [[(0, 0, 'abcd'), (0, 4, '↵')], [(1, 0, 'e')]]    # no empty line between
-    assert lay_out(['漢字か'], 5) == [[(0, 0, '漢字'), (1, 0, 'か')]]                            # two columns each
+    assert lay_out(['漢字か'], 5) == [[(0, 0, '漢字'), (1, 0, 'か')]]   # two columns each
     assert lay_out(['a\nb\n', '\n'], 4) == [[(0, 0, 'a'), (0, 1, '↵'), (1, 0, 'b'), (1, 1, '↵')], [(2, 0, '↵')]]
     assert lay_out(['e\u0301' * 3, 'x'], 3) == [[(0, 0, 'e\u0301' * 3)], [(1, 0, 'x')]]        # an accent has no column
     assert lay_out(['a\tb\u3000c\xa0\x07d'], 9) == [[(0, 0, 'a b c d')]]
