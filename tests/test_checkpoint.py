@@ -100,6 +100,8 @@ def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path):
     assert opened.order == {'kind': 'block', 'seed': 3, 'block': 2} and opened.iter_num == 7
     assert opened.about('ema') == f'{path}: ema weights, iteration 7'
     assert digest(opened.model('raw')) == digest(model_from_checkpoint(path, 'raw'))
+    save_checkpoint(path, model, tokenizer='bytes')
+    assert Checkpoint(path).about('raw') == f'{path}: raw weights, iteration ?'
     save_checkpoint(path, model)   # as published: GPT-2's tokens
     with pytest.raises(ValueError, match='a vocabulary of 257 tokens, gpt2 has 50257'):
         Checkpoint(path)

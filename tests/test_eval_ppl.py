@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT, make_model
@@ -18,9 +19,11 @@ from anyorder import likelihood
 from anyorder.checkpoint import save_checkpoint
 from anyorder.journal import Journal
 from anyorder.orders import draw_orders, sample_order
+from anyorder.tables import summarize
 from configurator import one_line_errors
 from data.prepare import prepare
-from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal
+from data.tokenizers import Bytes
+from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal, report
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan
@@ -192,6 +195,14 @@ def test_which_text_is_measured(folder, tmp_path):
                               f'--out={tmp_path}/x.json'))
         row, = results(tmp_path / 'x.json')
         assert (row['set'], row['blocks']) == (label, n) and row['sha256']
+
+
+def test_the_unigram_row_is_of_the_whole_set():
+    text = text_of(torch.zeros(1, 10, dtype=torch.long))
+    text.tokens = np.array([0] * 10 + [1] * 10)
+    own, = choose_estimates(['l2r'], ['words'], options(), opened())
+    lines = report(text, {own: [summarize('left to right', torch.tensor([3.0]), 10, 10)]}, Bytes()).splitlines()
+    assert 'unigram, whole set' in lines[4] and f' {math.log(2):.4f} ' in lines[4]
 
 
 def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):

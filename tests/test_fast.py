@@ -56,8 +56,9 @@ def test_gradients_in_bfloat16_are_near():
 
 def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
     idx, order = batch
-    for model in (lean(make_model().bfloat16()), freeze(make_model(), torch.bfloat16)):
-        with torch.no_grad():
+    for model, grad in ((lean(make_model().bfloat16()), False), (lean(make_model().bfloat16()), True),
+                        (freeze(make_model(), torch.bfloat16), False)):
+        with torch.set_grad_enabled(grad):
             nll, logp = model(idx, order), model.logits(idx, order).float().log_softmax(-1)
         want = -logp.gather(2, idx.gather(1, order).unsqueeze(-1))[..., 0]
         torch.testing.assert_close(nll, want, rtol=0, atol=1e-6)

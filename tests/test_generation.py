@@ -395,6 +395,22 @@ def test_an_encoder_writes_what_it_scores(policy, unmask):
             torch.testing.assert_close(trace['logprob'][r, p], logits.log_softmax(-1)[idx[r, p]], rtol=0, atol=1e-10)
 
 
+def test_noise_is_the_quantile_of_uniform_numbers():
+    u = torch.rand(5000, dtype=torch.float64, generator=stream('x'))
+    quantiles = {'gumbel': -(-u.log()).log(), 'gaussian': torch.distributions.Normal(0, 1).icdf(u)}
+    for kind, quantile in quantiles.items():
+        torch.testing.assert_close(draw_noise(5000, 2.0, kind, [stream('x')])[0], 2 * quantile, rtol=0, atol=1e-9)
+
+
+def test_every_step_is_told_with_what_it_revealed(batch):
+    canvas, told = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5)), []
+
+    def on_step(step, n_new, part):
+        told.append((step, part.rows.tolist(), n_new.tolist(), part.known.tolist()))
+    fill(make_model(), canvas, Unmasking(2), Drawing(), on_step=on_step)
+    assert told == [(0, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]), (1, [0, 1, 4], [5, 3, 2], [9, 9, 9])]
+
+
 def test_noise_moves_the_order_by_its_scale():
     def rngs():
         return [torch.Generator().manual_seed(s) for s in range(400)]

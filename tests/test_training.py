@@ -314,6 +314,28 @@ def test_an_infinite_gradient_is_counted_though_the_loss_is_finite():
     assert math.isfinite(loss) and not math.isfinite(norm) and n_finite == 0
 
 
+def test_what_is_given_costs_nothing_in_updates_and_validation():
+    """The loss of puzzles is their nats by their blanks; what is given is visited first, in the order that was drawn."""
+    tokens, given = TOKENS[:180].reshape(20, 9), np.random.default_rng(1).random((20, 9)) < 0.4
+    config, model = Config(OPTIONS | {'gradient_accumulation_steps': 1, 'l2r_ratio': 0.0}), make_model()
+
+    def nats(idx, order, given):
+        """Of the blanks alone, (B,)."""
+        order = torch.stack([torch.cat([row[mask[row]], row[~mask[row]]]) for row, mask in zip(order, given)])
+        return (model(idx, order) * (torch.arange(9) >= given.sum(1, keepdim=True))).sum(1)
+    torch.manual_seed(derive_seed(5, 0, 0))
+    rows = torch.randint(20, (3,))
+    idx, mask = torch.from_numpy(tokens[rows].astype(np.int64)), torch.from_numpy(given[rows])
+    loss = nats(idx, sample_order(3, 9), mask).sum() / (~mask).sum()
+    state = start(learner())
+    update(state, tokens + 2 ** 15 * given.astype('<u2'), 1e-2, config)
+    assert float(state.totals[0]) == pytest.approx(float(loss))
+    blocks, mask = torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(given)
+    val = validate(model, blocks, mask, config)
+    for name, order in (('any', draw_orders(range(20), 9)[:, 0]), ('l2r', sample_order(20, 9, 'l2r'))):
+        torch.testing.assert_close(val[name], nats(blocks, order, mask), rtol=1e-12, atol=0)
+
+
 def test_a_batch_of_puzzles_has_what_is_given_first():
     given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
     rows = tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2')
