@@ -326,7 +326,7 @@ def failure(tests, names, seconds, file=None, text='', fault=''):
         if file:
             with open(os.path.join(folder, file), 'w', encoding='utf-8') as f:
                 f.write(read(file).replace(text, fault))
-        command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider']
+        command = [sys.executable, '-m', 'pytest', '-x', '-q', '-n0', '-p', 'no:cacheprovider']
         command += [f'tests/{name}.py' for name in tests.split()]
         try:
             done = subprocess.run(command, cwd=folder, timeout=seconds, capture_output=True, text=True, check=False)

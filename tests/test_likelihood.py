@@ -366,7 +366,8 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own():
     assert [(tok.decode(a), tok.decode(b)) for a, b in last_words(tokens, tok)] == [('one two', ' three'), ('a ', ' b')]
     pairs, texts = Pairs(), ['abcd efg', 'abc efg', 'ab c']   # of 'abc efg' the third letter and the blank are one
     tokens = np.array([t for text in texts for t in (*pairs.encode(text), pairs.eos)])
-    assert [(pairs.decode(a), pairs.decode(b)) for a, b in last_words(tokens, pairs)] == [('abcd', ' efg'), ('ab', ' c')]
+    rows = [(pairs.decode(a), pairs.decode(b)) for a, b in last_words(tokens, pairs)]
+    assert rows == [('abcd', ' efg'), ('ab', ' c')]
 
 
 def test_a_word_as_long_as_a_block_is_asked_for_without_context():

@@ -315,7 +315,7 @@ def test_an_infinite_gradient_is_counted_though_the_loss_is_finite():
 
 
 def test_what_is_given_costs_nothing_in_updates_and_validation():
-    """The loss of puzzles is their nats by their blanks; what is given is visited first, in the order that was drawn."""
+    """The loss of puzzles is their nats by their blanks. What is given is visited first, in the order drawn."""
     tokens, given = TOKENS[:180].reshape(20, 9), np.random.default_rng(1).random((20, 9)) < 0.4
     config, model = Config(OPTIONS | {'gradient_accumulation_steps': 1, 'l2r_ratio': 0.0}), make_model()
 
