@@ -34,12 +34,9 @@ FAULTS = {}
 FAULTS['model.py'] = 'test_model', [
     ['reads = self.number.clamp(max=known) - 1', 'reads = self.number.clamp(max=known - 1) - 1'],
     ['.masked_fill(reads < 0, -1)', '.masked_fill(reads < 0, 0)'],
-    ['(keys < query) & (keys < known) |', '(keys < query) & (keys <= known) |'],
     ['return start, end, (known + 1).clamp(max=T)', 'return start, end, (known + n).clamp(max=T)'],
     ['torch.minimum(cache.length.cpu(), known).minimum(end - 1)', 'cache.length.cpu().minimum(end - 1)'],
-    ['torch.where(self.number < known, self.number, -1)', 'torch.where(self.number <= known, self.number, -1)'],
     ['(keys < end).expand', '(keys <= end).expand'],
-    ['(keys <= columns.unsqueeze(-1))', '(keys < self.number.size(1))'],
     # dropout, everywhere and only in training
     ['        x = F.dropout(x, self.config.dropout, self.training)\n', ''],
     ['F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)', 'self.c_proj(y.flatten(2))'],
@@ -49,13 +46,10 @@ FAULTS['model.py'] = 'test_model', [
     ['self.dropout if self.training else 0.0', 'self.dropout'],
     ['copy.deepcopy(model).eval()', 'copy.deepcopy(model)'],
     # the network
-    ['apply_rotary(k, of_token)', 'apply_rotary(k, of_target)'],
     ['return logits.to(torch.promote_types(logits.dtype, torch.float32))', 'return logits'],
     ['>= self.n_real', '> self.n_real'],
     ['0.02 / (2 * self.config.n_layer) ** 0.5', '0.02 / self.config.n_layer ** 0.5'],
-    ['gates[2], gates[5] = self.config.gate_init, self.config.gate_init', 'gates[2] = self.config.gate_init'],
     ['t.wte(read.masked_fill(none, 0))', 't.wte(read)'],
-    ['return x + t.wtpe(target) if kind ==', 'return x if layer else x + t.wtpe(target) if kind =='],
     # the loss
     ['nll * (T - given) / (T - known)', 'nll * T / (T - known)'],
     ['torch.where(visits < known, 0,', 'torch.where(visits <= known, 0,'],
@@ -64,8 +58,11 @@ FAULTS['model.py'] = 'test_model', [
     ['self.v[:, :len(rows)], self.length[rows]', 'self.v[:, :len(rows)], self.length[:len(rows)]'],
     ['for memory in (self.k, self.v):\n            for new', 'for memory in (self.k,):\n            for new'],
     ['min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))', 'self.decay'],
-    ['list(model.parameters()), 1 - decay)', 'list(model.parameters()), decay)'],
     ['return self.n_tokens or self.vocab_size', 'return self.vocab_size'],
+    ['dtype = torch.promote_types(self.transformer.wte.weight.dtype, torch.float32)',
+     'dtype = self.transformer.wte.weight.dtype'],
+    ['self.lm_head.weight = self.transformer.wte.weight', 'pass'],
+    ['bool((end < end.max()).any())', 'False'],
 ]
 
 FAULTS['anyorder/orders.py'] = 'test_orders', [
@@ -96,20 +93,16 @@ FAULTS['anyorder/canvas.py'] = 'test_canvas', [
 ]
 
 FAULTS['anyorder/drawing.py'] = 'test_drawing', [
-    ['(logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature,',
-     '(logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature ** 0.5,'],
     ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
     ['among = values if top_k else logits', 'among = logits'],
     ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
     ['keepdim=True)], 1).double()', 'keepdim=True)], 1)'],
     ['right=True', 'right=False'],
-    ['x = torch.minimum(x, torch.nextafter(last, torch.zeros_like(last))).unsqueeze(1)', 'x = x.unsqueeze(1)'],
     ['        logits = float32_or_better(logits)\n', ''],
     ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
 ]
 
 FAULTS['anyorder/generation.py'] = 'test_generation', [
-    ['end = n_tokens * k // n_steps', 'end = round(n_tokens * k / n_steps)'],
     ['times = torch.rand(n_tokens, dtype=torch.float64, generator=generator)',
      'times = torch.rand(n_tokens, dtype=torch.float64)'],
     ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],
@@ -117,20 +110,20 @@ FAULTS['anyorder/generation.py'] = 'test_generation', [
     ["stream(seed, 'unmask')", "stream(seed, 'tokens')"],
     ["stream(seed, f'noise of step {step}')", "stream(seed, 'noise')"],
     ['score >= self.threshold', 'score > self.threshold'],
-    ['draw_noise(part.order.size(1), self.order_noise,', 'draw_noise(part.order.size(1), 1.0,'],
     ['[row, part.order[row, visit]]', '[row, visit]'],
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['                cache.length = part.known  ', '                pass  '],
     ['part.u[row, position]', 'part.u[row, visit]'],
     ['token_logprob(logits, token).double()', 'token_logprob(logits / drawing.temperature, token).double()'],
-    ['cache.keep(left.nonzero()[:, 0])', 'cache.keep(torch.arange(len(part)))'],
     ['own.k, own.v, own.length', 'own.k, own.k, own.length'],
-    ['[min(end, n) for end in self.schedule]', '[end for end in self.schedule]'],
     ['1 - k / n_steps if kind', '1 - (k + 1) / n_steps if kind'],
     ['= ends[part.rows, min', '= ends[torch.arange(len(part)), min'],
     ['binomial_schedule(n, self.n_steps, self.schedule, rng)', "binomial_schedule(n, self.n_steps, 'linear', rng)"],
     ['[unmask_schedule(n, self.n_steps, self.schedule)', '[unmask_schedule(n, self.n_steps)'],
     ['self.order_noise, self.order_noise_kind, rngs)', "self.order_noise, 'gumbel', rngs)"],
+    ['descending=True, stable=True', 'descending=True'],
+    ['clamp(min=torch.finfo(torch.float64).tiny)', 'clamp(min=1e-3)'],
+    ['on_step(step, n_new, part)', 'on_step(step + 1, n_new, part)'],
 ]
 
 FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
@@ -142,9 +135,7 @@ FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
     ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
     ['(block_size - n_given)).long()', '(block_size - n_given - 1)).long()'],
-    ['math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)', '-logprobs.logsumexp(-1)'],
     ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
-    ['    shuffles[:, 0] = torch.arange(i)\n', ''],
     ['n_groups, n_sampled = -(-block_size // width), n_positions // width',
      'n_groups, n_sampled = -(-block_size // width), (n_positions - 1) // width'],
     ['(u * sizes).long()).tolist(), sizes.double()',
@@ -163,12 +154,14 @@ FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ['(rows[r][0] + rows[r][1])[-N:]', '(rows[r][0] + rows[r][1])[:N]'],
     ['right.all(1).tolist()', 'right[:, 0].tolist()'],
     ['.cpu() | (nth >= sizes)', '.cpu()'],
-    ['nll.append(F.cross_entropy(logits, tokens[:, d],', 'nll.append(F.cross_entropy(logits, tokens[:, 0],'],
     ['    if not nats.isfinite().all():', '    if nats.isnan().all():'],
     ["stream(seed, int(b), 'known')", 'stream(seed, int(b))'],
     ['torch.rand(B, K, i, generator=generator, dtype', 'torch.rand(B, K, i, dtype'],
     ['part[torch.randperm(len(part), generator=generator)]', 'part[torch.randperm(len(part))]'],
     ['with autocast(device, dtype):', "with autocast(device, 'float32'):"],
+    ['if len(word) <= N]', 'if len(word) < N]'],
+    ["rpartition(' ')", "partition(' ')"],
+    ['if context and word and ids[-n:] == word_ids:', 'if context and word:'],
 ]
 
 FAULTS['eval_ppl.py'] = 'test_estimates test_eval_ppl', [
@@ -193,6 +186,9 @@ FAULTS['eval_ppl.py'] = 'test_estimates test_eval_ppl', [
      'return self.nats(model, text.blocks, numbers, bar)'],
     ['config.split, config.n_blocks)', 'config.split)'],
     ['if estimate.dataset in (None, text.name)', 'if True'],
+    ['unigram_row(text.tokens,', 'unigram_row(text.blocks.flatten().numpy(),'],
+    ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
+    ["for name in ('weights', 'seed', *options)}", "for name in ('weights', 'seed')}"],
 ]
 
 FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
@@ -201,12 +197,13 @@ FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
     ["'num_updates': ema.n_updates", "'num_updates': 0"],
     ['weights_only=True', 'weights_only=False'],
     [".removeprefix('_orig_mod.')", ''],
-    ["args.setdefault('n_tokens', GPT2_N_TOKENS)", 'pass'],
     ['weights = dict(zip(names, weights))', 'weights = dict(zip(sorted(names), weights))'],
     ['return model.eval()', 'return model'],
     ['not p.float().norm().isfinite()', 'p.isnan().any()'],
     ['if have != want:', 'if have > want:'],
     ["self.entries.get('tokenizer', 'gpt2')", "self.run.get('tokenizer', 'gpt2')"],
+    ["self.entries.get('iter_num', '?')", "self.entries.get('iter_num', 0)"],
+    ['fingerprint.update(p.detach().cpu().numpy())', 'fingerprint.update(p.detach().cpu().float().numpy())'],
 ]
 
 FAULTS['anyorder/files.py'] = 'test_files', [
@@ -225,7 +222,6 @@ FAULTS['anyorder/run_folder.py'] = 'test_run_folder', [
     ["with open(self.log_path, 'a') as f", "with open(self.log_path, 'w') as f"],
     ['for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path)',
      'for path in (self.ckpt_path, self.log_path)'],
-    ["for line in f if line.endswith('\\n')]", 'for line in f]'],
     ['            if there != self.saved:', '            if there < self.saved:'],
 ]
 
@@ -252,12 +248,10 @@ FAULTS['anyorder/training.py'] = 'test_training', [
     ['        o.zero_grad(set_to_none=True)', '        pass'],
     ["        for group in o.param_groups:\n            group['lr'] = lr * group['lr_ratio']",
      "        for group in o.param_groups:\n            group['lr'] = lr"],
-    ['it + 1) / (warmup_iters + 1)', 'it) / warmup_iters'],
     ["config['lr_decay_iters'] or config['max_iters']", "config['max_iters']"],
     ['                group.update(own)', '                pass'],
     ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
     ['        self.totals.zero_()\n', ''],
-    ['vectors, \'weight_decay\': 0.0', 'vectors, \'weight_decay\': weight_decay'],
     ['n_given=n_given[mine])', 'n_given=0 * n_given[mine])'],
     ['n_known = n_given + (torch.rand(', 'n_known = (torch.rand('],
     ['with autocast(device, config.dtype):', "with autocast(device, 'float32'):"],
@@ -266,6 +260,8 @@ FAULTS['anyorder/training.py'] = 'test_training', [
     ['range(rank, config.gradient_accumulation_steps, world_size)', 'range(config.gradient_accumulation_steps)'],
     ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks / config.gradient_accumulation_steps'],
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
+    ['device=device, **order_of(config))', 'device=device)'],
+    ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
 FAULTS['anyorder/fast.py'] = 'test_fast', [
@@ -275,14 +271,25 @@ FAULTS['anyorder/fast.py'] = 'test_fast', [
     ['bias = linear.real_bias() if isinstance(linear, Head) else linear.bias', 'bias = linear.bias'],
     ['model = lean(copy.deepcopy(model, {id(p): p for p in model.parameters()}))',
      'model = lean(copy.deepcopy(model))'],
-    ['.detach().to(dtype)\n\n    def forward(self, target', '.detach()\n\n    def forward(self, target'],
-    ['return pad_size(S), pad_size(n),', 'return pad_size(S), pad_size(S),'],
-    ['if not torch.is_grad_enabled() or target.numel() <= wtpe.num_embeddings:', 'if True:'],
     ['logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))',
      'logp = logits.log_softmax(-1)'],
     ['    dtype = dtype or product_dtype(model.lm_head.weight)\n',
      '    dtype = product_dtype(model.lm_head.weight)\n'],
     ['F.cross_entropy(float32_or_better(head(part)), token', 'F.cross_entropy(head(part), token'],
+    ['[:, :n].to(dtype)', '.to(dtype)'],
+    ['(dlogits @ weight) * column', '(dlogits @ weight) * largest'],
+]
+
+FAULTS['anyorder/tables.py'] = 'test_tables', [
+    ['rest.square().sum() / (n - 1) / n', 'rest.square().sum() / n / n'],
+    ['float(nats.sum() / counts.sum())', 'float((nats / counts).mean())'],
+    ['int(counts @ tokenizer.n_bytes)', 'len(tokens)'],
+    ['rest = sums - sums.sum() / counts.sum() * counts', 'rest = sums - sums.mean()'],
+]
+
+FAULTS['data/blocks.py'] = 'test_sets', [
+    ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
+    ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
 ]
 
 
