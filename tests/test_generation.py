@@ -63,6 +63,12 @@ def test_rows_of_unequal_blanks_have_their_own_schedule():
             Unmasking(schedule=wrong).ends([4, 1], range(2))
 
 
+def test_a_schedule_is_the_one_that_is_named():
+    assert Unmasking(4, 'cosine').ends([10], [0]).tolist() == [[1, 2, 6, 10]]
+    ends = Unmasking(4, 'cosine', unmask='binomial').ends([200], [7])
+    assert ends[0].tolist() == binomial_schedule(200, 4, 'cosine', stream(7, 'unmask'))
+
+
 def test_binomial_numbers_of_a_row_are_those_of_its_seed():
     ends = Unmasking(4, unmask='binomial').ends([9, 9, 5], [7, 3, 7])
     for row, n, seed in zip(ends.tolist(), (9, 9, 5), (7, 3, 7)):
@@ -260,6 +266,17 @@ def test_adaptive_orders_are_the_definition(batch, how):
         tokens, visits, steps = slow_adaptive(model, idx[r], order[r], k, n_reveal, r, **how)
         assert torch.equal(tokens, new[r]) and trace['order'][r].tolist() == visits
         assert trace['step'][r, visits[k:]].tolist() == steps
+
+
+def test_the_law_of_the_noise_is_the_one_that_is_named(batch):
+    """Both laws rank alone as the uniform numbers do, so that the scores must matter beside them."""
+    model, (idx, order), orders = make_model(), batch, []
+    for kind in ('gumbel', 'gaussian'):
+        how = dict(policy='entropy', order_noise=0.5, order_noise_kind=kind)
+        _, trace = generate(model, idx, order, 0, 9, **how, seeds=range(5), return_trace=True)
+        orders.append(trace['order'].tolist())
+        assert orders[-1] == [slow_adaptive(model, idx[r], order[r], 0, 9 * [1], r, **how)[1] for r in range(5)]
+    assert orders[0] != orders[1]
 
 
 def test_of_scores_that_tie_the_first_in_the_order_are_taken():
