@@ -7,7 +7,8 @@ Likelihood of a text under a trained model: left to right, bounds over random or
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16 --out=ppl.json
 
 l2r       left to right: -log p(x), exact
-own       the same in the one order that a model was trained in, if it was another one (--order=fixed, block, r2l)
+own       the same in the order that a model was trained in, if it was neither random nor left to right; of a family
+          that is drawn, one draw a block
 any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
@@ -82,12 +83,12 @@ class Estimate:
     """One way to measure a text: nats of its blocks, and the rows that the table makes of them.
 
     name          in --estimates and in the rows
-    work          name of the nats in the journal; estimates of the same work share them
+    work          name of the nats in the journal; estimates whose `nats` are the same share this name
     options       the options of this command that the nats depend on
     dataset       the only data set that it is of; None: it is of all
-    decoder_only  whether an encoder has no such estimate"""
+    decoder_only  why an encoder has no such estimate; '': it has"""
     name = work = ''
-    options, dataset, decoder_only = (), None, False
+    options, dataset, decoder_only = (), None, ''
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -147,7 +148,7 @@ class LeftToRight(Estimate):
 
 
 class OwnOrder(LeftToRight):
-    """-log p(x | sigma) in the one order sigma of the training."""
+    """-log p(x | sigma) in the order sigma of the training; of a family that is drawn, in one draw a block."""
     name = work = 'own'
 
     def __init__(self, config, checkpoint, asked=()):
@@ -155,7 +156,7 @@ class OwnOrder(LeftToRight):
         self.order = checkpoint.order
         self.label = f"own order ({self.order['kind']})"
         if estimate_of(self.order) != self.name:
-            raise ValueError("own is of a model trained in one order other than left to right, this one's is "
+            raise ValueError("own is of a model trained neither in random order nor left to right, this one's is "
                              f"{self.order['kind']}: take {estimate_of(self.order)}")
 
 
@@ -199,7 +200,7 @@ class Ensemble(Estimate):
     """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
-    decoder_only = True
+    decoder_only = 'what an encoder says does not depend on the order of the context'
 
     check = staticmethod(check_ensemble)
 
@@ -245,7 +246,7 @@ class Ensemble(Estimate):
 class LastWord(Estimate):
     """The share of passages whose last word greedy decoding writes, see last_word_hits."""
     name = work = 'accuracy'
-    dataset, decoder_only = 'lambada', True
+    dataset, decoder_only = 'lambada', 'an encoder would need a pass for every token'
 
     def measure(self, model, text, journal):
         """(number of last words that are right, number of passages)."""
@@ -310,10 +311,8 @@ def choose_estimates(names, datasets, c, checkpoint):
         dataset = ESTIMATES[name].dataset
         if dataset and dataset not in datasets:
             raise ValueError(f'{name} is of the set {dataset}, which is not among {", ".join(datasets)}')
-    decoder_only = [name for name, estimate in ESTIMATES.items() if estimate.decoder_only]
-    if not causal and set(names) & set(decoder_only):
-        raise ValueError(f"{' and '.join(decoder_only)} are a decoder's: what an encoder says does not depend on the "
-                         'order of the context')
+        if not causal and ESTIMATES[name].decoder_only:
+            raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
     return [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
 
 

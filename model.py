@@ -2,7 +2,7 @@
 AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any order.
 
     "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture", Xue et al. 2025,
-    arXiv 2506.19935
+    arXiv 2506.19935, here AO
 
 The one idea of this file is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ...
 A slot reads one visited token and is told which position to predict next. With the first n_known visits known,
@@ -17,8 +17,8 @@ A slot reads one visited token and is told which position to predict next. With 
     sees       0      0-1    0-2    0-3                  sees       0      0,1    0,2    0,3
 
 Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a
-cache is the same call that starts later. Tokens stay in natural order outside this file; nothing else knows of slots,
-[None] or masks.
+cache is the same call that starts later. Outside this file tokens stay in natural order, and nothing is known of [None]
+or masks; of slots only that a cache keeps them, see AOGPT.predict.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
 slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
@@ -42,6 +42,11 @@ TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer')
 class AOGPTConfig:
     """Sizes and kind of the network.
 
+    block_size         N, positions
+    n_layer, n_head, n_embd   L blocks, H heads of attention, width C
+    n_cond             width of the embedding of the target position, from which AdaLN makes its numbers
+    dropout, bias      of embeddings, attention and residual branches; in the linear layers of the blocks
+    vocab_size         V, rows of embedding and head
     n_tokens           the real vocabulary, 0 is all of vocab_size; the rows above it are padding of probability zero
     gate_init          where the biases of the AdaLN gates start: 0 in the paper; 1 learns faster in runs of minutes
     target_position    how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same one
@@ -160,8 +165,8 @@ class DecoderSlots(Slots):
 
     @staticmethod
     def window(known, n, T, visits, cache):
-        """Of the slots that `predict` runs the first and one past the last, the number that the cache then keeps, (B,)
-        each on the host, and whether they need a mask."""
+        """(start, end, kept, masked) of `predict`: it runs the slots start to end - 1, and the cache keeps `kept` then,
+        each (B,) on the host. `masked` says whether they need a mask."""
         end = (known + n).clamp(max=T)
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
         return start, end, (known + 1).clamp(max=T), n > 1 or cache is not None   # one target is plain causal attention
@@ -408,7 +413,7 @@ class AOGPT(nn.Module):
         x = self._trunk(idx, order, self.slots(order, known, columns))               # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                        # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
-        given = 0 if n_given is None else n_given.unsqueeze(1)
+        given = 0 if n_given is None else n_given.to(idx.device).unsqueeze(1)
         if n_known is not None:
             return torch.where(visits < known, 0, nll * (T - given) / (T - known))
         return nll if n_given is None else torch.where(visits < given, 0, nll)

@@ -36,7 +36,7 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # of the sequences; or one for all: 'l2r', 'r2l', 'fixed', or 'block' by block
+order = 'random'                  # of the sequences: 'random', 'l2r', or another name of anyorder/orders.py
 order_seed = 0                    # which one 'fixed' and 'block' are
 order_block = 4                   # positions of a block
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead

@@ -61,7 +61,9 @@ def check_name(option, value, names):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# scores of adaptive policies: functions of logits (n, V), float32 or better; the larger, the earlier (KIM sec. 4)
+# scores of adaptive policies: functions of logits (n, V), float32 or better; the larger, the earlier. Padding of the
+# vocabulary is -inf; a score may be infinite; of equal scores the earlier one in a random order is the better. Source:
+# Kim et al. 2025, arXiv 2502.06768, sec. 4
 
 def top_prob(logits):
     """max_v p(v)"""
@@ -80,8 +82,10 @@ def entropy(logits):
     return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
 
 
-SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': entropy}   # another score is one function, named here
-PROBABILITIES = ('top_prob', 'margin')                                  # scores for which a threshold has a meaning
+# another score is one function, named here
+SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': entropy}
+# and here, if it is a probability, which a threshold can be compared with
+PROBABILITIES = ('top_prob', 'margin')
 
 
 def confidence(logits, policy):

@@ -1,7 +1,7 @@
 """
 What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
 
-A family of orders is one function here and one entry of DRAWN or FIXED; every command then knows its name.
+A family of orders is one function here and one entry of DRAWN or FIXED; every command then takes its name.
 """
 import hashlib
 from functools import cache
@@ -51,8 +51,10 @@ def blocks_from_left(n, seed, block):
     return (position // block + keys[position % block]).argsort()
 
 
-DRAWN = {'random': random}   # a function of u (B, n), uniform numbers that are fresh in every row: orders (B, n)
-FIXED = {'l2r': left_to_right, 'r2l': right_to_left, 'fixed': fixed, 'block': blocks_from_left}   # of n: an order (n,)
+# f(u, seed, block): orders (B, n) of uniform numbers u (B, n), fresh in every row, on their device
+DRAWN = {'random': random}
+# f(n, seed, block): one order (n,) for all rows, on the host
+FIXED = {'l2r': left_to_right, 'r2l': right_to_left, 'fixed': fixed, 'block': blocks_from_left}
 ORDERS = DRAWN | FIXED
 
 

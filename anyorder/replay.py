@@ -25,8 +25,8 @@ ORDERS_IN_WORDS = {
 
 
 def written_in_words(order):
-    """A title: in which order a text was written. Names that have no words here stand as they are."""
-    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order {order}')
+    """A title: in which order a text was written. A name that has no words here is an order's or a score's."""
+    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order by {order}')
 
 
 def write_replay(path, samples, tokenizer, title, columns=0):

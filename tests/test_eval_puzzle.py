@@ -129,7 +129,7 @@ def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatc
     said = script('eval_puzzle.py', '--ckpt=out/ckpt.pt', '--out=p.json', '--html=p.html', '--show=0,3',
                   '--n_steps=0,2', '--noises=0,0.5', '--batch_size=7', '--n_puzzles=12').stdout
     rows = json.loads((tmp_path / 'p.json').read_text())['results']
-    assert len(rows) == 2 * 2 + 3 * 2 * 2 and 'margin' in said
+    assert len(rows) == 2 * 2 + len(SCORES) * 2 * 2 and 'margin' in said
     assert all(0 <= r['right'] <= 1 and r['solved_stderr'] > 0 for r in rows)
     page = (tmp_path / 'p.html').read_text()
     assert '"columns": 4' in page and 'puzzle 3, margin, 2 steps' in page

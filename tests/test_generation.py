@@ -224,7 +224,7 @@ def test_a_sample_does_not_depend_on_its_batch(batch):
         generate(model, idx, order, 2, 4, 'best')
 
 
-ADAPTIVE = [dict(policy=p) for p in ('top_prob', 'margin', 'entropy')] + [
+ADAPTIVE = [dict(policy=p) for p in SCORES] + [
     dict(policy='margin', order_noise=0.5), dict(policy='entropy', order_noise=2.0, order_noise_kind='gaussian'),
     dict(policy='top_prob', threshold=0.4), dict(policy='margin', threshold=0.2, order_noise=0.1)]
 EVERY = [*ADAPTIVE, dict(policy='given'), dict(unmask='binomial'),
@@ -312,7 +312,7 @@ def test_rows_do_not_depend_on_the_width_of_the_batch(causal):
 
 def test_a_vocabulary_of_one_token():
     model = make_model(vocab_size=8, n_tokens=1)
-    for policy in ('given', 'top_prob', 'margin', 'entropy'):
+    for policy in ('given', *SCORES):
         order = sample_order(2, 9)
         assert not generate(model, order * 0, order, 0, 3, policy).any()
 
