@@ -88,8 +88,9 @@ def test_text(gpu, script, words, tmp_path):
     same(last_of(tmp_path / 'cpu/log.jsonl'), last_of(tmp_path / 'gpu/log.jsonl'),
          ('loss', 'grad_norm', 'val_any', 'val_l2r'))
 
+    # entropies of a model that knows little are as near to each other as rounding
     for order, prompt, graphs, n_replays in (('margin', 'a[[..]]z', False, 0), ('random', 'a', True, 13),
-                                             ('entropy', 'a[[..]]z', True, 7)):
+                                             ('top_prob', 'a[[..]]z', True, 7)):
         options = ['--ckpt=cpu/ckpt.pt', f'--order={order}', f'--prompt={prompt}', '--top_k=50']
         waits = gpu('sample.py', *options, '--out=gpu.json', f'--cuda_graphs={graphs}')
         assert waits.pop('replayed', 0) == n_replays and max(waits.values()) == 4   # at the end: none in a step
