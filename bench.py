@@ -16,7 +16,7 @@ ensemble  slots and seconds for one block of the context-order ensemble, and the
           head everywhere for every position and member, of which some are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
-loss      seconds, peak memory and error of the loss and its gradients alone, fast.TokenLoss beside what else there is
+loss      seconds, peak memory and error of the loss and its gradients alone, ours and others
 grid      seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an
           update of every network
 """
@@ -151,7 +151,7 @@ def bench_ensemble(config):
     N, M, width = config.block_size, config.n_contexts, config.ensemble_block
     at_least(config, 2, 'n_contexts', 'block_size')
     at_least(config, 1, 'n_plain')
-    check_ensemble(config)
+    check_ensemble(M, config.n_positions, width)
     if config.n_positions > N:
         raise ValueError(f'n_positions must be at most block_size={N}, got {config.n_positions}')
     device, dtype = resolve_device(config.device, config.dtype)
@@ -205,7 +205,7 @@ def training_step(config, device, dtype, **network):
     """(model of random weights, whether it is compiled, a function that makes one update of it as train.py does)."""
     model = lean(random_model(config, device, **network).train())
     run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size,
-                 grad_clip=1.0, l2r_ratio=0.1 if model.config.causal else 0.0, dtype=dtype, seed=config.seed)
+                 grad_clip=1.0, l2r_ratio=0.0 if model.slots.masked_loss else 0.1, dtype=dtype, seed=config.seed)
     tokens, optimizers = random_tokens(config), make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
     state = TrainState(model, optimizers, EMA(model, 0.9999))
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
@@ -348,14 +348,16 @@ BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_tr
 def step_numbers(text):
     """[n, ...] of numbers of steps with commas between."""
     if any(not n.isdecimal() or int(n) < 1 for n in text.split(',') if text):
-        raise ValueError(f'steps and plain must be numbers of steps from 1 with commas between, got {text!r}')
+        raise ValueError(f'steps and plain must be numbers from 1 with commas between, got {text!r}')
     return [int(n) for n in text.split(',') if text]
 
 
 def main(config):
     at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
-    if not step_numbers(config.steps) or set(step_numbers(config.plain)) - set(step_numbers(config.steps)) and (
-            'plain' in config.given):
+    steps, plain = step_numbers(config.steps), step_numbers(config.plain)
+    if not steps:
+        raise ValueError("steps must be numbers from 1 with commas between, got ''")
+    if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')
     BENCHES[config.words[0]](config)
 

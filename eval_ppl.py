@@ -179,7 +179,7 @@ class AnyOrder(Estimate):
         """A column for each order. An encoder's are unbiased draws, but iw wants the nats of the orders themselves."""
         N, K, known = blocks.size(1), self.c.n_orders, None
         orders = draw_orders(numbers, N, K, self.c.seed).flatten(0, 1)                       # (len(numbers) K, N)
-        if not model.config.causal and ImportanceWeighted.name not in self.asked:
+        if model.slots.masked_loss and ImportanceWeighted.name not in self.asked:
             known = draw_known(numbers, N, K, self.c.seed).flatten()
         repeated = blocks[numbers].repeat_interleave(K, 0)
         return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known).view(-1, K)
@@ -202,7 +202,10 @@ class Ensemble(Estimate):
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only = 'what an encoder says does not depend on the order of the context'
 
-    check = staticmethod(check_ensemble)
+
+    @staticmethod
+    def check(config):
+        check_ensemble(config.n_contexts, config.n_positions, config.ensemble_block)
 
     def groups(self, block, N):
         """sample_groups of a block, given by its number."""
@@ -303,15 +306,15 @@ def choose_estimates(names, datasets, c, checkpoint):
     """The estimates of these names; by default that of the order of the training and, of a decoder, l2r.
 
     Raises ValueError for estimates that are not of such a network or of such data sets."""
-    causal = checkpoint.config.causal
+    is_decoder = not checkpoint.config.slots.masked_loss
     if not names:
         own = estimate_of(checkpoint.order)
-        names = ['l2r', own] if causal else [own]
+        names = ['l2r', own] if is_decoder else [own]
     for name in names:
         dataset = ESTIMATES[name].dataset
         if dataset and dataset not in datasets:
             raise ValueError(f'{name} is of the set {dataset}, which is not among {", ".join(datasets)}')
-        if not causal and ESTIMATES[name].decoder_only:
+        if not is_decoder and ESTIMATES[name].decoder_only:
             raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
     return [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
 
@@ -322,7 +325,7 @@ def open_journal(c, checkpoint, estimates, model, dtype):
         return Journal('', {})
     options = [name for estimate in ESTIMATES.values() for name in estimate.options]
     evaluation = {'model': digest(model), 'dtype': dtype} | {name: c[name] for name in ('weights', 'seed', *options)}
-    if not checkpoint.config.causal:
+    if checkpoint.config.slots.masked_loss:
         evaluation['one_by_one'] = any(estimate.name == 'iw' for estimate in estimates)
     if estimate_of(checkpoint.order) == 'own':
         evaluation['order'] = checkpoint.order

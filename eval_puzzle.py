@@ -54,9 +54,8 @@ from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first
 from anyorder.replay import REPLAYS, write_replay
 from anyorder.tables import ratio_error, share_error
 from data.blocks import all_blocks, open_split
-from data.puzzles import SHARES, unpack
-from data.rules import TASKS, make_task
-from data.sets import read_meta
+from data.rules import SHARES, TASKS, make_task
+from data.sets import read_meta, unpack
 
 ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
 

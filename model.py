@@ -29,12 +29,12 @@ L layers. anyorder/fast.py makes a model faster from outside and leaves its answ
 import copy
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad GPT-2's vocabulary
 TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer')
 
 
@@ -58,7 +58,7 @@ class AOGPTConfig:
     causal             False is the encoder-only masked diffusion model, see EncoderSlots
     """
     block_size: int = 1024
-    vocab_size: int = GPT2_PADDED
+    vocab_size: int = 50304
     n_layer: int = 12
     n_head: int = 12
     n_embd: int = 768
@@ -99,6 +99,11 @@ class AOGPTConfig:
         """Tokens that can be read and drawn: the vocabulary without its padding."""
         return self.n_tokens or self.vocab_size
 
+    @property
+    def slots(self):
+        """The kind of the network: which class of Slots plans its passes."""
+        return DecoderSlots if self.causal else EncoderSlots
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan of one pass
@@ -119,8 +124,8 @@ class Slots:
     """
 
     def __init__(self, order, known, columns=None, number=None, n_keys=None, end=None):
-        """Of every visit of order (B, T), or of `number`; the first `known`, (B, 1) or int, are known. `sees` is a mask
-        over `n_keys` keys, if that is given, and visits from `end` (B, 1) on are padding."""
+        """The plan of all visits of order (B, T), or of the visits `number` (B, S). The first `known` visits, (B, 1) or
+        int, are known. With `n_keys` there is a mask over so many keys. Visits from `end` (B, 1) on are padding."""
         if number is None:
             number = torch.arange(order.size(1), device=order.device).expand(order.shape)
         self.number, self.columns, self.target, self.sees = number, columns, order.gather(1, number), None
@@ -131,12 +136,11 @@ class Slots:
 
     @classmethod
     def between(cls, order, known, start, end, sizes):
-        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `known` (B, 1) on are asked for. `sizes`
-        is (S, n, keys, whether a mask is needed)."""
-        S, n, n_keys, masked = sizes
-        number = torch.minimum(start + torch.arange(S, device=order.device), end - 1)                    # (B, S)
-        columns = torch.minimum(known - start + torch.arange(n, device=order.device), end - 1 - start)   # (B, n)
-        return cls(order, known, columns, number, n_keys if masked else None, end)
+        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `known` (B, 1) on are asked for."""
+        slots, targets = (torch.arange(n, device=order.device) for n in (sizes.n_slots, sizes.n_targets))
+        number = torch.minimum(start + slots, end - 1)                                      # (B, S)
+        columns = torch.minimum(known - start + targets, end - 1 - start)                   # (B, n)
+        return cls(order, known, columns, number, sizes.n_keys if sizes.masked else None, end)
 
     def mask(self, columns):
         """`sees` of the slots `columns` (B, n) alone, (B, 1, n, keys), or of all for None; None is as in `sees`."""
@@ -146,6 +150,14 @@ class Slots:
             keys = torch.arange(self.number.size(1), device=columns.device)
             return (keys <= columns.unsqueeze(-1)).unsqueeze(1)
         return take(self.sees[:, 0], columns).unsqueeze(1)
+
+
+class Sizes(NamedTuple):
+    """What a pass of `predict` is in numbers: the same numbers are the same shapes."""
+    n_slots: int     # S
+    n_targets: int   # n
+    n_keys: int      # keys that the slots may see
+    masked: bool     # whether they need a mask
 
 
 class DecoderSlots(Slots):
@@ -211,7 +223,7 @@ def make_norm(config):
 
 
 def apply_rotary(x, cos_sin):
-    """x (B, S, H, D), each pair (i, i + D / 2) turned by an angle of which cos and sin are given, (B, S, 1, D / 2)."""
+    """Turn each pair (i, i + D / 2) of x (B, S, H, D). `cos_sin` holds cosine and sine, (B, S, 1, D / 2) each."""
     cos, sin = (part.to(x.dtype) for part in cos_sin)
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -348,7 +360,7 @@ class AOGPT(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.slots = DecoderSlots if config.causal else EncoderSlots
+        self.slots = config.slots
         adaln = config.target_position == 'adaln'
         t = self.transformer = nn.ModuleDict()
         t['wte'] = nn.Embedding(config.vocab_size, config.n_embd)
@@ -360,12 +372,9 @@ class AOGPT(nn.Module):
         t['h'] = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         t['final_layer' if adaln else 'ln_f'] = FinalLayer(config) if adaln else make_norm(config)
         self.lm_head = Head(config)
-        self.tie()
-        self.reset_parameters()
-
-    def tie(self):
-        if self.config.gpt2_blocks:
+        if config.gpt2_blocks:
             self.lm_head.weight = self.transformer.wte.weight
+        self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self):
@@ -451,7 +460,8 @@ class AOGPT(nn.Module):
             raise ValueError('an encoder has no cache: every slot depends on which are known')
         start, end, kept, masked = self.slots.window(known, n, T, visits, cache)
         bounds = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)    # (3, B, 1)
-        x = self.run(idx, order, bounds, (int((end - start).max()), n, int(end.max()), masked), cache)
+        sizes = Sizes(int((end - start).max()), n, int(end.max()), masked)
+        x = self.run(idx, order, bounds, sizes, cache)
         if cache is not None:
             cache.length = kept
         return self.lm_head(x if picked is None else x[picked])
@@ -534,8 +544,8 @@ class KVCache:
         self.k, self.v, self.length = self.k[:, :len(rows)], self.v[:, :len(rows)], self.length[rows]
 
     def store(self, slots, layer, *new):
-        """Put keys and values `new` (B, S, H, D) of the slots of a layer into the cache; returns the keys and values
-        that the mask of the slots speaks of, (B, keys, H, D)."""
+        """Store keys and values `new` (B, S, H, D) of a layer. Returns all that the mask of the slots covers, each
+        (B, keys, H, D)."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]                  # (B, N, H, D)
         for memory, x in zip(kept, new):

@@ -22,8 +22,8 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'own'                 # 'own' (as trained), 'random', 'l2r', or another name of anyorder/orders.py; a JSON file
-                              # of positions; or by a score of anyorder/generation.py, as 'margin': the model's choice
+order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', a JSON file of positions,
+                              # or the model's choice: 'top_prob', 'margin', 'entropy', see anyorder/generation.py
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')

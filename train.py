@@ -36,7 +36,7 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # of the sequences: 'random', 'l2r', or another name of anyorder/orders.py
+order = 'random'                  # of the sequences: 'random', 'l2r', 'r2l', 'fixed' or 'block', see anyorder/orders.py
 order_seed = 0                    # which one 'fixed' and 'block' are
 order_block = 4                   # positions of a block
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
@@ -87,10 +87,19 @@ from anyorder.orders import derive_seed, order_of, sample_order
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
 from anyorder.run_folder import RunFolder, open_newest
 from anyorder.tables import format_table, summarize, unigram_row
-from anyorder.training import Clock, TrainState, lr_of, make_optimizers, update, validate
+from anyorder.training import (  # noqa: F401  (a program may take get_lr from here)
+    OPTIMIZERS,
+    Clock,
+    TrainState,
+    get_lr,
+    lr_of,
+    make_optimizers,
+    update,
+    validate,
+)
 from anyorder.watch import visible
 from data.blocks import all_blocks, check_length, open_split
-from data.puzzles import unpack
+from data.sets import unpack
 from data.tokenizers import get_tokenizer
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -137,6 +146,11 @@ def check_options(c, world_size):
     for name in ('learning_rate', 'muon_learning_rate'):
         if not c[name] > 0:
             raise ValueError(f'{name} must be above 0, got {c[name]}')
+    for name in ('beta1', 'beta2', 'ema_decay'):
+        if not 0 <= c[name] < 1:
+            raise ValueError(f'{name} must be at least 0 and below 1, got {c[name]}')
+    if c.optimizer not in OPTIMIZERS:
+        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {c.optimizer!r}')
     if not 0 <= c.l2r_ratio <= 1:
         raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
     if not c.causal and c.l2r_ratio:

@@ -11,7 +11,9 @@ from torch.overrides import TorchFunctionMode
 from anyorder.files import check_checkpoint, is_out_of_memory, quiet_hub, whole_files
 from anyorder.orders import order_of
 from data.tokenizers import TOKENIZERS, get_tokenizer
-from model import AOGPT, GPT2_N_TOKENS, GPT2_PADDED, AOGPTConfig
+from model import AOGPT, AOGPTConfig
+
+GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad the vocabulary of GPT-2
 
 
 def save_checkpoint(path, model, ema=None, **entries):

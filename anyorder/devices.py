@@ -1,5 +1,5 @@
 """
-On which device, in which precision and in how many processes does a script run? What could the device do?
+On which device and in which precision does a script run? What could the device do?
 """
 import os
 import shutil

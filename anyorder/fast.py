@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import AdaLN, Head, SelfAttention, float32_or_better
+from model import AdaLN, Head, SelfAttention, Sizes, float32_or_better
 
 
 def product_dtype(x):
@@ -38,8 +38,10 @@ def freeze(model, dtype=None):
     """A copy for inference: linear weights in `dtype`, by default the dtype of the products (autocast's where autocast
     is on), see FrozenLinear. In place of each AdaLN is a table of its outputs, which depend only on which of the N
     positions is the target. The copy shares norms and embeddings with the model and is valid until the weights change.
-    It is not to be trained, moved or saved. A frozen model is given back as it is."""
+    It is not to be trained, moved or saved. A frozen model is given back as it is; ValueError for another dtype."""
     if isinstance(model.lm_head, FrozenHead):
+        if dtype not in (None, model.lm_head.dtype):
+            raise ValueError(f'the model is frozen in {model.lm_head.dtype} already, got {dtype}')
         return model
     dtype = dtype or product_dtype(model.lm_head.weight)
     model = lean(copy.deepcopy(model, {id(p): p for p in model.parameters()}))   # modules of its own, the same weights
@@ -153,6 +155,7 @@ class FrozenLinear(nn.Module):
     def __init__(self, linear, dtype):
         super().__init__()
         bias = linear.real_bias() if isinstance(linear, Head) else linear.bias
+        self.dtype = dtype
         self.weight, self.bias = linear.weight.detach().to(dtype), bias if bias is None else bias.detach().to(dtype)
         self.packed = self.weight.device.type == 'cpu' and torch.backends.mkldnn.is_available() and (
             dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -208,7 +211,7 @@ class StepGraphs:
             return self.run(idx, order, bounds, sizes)
         if cache is not self.cache:
             self.cache, self.recorded = cache, {}
-        n, sizes = sizes[1], pad_sizes(sizes, cache)
+        n, sizes = sizes.n_targets, pad_sizes(sizes, cache)
         key, inputs = (order.shape, sizes), (idx, order, bounds)
         if key not in self.recorded:   # which also sets up what cannot be set up while recording
             self.recorded[key] = None
@@ -231,9 +234,9 @@ def recording_stream(device):
 
 
 def pad_sizes(sizes, cache):
-    """Few different sizes of Slots.between; the slots behind the end of a row repeat its last slot."""
-    S, n, n_keys, masked = sizes
-    return pad_size(S), pad_size(n), min(-(-n_keys // 128) * 128, cache.k.size(3)), masked
+    """The next of few different Sizes; the slots behind the end of a row repeat its last slot."""
+    n_keys = min(-(-sizes.n_keys // 128) * 128, cache.k.size(3))
+    return Sizes(pad_size(sizes.n_slots), pad_size(sizes.n_targets), n_keys, sizes.masked)
 
 
 def pad_size(n):

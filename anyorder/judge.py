@@ -20,6 +20,7 @@ from anyorder.likelihood import block_nll, check_finite
 from anyorder.orders import sample_order
 from anyorder.tables import summarize
 from data.tokenizers import get_tokenizer
+from model import DecoderSlots
 
 GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
@@ -171,7 +172,7 @@ class GPT2(nn.Module):
     def __init__(self, network):
         super().__init__()
         self.network, self.lm_head = network.eval(), network.lm_head
-        self.config = SimpleNamespace(block_size=network.config.n_positions, causal=True)
+        self.config, self.slots = SimpleNamespace(block_size=network.config.n_positions), DecoderSlots
 
     def forward(self, idx, order):
         if (order != torch.arange(idx.size(1), device=idx.device)).any():

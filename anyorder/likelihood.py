@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from anyorder.devices import autocast
 from anyorder.orders import stream
-from configurator import at_least
 from model import float32_or_better
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -34,7 +33,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
         visits = {'n_known': n_known, 'n_given': n_given}
         visits = {name: x[rows].to(device) for name, x in visits.items() if x is not None}
         with autocast(device, dtype):
-            if model.config.causal or n_known is not None:
+            if not model.slots.masked_loss or n_known is not None:
                 nll = model(idx, order, **visits)                                           # (B, N)
             else:
                 nll = one_by_one(model, idx, order)
@@ -119,13 +118,14 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     return -model(idx.repeat_interleave(K, 0), orders, columns=torch.full((B * K, 1), i)).view(B, K)
 
 
-def check_ensemble(c):
-    """Raises ValueError for options of the ensemble that contradict each other."""
-    at_least(c, 1, 'n_contexts', 'ensemble_block')
-    at_least(c, 0, 'n_positions')
-    if 0 < c.n_positions < c.ensemble_block:
-        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, '
-                         f'got {c.n_positions}')
+def check_ensemble(n_contexts, n_positions, ensemble_block):
+    """Raises ValueError for options of the ensemble that are too small or contradict each other."""
+    for name, value, bound in (('n_contexts', n_contexts, 1), ('ensemble_block', ensemble_block, 1),
+                               ('n_positions', n_positions, 0)):
+        if value < bound:
+            raise ValueError(f'{name} must be at least {bound}, got {value}')
+    if 0 < n_positions < ensemble_block:
+        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={ensemble_block}, got {n_positions}')
 
 
 def sample_groups(block_size, width, n_positions, seed):

@@ -63,8 +63,10 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
 
     generator   of all that is drawn for each row; by default torch's own of the device
     seed, block   of the family: which order it is, and how many positions a block has"""
-    if kind not in ORDERS or block < 1:
-        raise ValueError(f'order must be {", ".join(ORDERS)} with blocks of at least 1, got {kind!r} and {block}')
+    if kind not in ORDERS:
+        raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
+    if block < 1:
+        raise ValueError(f'order_block must be at least 1, got {block}')
     if kind in DRAWN or l2r_ratio:   # float64: no ties
         u = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)
     if kind in DRAWN:

@@ -19,14 +19,15 @@ TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.html')   # the look a
 
 ORDERS_IN_WORDS = {
     'random': 'in a random order', 'l2r': 'from left to right', 'r2l': 'from right to left',
+    'fixed': 'in one fixed order', 'block': 'block by block',
     'top_prob': "in the model's own order, the most probable token first",
     'margin': "in the model's own order, the clearest choice first",
     'entropy': "in the model's own order, the surest position first"}
 
 
 def written_in_words(order):
-    """A title: in which order a text was written. A name that has no words here is an order's or a score's."""
-    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order by {order}')
+    """A title: in which order a text was written. Names that have no words here stand as they are."""
+    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order {order}')
 
 
 def write_replay(path, samples, tokenizer, title, columns=0):

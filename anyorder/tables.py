@@ -6,8 +6,6 @@ import math
 import numpy as np
 import torch
 
-from data.blocks import token_counts
-
 
 def summarize(name, nats, counts, n_bytes):
     """The row of the table of some blocks: nats are summed, tokens are counted, and one is divided by the other, once.
@@ -31,6 +29,12 @@ def ratio_error(sums, counts):
         return None
     rest = sums - sums.sum() / counts.sum() * counts
     return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean())
+
+
+def token_counts(tokens, n_tokens):
+    """How often each of n_tokens ids stands in a whole set."""
+    chunks = (tokens[i:i + 2 ** 24] for i in range(0, len(tokens), 2 ** 24))   # bincount copies what it counts
+    return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)
 
 
 def unigram_row(tokens, tokenizer, block_size):

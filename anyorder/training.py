@@ -14,7 +14,7 @@ from anyorder.likelihood import block_nll, draw_known, estimate_of
 from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.processes import processes
 from data.blocks import random_blocks
-from data.puzzles import unpack
+from data.sets import unpack
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
@@ -31,13 +31,14 @@ def lr_of(it, config):
     return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters)
 
 
+OPTIMIZERS = ('adamw', 'muon')
+
+
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
     """A list of torch optimizers, in which every weight stands once.
 
     'adamw' is AdamW on all weights; 'muon' has Muon on the matrices of attention and MLP, AdamW on the rest. Matrices
     alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
-    if optimizer not in ('adamw', 'muon'):
-        raise ValueError(f"optimizer must be 'adamw' or 'muon', got {optimizer!r}")
     hidden, matrices, vectors = [], [], []
     for name, p in model.named_parameters():
         if p.dim() < 2:
@@ -126,7 +127,7 @@ class TrainState:
         self.logged = self.iter_num
 
 
-def draw_batch(tokens, config, causal, device):
+def draw_batch(tokens, config, masked_loss, device):
     """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch, from torch's default generators.
 
     n_known, of an encoder alone, is uniform over the blanks; n_given is how many visits are given, as clues are, which
@@ -139,7 +140,7 @@ def draw_batch(tokens, config, causal, device):
     if tokens.ndim == 2:   # puzzles
         idx, given = unpack(idx)
         order, n_given = given_first(order, given)
-    if causal:
+    if not masked_loss:
         return idx, order, None, n_given
     n_known = n_given + (torch.rand(B, device=device, dtype=torch.float64) * (N - n_given)).long()
     return idx, order, n_known, n_given
@@ -156,7 +157,7 @@ def update(state, tokens, lr, config):
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
-        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.config.causal, device)
+        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device)
         n_blanks = (config.block_size - n_given).sum()
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
@@ -204,13 +205,15 @@ def validate(model, blocks, given, config):
     each block, or 'own' where it is one for all. An encoder has no 'l2r', which would need a pass for every token; its
     number of known visits is fixed for each block. Processes share the blocks."""
     (n, N), result, (rank, world_size) = blocks.shape, {}, processes()
-    mine, causal, own = slice(rank, None, world_size), model.config.causal, order_of(config)
+    mine, masked_loss, own = slice(rank, None, world_size), model.slots.masked_loss, order_of(config)
     orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}
-    if causal:
+    if not masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
     for name, order in orders.items():
         order, n_given = given_first(order, given)
-        known = None if causal else draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
+        known = None
+        if masked_loss:
+            known = draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
         nats = torch.zeros(n, dtype=torch.float64)
         nats[mine] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
                                n_given=n_given[mine])

@@ -1,7 +1,7 @@
 """
 Token files to batches: open a prepared split, draw random blocks, list the blocks of a whole set, count its tokens.
 
-Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), see puzzles.unpack.
+Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), see sets.unpack.
 """
 import os
 import shlex
@@ -11,8 +11,8 @@ import torch
 
 from anyorder.files import check_names
 from data.prepare import DATA_SETS, prepare
-from data.puzzles import SHARES, prepare_puzzles
-from data.rules import TASKS
+from data.puzzles import prepare_puzzles
+from data.rules import SHARES, TASKS
 from data.sets import bin_path, read_meta, read_split
 
 
@@ -82,9 +82,3 @@ def all_blocks(tokens, block_size, n_blocks=0):
     n = tokens.size // block_size
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
     return torch.from_numpy(tokens.reshape(-1)[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))
-
-
-def token_counts(tokens, n_tokens):
-    """How often each of n_tokens ids stands in a whole set."""
-    chunks = (tokens[i:i + 2 ** 24] for i in range(0, len(tokens), 2 ** 24))   # bincount copies what it counts
-    return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)

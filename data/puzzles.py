@@ -28,15 +28,14 @@ if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.files import check_folder, check_names, progress
 from configurator import at_least, configure, one_line_errors
-from data.rules import TASKS, make_task
-from data.sets import GIVEN, is_there, print_meta, read_meta, read_split, whole_splits, write_splits
+from data.rules import SHARES, TASKS, make_task
+from data.sets import GIVEN, is_there, print_meta, read_meta, read_split, unpack, whole_splits, write_splits
 from data.sources import name_source
 from data.tokenizers import get_tokenizer
 
 N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}
 PART = 1024    # puzzles that are made together
 MANY = 20000   # rows; more are worth the start of other processes
-SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 WORDS = TASKS
 
 # what is generated
@@ -90,11 +89,6 @@ def generate(task, split, n_rows, seed):
                 n += len(part[0])
             n_parts = -(-(n_rows - n) * len(parts) // n)   # what is missing, at the rate so far
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
-
-
-def unpack(rows):
-    """(tokens, given) of rows of puzzles, (B, N) ints and bool."""
-    return rows & (GIVEN - 1), rows >= GIVEN
 
 
 def write_rows(tokens, given, path):

@@ -56,6 +56,7 @@ class NaeSat:
         return np.broadcast_to(counts, answer.shape), np.pad(agree, ((0, 0), (self.n_latents, 0)))
 
 
+SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
 TASKS = {
     'sudoku4': 'quick, 4 x 4',
     'sudoku': '9 x 9',

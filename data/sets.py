@@ -159,3 +159,8 @@ def largest_id(tokens, is_puzzle):
     starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
     mask = GIVEN - 1 if is_puzzle else 0xffff
     return max(int((tokens[start:start + size] & mask).max()) for start in starts)
+
+
+def unpack(rows):
+    """(tokens, given) of rows of puzzles, (B, N) ints and bool."""
+    return rows & (GIVEN - 1), rows >= GIVEN

@@ -1,4 +1,5 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
+import os
 import signal
 import subprocess
 import sys
@@ -160,3 +161,11 @@ for arg in ['--help', *{wrong!r}]:
 print('torch' in sys.modules)'''
     p = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert p.stdout == 'False\n', p.stdout + p.stderr
+
+
+@pytest.mark.parametrize('name, registry', [('train', 'ORDERS'), ('sample', 'ORDERS'), ('sample', 'SCORES')])
+def test_the_manual_names_every_order_and_score(name, registry):
+    from anyorder import generation, orders
+    with open(os.path.join(ROOT, f'{name}.py'), encoding='utf-8') as f:
+        said = f.read().partition("order = '")[2].partition('order_')[0]
+    assert all(f"'{word}'" in said for word in vars(orders if registry == 'ORDERS' else generation)[registry])

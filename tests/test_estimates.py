@@ -17,6 +17,7 @@ from data.tokenizers import Bytes
 from eval_ppl import ESTIMATES
 
 SEED = 1337
+from model import AOGPTConfig
 
 
 def options(*args):
@@ -25,7 +26,7 @@ def options(*args):
 
 def opened(order=None, **config):
     """What estimates ask of a Checkpoint."""
-    config = SimpleNamespace(**{'causal': True, 'block_size': 9} | config)
+    config = AOGPTConfig(block_size=9, **config)
     return SimpleNamespace(config=config, order=order or {'kind': 'random'}, tokenizer=Bytes())
 
 

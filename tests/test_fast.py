@@ -142,3 +142,10 @@ def test_padded_steps_answer_as_the_others(batch, n):
             torch.testing.assert_close(got[r, :max(0, 9 - k)], want[r, :max(0, 9 - k)], **close)
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         cache.length = torch.tensor(known)
+
+
+def test_a_frozen_model_is_of_one_dtype():
+    frozen = freeze(make_model().float())
+    assert freeze(frozen) is frozen and freeze(frozen, torch.float32) is frozen
+    with pytest.raises(ValueError, match='frozen in torch.float32 already, got torch.bfloat16'):
+        freeze(frozen, torch.bfloat16)

@@ -28,11 +28,12 @@ from anyorder.likelihood import (
 )
 from anyorder.orders import draw_orders, stream
 from data.tokenizers import Bytes
+from model import DecoderSlots
 
 
 class Network:
     """A decoder that gives nll(idx, order) and remembers what it was asked."""
-    lm_head, config = SimpleNamespace(weight=torch.zeros(1)), SimpleNamespace(causal=True, block_size=9)
+    lm_head, config, slots = SimpleNamespace(weight=torch.zeros(1)), SimpleNamespace(block_size=9), DecoderSlots
 
     def __init__(self, nll):
         self.nll, self.asked = nll, []

@@ -16,8 +16,9 @@ from anyorder.training import TrainState, make_optimizers, update, validate
 from configurator import Config, configure
 from data import puzzles
 from data.blocks import open_split
-from data.puzzles import GIVEN, SHARES, fractions, generate, prepare_puzzles, unpack
-from data.rules import NaeSat, Sudoku, make_task
+from data.puzzles import fractions, generate, prepare_puzzles
+from data.rules import SHARES, NaeSat, Sudoku, make_task
+from data.sets import GIVEN, unpack
 from model import AOGPT, EMA
 
 

@@ -91,7 +91,7 @@ def test_boxes_are_of_sudokus_alone(tmp_path, columns, n, box):
 
 def test_an_order_is_named_in_words():
     assert written_in_words('l2r') == 'Written from left to right'
-    assert written_in_words('blocks') == 'Written in the order by blocks'
+    assert written_in_words('blocks') == 'Written in the order blocks'
 
 
 SVG = '{http://www.w3.org/2000/svg}'

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from anyorder.tables import token_counts
 from data import sets
-from data.blocks import all_blocks, check_length, open_split, random_blocks, token_counts
+from data.blocks import all_blocks, check_length, open_split, random_blocks
 from data.prepare import prepare
 from data.puzzles import prepare_puzzles
 from data.rules import TASKS, make_task, row_length

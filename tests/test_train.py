@@ -458,7 +458,7 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--n_embd=15'], 'n_embd must be divisible by n_head'), (['--block_size=100000'], 'beyond the data'),
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
-    (['--order_block=0'], 'of at least 1'),
+    (['--order_block=0'], 'order_block must'), (['--beta1=1.5'], 'beta1 must'),
     (['--causal=False', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'),
     (['--optimizer=sgd'], 'optimizer'), (['--gradient_accumulation_steps=0'], 'gradient_accumulation_steps'),
