@@ -203,13 +203,13 @@ def help_text(namespace, defaults):
     return '\n'.join(lines)
 
 
-def read_options(namespace, *checkpoints):
-    """`configure` of a command that is run: what is wrong ends it with one line. The options `checkpoints` name files
-    that must be there, but for the words of train.py."""
+def read_options(namespace, **checkpoints):
+    """`configure` of a command that is run: what is wrong ends it with one line. Each option named in `checkpoints` is
+    a file that must be there, or one of the words that are given for it."""
     with one_line_errors():
         config = configure(namespace)
-        for name in checkpoints:
-            if config[name] not in ('scratch', 'resume'):
+        for name, words in checkpoints.items():
+            if config[name] not in words:
                 check_checkpoint(config[name])
     return config
 

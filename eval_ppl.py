@@ -45,7 +45,7 @@ dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals(), 'ckpt')
+    options = read_options(globals(), ckpt=())
 
 from datetime import timedelta
 
@@ -201,7 +201,6 @@ class Ensemble(Estimate):
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only = 'what an encoder says does not depend on the order of the context'
-
 
     @staticmethod
     def check(config):

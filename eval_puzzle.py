@@ -34,7 +34,7 @@ show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals(), 'ckpt')
+    options = read_options(globals(), ckpt=())
 
 import math
 import os

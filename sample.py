@@ -48,7 +48,7 @@ metrics = False               # entropy, distinct n-grams and repetition of what
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large (transformers)
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals(), 'ckpt')
+    options = read_options(globals(), ckpt=())
 
 import json
 import math

@@ -68,7 +68,7 @@ n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals(), 'init_from')
+    options = read_options(globals(), init_from=('scratch', 'resume'))
 
 import shlex
 import sys
