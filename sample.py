@@ -172,6 +172,8 @@ def main(config):
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
                           config.order_noise_kind, config.threshold)
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
+    if config.cuda_graphs and not config.use_cache:
+        raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
     prompts = read_prompts(config.prompt)
     check_files(config)
     judge = open_judge(config.judge) if config.judge else None
