@@ -135,11 +135,11 @@ class Slots:
             self.sees = self.see(keys, known.unsqueeze(-1), end.unsqueeze(-1)).unsqueeze(1)
 
     @classmethod
-    def between(cls, order, known, start, end, sizes):
-        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `known` (B, 1) on are asked for."""
+    def between(cls, order, known, first, start, end, sizes):
+        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `first` (B, 1) on are asked for."""
         slots, targets = (torch.arange(n, device=order.device) for n in (sizes.n_slots, sizes.n_targets))
         number = torch.minimum(start + slots, end - 1)                                      # (B, S)
-        columns = torch.minimum(known - start + targets, end - 1 - start)                   # (B, n)
+        columns = torch.minimum(first - start + targets, end - 1 - start)                   # (B, n)
         return cls(order, known, columns, number, sizes.n_keys if sizes.masked else None, end)
 
     def mask(self, columns):
@@ -176,12 +176,13 @@ class DecoderSlots(Slots):
         return (keys < query) & (keys < known) | (keys == query)
 
     @staticmethod
-    def window(known, n, T, visits, cache):
+    def window(known, first, n, T, visits, cache):
         """(start, end, kept, masked) of `predict`: it runs the slots start to end - 1, and the cache keeps `kept` then,
         each (B,) on the host. `masked` says whether they need a mask."""
-        end = (known + n).clamp(max=T)
-        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
-        return start, end, (known + 1).clamp(max=T), n > 1 or cache is not None   # one target is plain causal attention
+        end = (first + n).clamp(max=T)
+        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
+        masked = n > 1 or cache is not None   # one target is plain causal attention
+        return start, end, torch.minimum(known + 1, end), masked
 
 
 class EncoderSlots(Slots):
@@ -197,7 +198,7 @@ class EncoderSlots(Slots):
         return (keys < end).expand(-1, self.number.size(1), -1)
 
     @staticmethod
-    def window(known, n, T, visits, cache):
+    def window(known, first, n, T, visits, cache):
         end = visits.clamp(min=1)
         return torch.zeros_like(known), end, None, bool((end < end.max()).any())
 
@@ -434,7 +435,7 @@ class AOGPT(nn.Module):
         T = self._check(idx, order)[1]
         return self.lm_head(self._trunk(idx, order, self.slots(order, T - 1, columns)))
 
-    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None):
+    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, n_scored=0):
         """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
@@ -445,21 +446,26 @@ class AOGPT(nn.Module):
                    target order[:, n_known]: whoever then reorders the tail must set cache.length back to n_known
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which nothing sees
         picked     index of (B, n), as (rows of idx, columns), (m,) each: the head is run for these alone, giving (m, V)
-        returns logits (B, n, V); column j of row r is position order[r, n_known[r] + j]; columns past the end of a row
-                   are undefined
+        n_scored   int or (B,), for a decoder only: the columns begin so many visits earlier. The first ones are then
+                   known visits, each given those before it; they count in n_targets
+        returns logits (B, n, V); column j of row r is position order[r, n_known[r] - n_scored[r] + j]; columns past the
+                   end of a row are undefined
         """
         B, T = self._check(idx, order)
         known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
-        n = T - int(known.min()) if n_targets is None else n_targets
+        first = known - torch.as_tensor(n_scored).cpu()                     # (B,) the visit of column 0
+        n = T - int(first.min()) if n_targets is None else n_targets
         visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
-        if int(known.min()) < 0 or (known > visits).any() or int(visits.max()) > T or n < 1:
+        if int(first.min()) < 0 or (first > known).any() or (known > visits).any() or int(visits.max()) > T or n < 1:
             raise ValueError(f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a '
-                             f'target left, got n_known={known.tolist()}, n_visits={visits.tolist()} and '
-                             f'n_targets={n_targets}')
+                             f'target left and n_scored of them, got n_known={known.tolist()}, '
+                             f'n_visits={visits.tolist()}, n_targets={n_targets} and n_scored={n_scored}')
+        if self.slots.masked_loss and (first < known).any():
+            raise ValueError('an encoder says nothing of visits that are known: n_scored is for a decoder')
         if cache is not None and not self.slots.cached:
             raise ValueError('an encoder has no cache: every slot depends on which are known')
-        start, end, kept, masked = self.slots.window(known, n, T, visits, cache)
-        bounds = torch.stack([known, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)    # (3, B, 1)
+        start, end, kept, masked = self.slots.window(known, first, n, T, visits, cache)
+        bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (4, B, 1)
         sizes = Sizes(int((end - start).max()), n, int(end.max()), masked)
         x = self.run(idx, order, bounds, sizes, cache)
         if cache is not None:

@@ -28,7 +28,9 @@ order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
-unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion
+unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion;
+                              # 'lossless': the text of one token a step in fewer passes; n_steps is not used
+window = 32                   # lossless: tokens that a pass drafts or checks
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 # drawing
 temperature = 1.0             # 0 takes the most likely token
@@ -153,12 +155,14 @@ def print_samples(samples):
 
 def describe(samples, order, config):
     """Lines of the table on how the samples were made."""
-    n_steps = max(len({*s['step']} - {-1}) for s in samples)
-    n_blanks = max(s['blanks'] for s in samples)
+    n_steps, n_blanks = max(s['passes'] for s in samples), max(s['blanks'] for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
     how = f'{config.schedule} schedule, {config.unmask}'
     if config.threshold is not None:
         how = f'threshold {config.threshold:g}'
+    if config.unmask == 'lossless':
+        rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
+        how = f'lossless with window {config.window}: {rate:.1f} tokens a step'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
     return {'order': f'{order}, {n_steps} steps for {n_blanks} tokens, {how}',
             'drawing': 'the text of the blanks was scored' if config.score else drawing,
@@ -170,7 +174,7 @@ def main(config):
     at_least(config, 1, 'n_samples', 'batch_size')
     policy, order = read_order(config.order)
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
-                          config.order_noise_kind, config.threshold)
+                          config.order_noise_kind, config.threshold, config.window)
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
     if config.cuda_graphs and not config.use_cache:
         raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
@@ -178,6 +182,7 @@ def main(config):
     check_files(config)
     judge = open_judge(config.judge) if config.judge else None
     checkpoint = Checkpoint(config.ckpt)
+    unmasking.check_network(checkpoint.config.slots)
     tokenizer, block_size = checkpoint.tokenizer, checkpoint.config.block_size
     if isinstance(order, str):
         order = checkpoint.order if order == 'own' else checkpoint.order | {'kind': order}

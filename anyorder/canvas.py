@@ -19,6 +19,7 @@ class Canvas:
     logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
     u         (B, N) natural order: uniform numbers in [0, 1) by which tokens are drawn, a function of the row's seed
     known     (B,) visits that are known, on the host
+    n_drafts  (B,) visits behind these whose tokens are drafts, on the host, see generation.Unmasking
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     rows      (B,) which rows of the first canvas these are, on the host
@@ -45,6 +46,7 @@ class Canvas:
         u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
         self.u = torch.stack(u).to(idx.device)
         self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
+        self.n_drafts = torch.zeros_like(self.n_visits)
 
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu'):
@@ -84,7 +86,7 @@ class Canvas:
         at = places.to(self.idx.device, non_blocking=True)
         for name in BY_POSITION:
             setattr(part, name, getattr(self, name)[at])
-        for name in ('known', 'n_visits', 'rows'):
+        for name in ('known', 'n_drafts', 'n_visits', 'rows'):
             setattr(part, name, getattr(self, name)[places])
         part.seeds = [self.seeds[place] for place in places.tolist()]
         return part
@@ -97,12 +99,13 @@ class Canvas:
         self.known = self.known.index_put((part.rows,), part.known)
 
     def samples(self, tokenizer):
-        """A dict a row, without its padding: text, tokens, nats, number of blanks, and the order, step and logprob."""
+        """A dict a row, without its padding: text, tokens, nats, number of blanks and of passes that revealed any, and
+        the order, step and logprob."""
         idx, order, step, logprob = (x.cpu() for x in (self.idx, self.order, self.step, self.logprob))
         samples = []
         for r, n in enumerate(self.n_visits.tolist()):
             tokens, steps, nats = idx[r, :n].tolist(), step[r, :n].tolist(), logprob[r, :n].tolist()
             samples.append({'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(nats),
-                            'blanks': sum(s >= 0 for s in steps), 'order': order[r, :n].tolist(), 'step': steps,
-                            'logprob': nats})
+                            'blanks': sum(s >= 0 for s in steps), 'passes': len({*steps} - {-1}),
+                            'order': order[r, :n].tolist(), 'step': steps, 'logprob': nats})
         return samples

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anyorder.orders import derive_seed
 from model import float32_or_better
 
 
@@ -33,14 +34,43 @@ class Drawing:
         """The first j (...) with p_0 + ... + p_j > u sum(p), of logits (..., V) and u (...) in [0, 1)."""
         if self.temperature == 0:
             return logits.argmax(-1)
+        return invert_cdf(self.tempered(logits).softmax(-1), u.flatten()).view(u.shape)
+
+    def tokens_by_noise(self, logits, noise):
+        """argmax_v (logit_v / temperature + g_v) (m,) of logits (m, V); noise() is standard Gumbel noise g (m, V).
+
+        The law is that of `tokens`. By the same noise two laws that differ little nearly always draw the same."""
+        return logits.argmax(-1) if self.temperature == 0 else (self.tempered(logits) + noise()).argmax(-1)
+
+    def tempered(self, logits):
+        """logits (n, V) / temperature of logits (..., V), with -inf in place of what top_k and top_p cut."""
         logits = float32_or_better(logits)
         if self.temperature != 1:
             # at most 0, times what float32 can hold: any temperature is safe
             logits = (logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature, 1e30), 1e-30)
         logits = logits.reshape(-1, logits.size(-1))
-        if self.top_k or self.top_p < 1:
-            logits = keep_largest(logits, self.top_k, self.top_p)
-        return invert_cdf(logits.softmax(-1), u.flatten()).view(u.shape)
+        return keep_largest(logits, self.top_k, self.top_p) if self.top_k or self.top_p < 1 else logits
+
+
+class TokenNoise:
+    """Standard Gumbel noise that belongs to (seed of a row, position, token), on its device.
+
+    Only the noise of the last call is kept, which costs nothing when it is asked for again."""
+
+    def __init__(self, vocab_size, device):
+        self.vocab_size, self.device, self.kept = vocab_size, device, {}
+
+    def __call__(self, seeds, row, position):
+        """Noise (m, vocab_size) float32 of the cells (row, position), (m,) each, of rows with these seeds."""
+        cells = [(seeds[r], p) for r, p in torch.stack([row, position], 1).tolist()]
+        self.kept = {cell: self.kept[cell] if cell in self.kept else self.draw(*cell) for cell in cells}
+        return torch.stack([self.kept[cell] for cell in cells])
+
+    def draw(self, seed, position):
+        generator = torch.Generator(self.device).manual_seed(derive_seed(seed, 'noise of tokens', position))
+        # 31 random bits, more than a uniform float32 has, so that rare tokens keep their probabilities
+        bits = torch.empty(self.vocab_size, dtype=torch.int32, device=self.device).random_(generator=generator)
+        return bits.float().add_(0.5).mul_(-2.0 ** -31).log1p_().neg_().log_().neg_()        # -log(-log(1 - u))
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):

@@ -4,11 +4,12 @@ How is a text written? Which blanks each step reveals, and `fill`, which reveals
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from anyorder.canvas import Canvas
-from anyorder.drawing import Drawing, sample_tokens, token_logprob  # noqa: F401  (for programs, as from sample.py)
+from anyorder.drawing import Drawing, TokenNoise, sample_tokens, token_logprob  # noqa: F401  (for programs, as from sample.py)
 from anyorder.fast import freeze, product_dtype, split_rows
 from anyorder.orders import given_first, stream
 from model import KVCache, float32_or_better
@@ -104,8 +105,10 @@ class Unmasking:
     n_steps    forward passes; more than there are blanks is one token a pass, or, if 'binomial', finer mask levels
     schedule   'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (n_steps is not used)
     policy     'given': the blanks as the order has them; a name of SCORES: a step scores all blanks, the best win
-    unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers
+    unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers; 'lossless': as
+               many as are right, see accept. The text is that of one token a pass; n_steps and schedule are not used
     order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores
+    window     of 'lossless': visits that a pass runs behind the known ones
     threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
                then the schedule is not used
     """
@@ -116,12 +119,18 @@ class Unmasking:
     order_noise: float = 0.0
     order_noise_kind: str = 'gumbel'
     threshold: float | None = None
+    window: int = 32
 
     def __post_init__(self):
         if isinstance(self.schedule, str):
             check_schedule(self.n_steps, self.schedule)
         check_name('policy', self.policy, ('given', *SCORES))
-        check_name('unmask', self.unmask, ('fixed', 'binomial'))
+        check_name('unmask', self.unmask, ('fixed', 'binomial', 'lossless'))
+        if self.window < 1:
+            raise ValueError(f'window must be at least 1, got {self.window}')
+        if self.lossless and self.adaptive:
+            raise ValueError(f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
+                             'blanks after each draft; choose another order, or unmask=fixed')
         check_name('order_noise_kind', self.order_noise_kind, ('gumbel', 'gaussian'))
         if not 0 <= self.order_noise < math.inf:
             raise ValueError(f'order_noise must be at least 0 and finite, got {self.order_noise}')
@@ -129,7 +138,7 @@ class Unmasking:
             raise ValueError(f'order_noise is for the policies {", ".join(SCORES)}, which have scores')
         if self.threshold is not None:
             number = type(self.threshold) in (int, float) and 0 <= self.threshold <= 1
-            if not number or self.policy not in PROBABILITIES or self.unmask == 'binomial':
+            if not number or self.policy not in PROBABILITIES or self.unmask != 'fixed':
                 raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
                                  f'unmasking, got {self.threshold} for {self.policy} with {self.unmask} unmasking')
 
@@ -137,11 +146,21 @@ class Unmasking:
     def adaptive(self):
         return self.policy in SCORES
 
+    @property
+    def lossless(self):
+        return self.unmask == 'lossless'
+
+    def check_network(self, slots):
+        """Raises ValueError unless networks of this class of Slots can do it."""
+        if self.lossless and slots.masked_loss:
+            raise ValueError('lossless unmasking wants a decoder (causal=True), which checks many drafts in one pass: '
+                             'an encoder would need a pass for each; choose unmask=fixed or binomial')
+
     def ends(self, n_blanks, seeds):
         """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
 
-        With a threshold it is one column, the most that a step may reveal."""
-        if self.threshold is not None:
+        With a threshold, and if lossless, it is one column, the most that a step may reveal."""
+        if self.threshold is not None or self.lossless:
             ends = [[n] for n in n_blanks]
         elif self.unmask == 'binomial':
             rngs = (stream(seed, 'unmask') for seed in seeds)
@@ -181,6 +200,29 @@ class Unmasking:
         row, column, _ = part.cells(n_new)
         return n_new, logits[start[row] + best[row, column]]
 
+    def accept(self, part, row, column, position, token, n_targets):
+        """(n_new (B,) on the host, which (m,) of the cells these are) that a lossless step reveals.
+
+        A draft is right if the token that is drawn in its place, given all before it, is the same. Revealed are the
+        drafts before the first wrong one, and the token in its place. The tokens of the other cells are the next
+        drafts; but a draft stays if its new token has read a draft right beside it that was not drawn again.
+
+        row, column, position, token   (m,) of the cells that the pass ran, n_targets (B,) in each row"""
+        B, N = part.order.shape
+        old, was_draft = part.idx[row, position], column < part.n_drafts.to(token.device)[row]
+        right, changed = was_draft & (token == old), was_draft & (token != old)
+        leading = torch.zeros(B, int(n_targets.max()) + 1, dtype=torch.long, device=token.device)
+        leading[row, column] = right.long()
+        n_right = leading.cumprod(1).sum(1)                                                  # (B,)
+        n_new = torch.minimum(n_right.cpu() + 1, n_targets)
+        changed_at = torch.full((B, N + 2), N, device=token.device)             # column of a change, by position + 1
+        changed_at[row, position + 1] = torch.where(changed, column, N)
+        misled = torch.minimum(changed_at[row, position], changed_at[row, position + 2]) < column
+        kept = misled & was_draft & (column > n_right[row])
+        part.idx[row, position] = torch.where(kept, old, token)
+        part.n_drafts = n_targets - n_new
+        return n_new, column < n_new.to(token.device)[row]
+
 
 def draw_noise(n, scale, kind, rngs):
     """(B, n) float64: scale times standard Gumbel or Gaussian noise, from one generator a row."""
@@ -192,14 +234,15 @@ def draw_noise(n, scale, kind, rngs):
 # ---------------------------------------------------------------------------------------------------------------------
 # all blanks
 
-def generate(model, idx, order, n_known, n_steps, policy='given', schedule='linear', temperature=1.0, top_k=0,
+def generate(model, idx, order, n_known, n_steps=1024, policy='given', schedule='linear', temperature=1.0, top_k=0,
              top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, **unmasking):
     """Fill the blanks of idx in n_steps forward passes, see fill.
 
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     seeds     (B,) ints: a row's draws depend on its seed alone, not on batch or schedule; else `generator` draws them
-    n_steps, policy, schedule, and in `unmasking` unmask, order_noise, order_noise_kind, threshold: see Unmasking
+    n_steps, policy, schedule, and in `unmasking` unmask, window, order_noise, order_noise_kind, threshold: see
+              Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see fill
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` and `logprob`, see Canvas
     """
@@ -226,27 +269,41 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
     """
     if model.training:
         raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
+    unmasking.check_network(model.slots)
     network = freeze(model) if use_cache else model
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
     part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
+    noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
     for step in itertools.count():
         if not len(part):
             return
         n_new = ends[part.rows, min(step, ends.size(1) - 1)] - part.known       # (B,) on the host
         if not n_new.any():
             continue                                                            # a binomial step may reveal nothing
+        if unmasking.lossless:
+            n_new = n_new.clamp(max=unmasking.window)
         n_targets = part.n_blanks if unmasking.adaptive else n_new
         row, column, visit = part.cells(n_targets)                              # (m,) each
-        logits = network.predict(part.idx, part.order, part.known, int(n_targets.max()), cache, part.n_visits,
-                                 picked=(row, column))                          # (m, V)
+        logits = network.predict(part.idx, part.order, part.known + part.n_drafts, int(n_targets.max()), cache,
+                                 part.n_visits, (row, column), part.n_drafts)   # (m, V)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)
             if cache is not None:
                 cache.length = part.known                              # slot n_known was run for another target
         position = part.order[row, visit]                                       # (m,)
-        token = part.idx[row, position] if drawing is None else drawing.tokens(logits, part.u[row, position])
+        if drawing is None:
+            token = part.idx[row, position]
+        elif unmasking.lossless:
+            token = drawing.tokens_by_noise(logits, partial(noise, part.seeds, row, position))
+        else:
+            token = drawing.tokens(logits, part.u[row, position])
+        if unmasking.lossless:
+            n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
+            row, position, token, logits = row[sure], position[sure], token[sure], logits[sure]
+            if cache is not None:
+                cache.length = part.known + n_new                      # slots behind these read drafts
         part.idx[row, position], part.step[row, position] = token, step
         if with_logprob:
             part.logprob[row, position] = token_logprob(logits, token).double()

@@ -94,7 +94,7 @@ def test_samples_are_rows_without_their_padding():
     canvas.idx[1, [0, 2]], canvas.step[1, [0, 2]] = torch.tensor([99, 101]), torch.tensor([1, 0])
     canvas.logprob[1, [0, 2]] = torch.tensor([-0.5, -0.25], dtype=torch.float64)
     assert canvas.samples(Bytes()) == [
-        {'text': 'ad', 'tokens': [97, 100], 'nats': 2.0, 'blanks': 1, 'order': [0, 1], 'step': [-1, 0],
+        {'text': 'ad', 'tokens': [97, 100], 'nats': 2.0, 'blanks': 1, 'passes': 1, 'order': [0, 1], 'step': [-1, 0],
          'logprob': [0.0, -2.0]},
-        {'text': 'cbe', 'tokens': [99, 98, 101], 'nats': 0.75, 'blanks': 2, 'order': [1, 0, 2], 'step': [1, -1, 0],
-         'logprob': [-0.5, 0.0, -0.25]}]
+        {'text': 'cbe', 'tokens': [99, 98, 101], 'nats': 0.75, 'blanks': 2, 'passes': 2, 'order': [1, 0, 2],
+         'step': [1, -1, 0], 'logprob': [-0.5, 0.0, -0.25]}]
