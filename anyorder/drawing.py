@@ -63,13 +63,17 @@ class TokenNoise:
     def __call__(self, seeds, row, position):
         """Noise (m, vocab_size) float32 of the cells (row, position), (m,) each, of rows with these seeds."""
         cells = [(seeds[r], p) for r, p in torch.stack([row, position], 1).tolist()]
-        self.kept = {cell: self.kept[cell] if cell in self.kept else self.draw(*cell) for cell in cells}
-        return torch.stack([self.kept[cell] for cell in cells])
+        new = [cell for cell in cells if cell not in self.kept]
+        noise = self.kept | dict(zip(new, self.draw(new)))
+        self.kept = {cell: noise[cell] for cell in cells}
+        return torch.stack([noise[cell] for cell in cells])
 
-    def draw(self, seed, position):
-        generator = torch.Generator(self.device).manual_seed(derive_seed(seed, 'noise of tokens', position))
+    def draw(self, cells):
+        """Noise (m, vocab_size) of m cells (seed, position)."""
         # 31 random bits, more than a uniform float32 has, so that rare tokens keep their probabilities
-        bits = torch.empty(self.vocab_size, dtype=torch.int32, device=self.device).random_(generator=generator)
+        bits = torch.empty(len(cells), self.vocab_size, dtype=torch.int32, device=self.device)
+        for row, (seed, position) in zip(bits, cells):
+            row.random_(generator=torch.Generator(self.device).manual_seed(derive_seed(seed, 'noise', position)))
         return bits.float().add_(0.5).mul_(-2.0 ** -31).log1p_().neg_().log_().neg_()        # -log(-log(1 - u))
 
 

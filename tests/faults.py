@@ -34,8 +34,14 @@ FAULTS = {}
 FAULTS['model.py'] = 'test_model', [
     ['reads = self.number.clamp(max=known) - 1', 'reads = self.number.clamp(max=known - 1) - 1'],
     ['.masked_fill(reads < 0, -1)', '.masked_fill(reads < 0, 0)'],
-    ['return start, end, (known + 1).clamp(max=T)', 'return start, end, (known + n).clamp(max=T)'],
-    ['torch.minimum(cache.length.cpu(), known).minimum(end - 1)', 'cache.length.cpu().minimum(end - 1)'],
+    ['return start, end, torch.minimum(known + 1, end)', 'return start, end, known + 1'],
+    ['return start, end, torch.minimum(known + 1, end)', 'return start, end, end'],
+    ['torch.minimum(cache.length.cpu(), first).minimum(end - 1)', 'cache.length.cpu().minimum(end - 1)'],
+    ['torch.minimum(cache.length.cpu(), first).minimum(end - 1)',
+     'torch.minimum(cache.length.cpu(), known).minimum(end - 1)'],
+    ['torch.minimum(first - start + targets, end - 1 - start)',
+     'torch.minimum(known - start + targets, end - 1 - start)'],
+    ['(first > known).any() or ', ''],
     ['(keys < end).expand', '(keys <= end).expand'],
     # dropout, everywhere and only in training
     ['        x = F.dropout(x, self.config.dropout, self.training)\n', ''],
@@ -92,7 +98,7 @@ FAULTS['anyorder/canvas.py'] = 'test_canvas', [
     ["'blanks': sum(s >= 0 for s in steps)", "'blanks': sum(s > 0 for s in steps)"],
 ]
 
-FAULTS['anyorder/drawing.py'] = 'test_drawing', [
+FAULTS['anyorder/drawing.py'] = 'test_drawing test_lossless', [
     ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
     ['among = values if top_k else logits', 'among = logits'],
     ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
@@ -100,9 +106,16 @@ FAULTS['anyorder/drawing.py'] = 'test_drawing', [
     ['right=True', 'right=False'],
     ['        logits = float32_or_better(logits)\n', ''],
     ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
+    ["derive_seed(seed, 'noise', position)", "derive_seed(seed, 'noise')"],
+    ["derive_seed(seed, 'noise', position)", "derive_seed('noise', position)"],
+    ['cell for cell in cells if cell not in self.kept', 'cell for cell in cells'],
+    ['self.kept = {cell: noise[cell] for cell in cells}', 'self.kept = noise'],
+    ['.neg_().log_().neg_()', '.neg_().log_()'],
+    ['.add_(0.5).mul_(-2.0 ** -31)', '.add_(0.5).mul_(-2.0 ** -32)'],
+    ['(self.tempered(logits) + noise())', '(logits + noise())'],
 ]
 
-FAULTS['anyorder/generation.py'] = 'test_generation', [
+FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
     ['times = torch.rand(n_tokens, dtype=torch.float64, generator=generator)',
      'times = torch.rand(n_tokens, dtype=torch.float64)'],
     ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],
@@ -124,6 +137,24 @@ FAULTS['anyorder/generation.py'] = 'test_generation', [
     ['descending=True, stable=True', 'descending=True'],
     ['clamp(min=torch.finfo(torch.float64).tiny)', 'clamp(min=1e-3)'],
     ['on_step(step, n_new, part)', 'on_step(step + 1, n_new, part)'],
+    # lossless
+    ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
+    ['cache.length = part.known + n_new  ', 'cache.length = part.known + n_new + 1  '],
+    ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],
+    ['part.known + part.n_drafts, int', 'part.known + part.n_drafts.clamp(max=1), int'],
+    ['right, changed = was_draft & (token == old)', 'right, changed = (token == old)'],
+    ['leading.cumprod(1).sum(1)', 'leading.sum(1)'],
+    ['torch.minimum(n_right.cpu() + 1, n_targets)', 'n_right.cpu() + 1'],
+    ['changed_at[row, position + 1] = torch.where(changed, column, N)', 'pass'],
+    ['changed_at[row, position + 1] = torch.where(changed, column, N)', 'changed_at[row, position + 1] = column'],
+    ['torch.minimum(changed_at[row, position], changed_at[row, position + 2])', 'changed_at[row, position]'],
+    ['torch.minimum(changed_at[row, position], changed_at[row, position + 2])', 'changed_at[row, position + 2]'],
+    ['changed_at[row, position + 2]) < column', 'changed_at[row, position + 2]) < N'],
+    ['misled & was_draft & (column > n_right[row])', 'misled & was_draft'],
+    ['misled & was_draft & (column > n_right[row])', 'misled & (column > n_right[row])'],
+    ['torch.where(kept, old, token)', 'torch.where(kept, token, old)'],
+    ['part.n_drafts = n_targets - n_new', 'part.n_drafts = n_targets - n_new - (n_new < n_targets).long()'],
+    ['        unmasking.check_network(model.slots)\n', ''],
 ]
 
 FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [

@@ -41,7 +41,9 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--order=margin', '--threshold=1.5'], 'threshold'), (['--batch_size=0'], 'batch_size'),
     (['--threshold=0.5'], 'threshold'),
     (['--order=margin', '--threshold=abc'], 'threshold'), (['--order=entropy', '--threshold=0.5'], 'threshold'),
-    (['--unmask=all'], 'unmask'), (['--cuda_graphs=True', '--device=cpu'], 'cuda_graphs'),
+    (['--unmask=all'], 'unmask'), (['--unmask=lossless', '--window=0'], 'window must be at least 1'),
+    (['--unmask=lossless', '--order=entropy'], 'wants an order that is given'),
+    (['--cuda_graphs=True', '--device=cpu'], 'cuda_graphs'),
     (['--cuda_graphs=True', '--use_cache=False'], 'use_cache is False'),
     (['--order=margin', '--order_noise_kind=pink'], 'order_noise_kind'), (['--prompt=a[[x]]'], 'a blank is'),
     (['--prompt=a[[0]]'], 'a blank is'), (['--prompt=a[[=]]'], 'a blank is'), (['--prompt=a[[3'], 'a blank is'),
@@ -169,6 +171,27 @@ def test_every_order_by_name_is_that_of_the_checkpoint(script, tmp_path):
     assert orders('r2l') == ([list(range(11, -1, -1))] * 2, 'r2l')
     assert orders('order.json')[0] == [[0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]] * 2
     assert all(orders(name)[0][0] != orders(name)[0][1] for name in ('random', 'margin'))
+
+
+def test_lossless_text_does_not_depend_on_window_and_batch(ckpt, script, tmp_path):
+    (tmp_path / 'p.jsonl').write_text('{"prompt": "ab"}\n{"prompt": "[[3]]c[[4]]"}\n{"prompt": "[[9]] and [[8]]"}\n')
+    texts, passes = [], []
+    for window, batch_size in ((1, 6), (4, 6), (32, 2)):
+        p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--unmask=lossless',
+                   f'--window={window}', f'--batch_size={batch_size}', '--top_p=0.9', '--out=o.json')
+        samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+        texts.append([s['tokens'] for s in samples])
+        passes.append([s['passes'] for s in samples])
+        rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
+        assert f'lossless with window {window}: {rate:.1f} tokens a step' in p.stdout
+    assert texts[0] == texts[1] == texts[2] and passes[0] == [30, 30, 7, 7, 17, 17]
+    assert all(n < m for n, m in zip(passes[1], passes[0]))
+
+
+def test_lossless_wants_a_decoder(script, tmp_path):
+    save_checkpoint(tmp_path / 'encoder.pt', make_model(vocab_size=320, n_tokens=257, causal=False), tokenizer='bytes')
+    p = script('sample.py', '--ckpt=encoder.pt', '--weights=raw', '--unmask=lossless', code=1)
+    assert p.stderr.count('\n') == 1 and 'choose unmask=fixed' in p.stderr
 
 
 def test_options_reach_the_drawing(ckpt, script, tmp_path, monkeypatch):

@@ -1,0 +1,298 @@
+"""Lossless unmasking: the text of one token a pass, its law by enumeration, what a pass accepts, and what it costs."""
+import itertools
+
+import pytest
+import torch
+from conftest import make_model
+from test_generation import write
+from test_model import VARIANTS
+
+from anyorder.canvas import Canvas
+from anyorder.drawing import Drawing, TokenNoise, keep_largest
+from anyorder.generation import SCORES, Unmasking, fill, generate
+from anyorder.orders import sample_order
+from model import AOGPT
+
+DRAWINGS = [dict(temperature=0), dict(temperature=0.7), {}, dict(temperature=1.5, top_k=5), dict(top_p=0.9)]
+KNOWN = torch.tensor([0, 3, 11, 8, 5, 12])   # of the six rows, of 12 positions
+
+
+def half_certain():
+    """A model whose drafts are right about half of the time."""
+    model = make_model(block_size=12)
+    model.lm_head.weight.mul_(3)
+    return model
+
+
+def lossless(model, idx, order, window, **options):
+    options = dict(seeds=range(len(order))) | options
+    return generate(model, idx, order, options.pop('n_known', KNOWN), unmask='lossless', window=window, **options)
+
+
+def orders_of(kind, n_rows=6, n=12):
+    return sample_order(n_rows, n, kind, generator=torch.Generator().manual_seed(3))
+
+
+# ---- the text
+
+def one_at_a_time(model, idx, order, n_known, seed, temperature=1.0, top_k=0, top_p=1.0):
+    """The tokens of one row (N,): each is drawn by its own noise, given all before it, in a pass of its own."""
+    idx, noise = idx.clone(), TokenNoise(model.config.vocab_size, 'cpu')
+    for d in range(n_known, len(order)):
+        logits = model.predict(idx[None], order[None], d, 1)[0]                             # (1, V)
+        if temperature:
+            logits = logits / temperature
+            logits = keep_largest(logits, top_k, top_p) if top_k or top_p < 1 else logits
+            logits = logits + noise.draw([(seed, int(order[d]))])
+        idx[order[d]] = logits.argmax()
+    return idx
+
+
+@pytest.mark.parametrize('kind, drawing', [*(('random', drawing) for drawing in DRAWINGS), ('l2r', {}), ('r2l', {}),
+                                           ('block', DRAWINGS[1]), ('fixed', DRAWINGS[4])])
+def test_the_text_is_that_of_one_token_a_pass(kind, drawing):
+    model, order, idx = half_certain(), orders_of(kind), torch.full((6, 12), 4)
+    texts = [one_at_a_time(model, idx[r], order[r], int(KNOWN[r]), r, **drawing) for r in range(6)]
+    for window, use_cache in ((1, True), (2, True), (3, False), (5, True), (64, True), (64, False)):
+        new, trace = lossless(model, idx, order, window, use_cache=use_cache, return_trace=True, **drawing)
+        assert torch.equal(new, torch.stack(texts))
+        passes, most = int(trace['step'].max()) + 1, 12
+        assert passes == most if window == 1 else passes < most
+    for r in range(5):   # of the whole window: alone, and with all rows
+        alone = lossless(model, idx[r:r + 1], order[r:r + 1], 64, n_known=int(KNOWN[r]), seeds=[r], **drawing)
+        assert torch.equal(alone[0], texts[r])
+
+
+def test_drafts_are_right_and_wrong():
+    """Else the test above would say little: of 300 texts, some need a pass for each token, some a few passes."""
+    model, order = half_certain(), orders_of('random', 300)
+    _, trace = lossless(model, torch.zeros_like(order), order, 12, n_known=0, return_trace=True)
+    passes = trace['step'].max(1).values + 1
+    assert passes.min() <= 4 and passes.max() >= 9
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_every_decoder_writes_that_text(variant):
+    model, order = make_model(block_size=12, **variant), orders_of('random')
+    runs = [lossless(model, torch.ones_like(order), order, window, use_cache=use_cache, return_trace=True)
+            for window, use_cache in ((1, False), (5, True), (5, False))]
+    for new, trace in runs[1:]:
+        assert torch.equal(new, runs[0][0])
+        torch.testing.assert_close(trace['logprob'], runs[0][1]['logprob'], rtol=0, atol=1e-10)
+
+
+def test_texts_of_unequal_length_and_an_order_of_positions():
+    model, texts = half_certain(), [([1] * 4, [True, False, False, True]), ([2] * 9, [False] * 9),
+                                    ([3] * 12, [False, True, False] * 4), ([5], [False])]
+    for order in ('random', 'l2r', 'r2l'):
+        canvases = []
+        for window in (1, 6):
+            canvas = Canvas.of_texts(texts, {'kind': order}, 7)
+            fill(model, canvas, Unmasking(unmask='lossless', window=window), Drawing())
+            canvases.append(canvas)
+        assert torch.equal(canvases[0].idx, canvases[1].idx) and torch.equal(canvases[1].known, canvases[1].n_visits)
+        assert (canvases[0].step == write(model, texts, order, 7, 12).step).all()   # window 1: one token a step
+    order = [3, 0, 2, 1]
+    one, many = (Canvas.of_texts([([1] * 4, [False] * 4)], order, 7) for _ in range(2))
+    for canvas, window in ((one, 1), (many, 4)):
+        fill(model, canvas, Unmasking(unmask='lossless', window=window), Drawing())
+    assert torch.equal(one.idx, many.idx) and many.order[0].tolist()[:4] == order
+
+
+def test_prompts_that_are_read_in_groups_change_nothing():
+    model, order = make_model(block_size=80), orders_of('random', 4, 80)
+    known = torch.tensor([0, 35, 70, 79])
+    runs = [lossless(model, torch.ones_like(order), order, window, n_known=known) for window in (1, 16)]
+    assert torch.equal(*runs)
+
+
+def test_logprobs_are_those_of_the_text():
+    model, order = half_certain(), orders_of('random')
+    new, trace = lossless(model, torch.ones_like(order), order, 6, temperature=0.7, top_p=0.9, return_trace=True)
+    scored = -model(new, order)
+    for r, k in enumerate(KNOWN.tolist()):
+        torch.testing.assert_close(trace['logprob'][r].gather(0, order[r])[k:], scored[r, k:], rtol=0, atol=1e-10)
+
+
+def test_forced_tokens_are_scored_and_never_change():
+    model, order = half_certain(), orders_of('random')
+    idx = torch.randint(11, order.shape, generator=torch.Generator().manual_seed(1))
+    canvas = Canvas(idx, order, KNOWN, range(6))
+    fill(model, canvas, Unmasking(unmask='lossless', window=4), None)
+    assert torch.equal(canvas.idx, idx)
+    scored = -model(idx, order)
+    for r, k in enumerate(KNOWN.tolist()):
+        torch.testing.assert_close(canvas.logprob[r].gather(0, order[r])[k:], scored[r, k:], rtol=0, atol=1e-10)
+
+
+# ---- the law
+
+@pytest.mark.parametrize('N, n_known, drawing', [
+    (3, 0, {}), (4, 0, {}), (4, 1, dict(top_k=2)), (4, 1, dict(top_p=0.8, temperature=0.7))])
+def test_the_law_is_that_of_one_token_a_pass(N, n_known, drawing):
+    """Frequencies of all sequences against their probabilities by enumeration."""
+    model, n = make_model(block_size=N, vocab_size=3), 5_000
+    order = torch.tensor([[2, 0, 3, 1][:N] if N == 4 else [2, 0, 1]])
+    idx = torch.tensor([row for row in itertools.product(range(3), repeat=N) if n_known == 0 or row[2] == 1])
+    law = torch.zeros(len(idx), dtype=torch.float64)
+    for d in range(n_known, N):
+        logits = model.predict(idx, order.expand(len(idx), N), d, 1)[:, 0] / drawing.get('temperature', 1.0)
+        logits = keep_largest(logits, drawing.get('top_k', 0), drawing.get('top_p', 1.0))
+        law += logits.log_softmax(-1).gather(1, idx[:, order[0, d], None])[:, 0]
+    law = law.exp()
+    torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
+    if not drawing and not n_known:
+        torch.testing.assert_close(law, (-model(idx, order.expand(len(idx), N)).sum(1)).exp())
+    drawn = lossless(model, torch.ones(n, N, dtype=torch.long), order.expand(n, N), N, n_known=n_known, **drawing)
+    powers = 3 ** torch.arange(N)
+    counts = torch.bincount(drawn @ powers, minlength=3 ** N)[idx @ powers]
+    assert counts.sum() == n and (counts[law == 0] == 0).all()
+    counts, law = counts[law > 0], law[law > 0]
+    chi2, freedom = ((counts - n * law) ** 2 / (n * law)).sum(), len(law) - 1
+    assert chi2 < freedom + 5 * (2 * freedom) ** 0.5
+
+
+def test_texts_of_different_seeds_are_independent():
+    model, order = make_model(block_size=3, vocab_size=3), torch.tensor([[2, 0, 1]])
+    a, b = (lossless(model, torch.zeros(4000, 3, dtype=torch.long), order.expand(4000, 3), 3, n_known=0,
+                     seeds=range(first, first + 4000)) for first in (0, 1))
+    pairs = torch.zeros(27, 27, dtype=torch.float64)
+    for x, y in zip(*(text @ torch.tensor([9, 3, 1]) for text in (a, b))):
+        pairs[x, y] += 1
+    expected = pairs.sum(1, keepdim=True) * pairs.sum(0) / 4000
+    seen = expected > 0.5
+    chi2 = ((pairs - expected) ** 2 / expected)[seen].sum()
+    assert chi2 < seen.sum() + 5 * (2 * seen.sum()) ** 0.5
+
+
+# ---- the noise
+
+def test_noise_is_standard_gumbel():
+    noise = TokenNoise(20_000, 'cpu')([5], torch.tensor([0]), torch.tensor([3]))[0].double()
+    cdf = (-(-noise.sort().values).exp()).exp()                                              # uniform if it is
+    uniform = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    assert (cdf - uniform).abs().max() < 1.95 / 20_000 ** 0.5                                # Kolmogorov, p = 0.001
+    assert noise.isfinite().all()
+
+
+def test_noise_reaches_what_a_uniform_float32_cannot():
+    """A token of probability 1e-8 wins with noise above 18.4: a float32 in [0, 1) ends at 16.6."""
+    largest = TokenNoise(2 ** 24, 'cpu').draw([(1, 0)]).max()
+    assert 14 < largest < 22.2
+    bits = torch.tensor([0, 2 ** 31 - 1], dtype=torch.int32)
+    ends = [x.item() for x in bits.float().add_(0.5).mul_(-2.0 ** -31).log1p_().neg_().log_().neg_()]
+    assert ends[0] > 22 and ends[1] < -3
+
+
+def test_noise_belongs_to_seed_and_position_and_is_drawn_once(monkeypatch):
+    noise, drawn = TokenNoise(7, 'cpu'), []
+    draw = TokenNoise.draw
+    monkeypatch.setattr(TokenNoise, 'draw', lambda self, cells: drawn.extend(cells) or draw(self, cells))
+    first = noise([8, 9], torch.tensor([0, 0, 1]), torch.tensor([4, 2, 4]))
+    again = noise([9, 8], torch.tensor([0, 1, 1]), torch.tensor([4, 4, 5]))
+    assert torch.equal(again[0], first[2]) and torch.equal(again[1], first[0])
+    assert drawn == [(8, 4), (8, 2), (9, 4), (8, 5)]
+    assert len({tuple(row.tolist()) for row in torch.cat([first, again])}) == 4
+    noise([9, 8], torch.tensor([1]), torch.tensor([2]))
+    assert drawn[-1] == (8, 2)   # it was forgotten: memory is one pass
+
+
+# ---- what a pass accepts
+
+def accepted(order, known, n_drafts, drafts, tokens, N=8):
+    """(n_new, tokens of the visits behind `known`, n_drafts) of one row after a pass over these cells."""
+    canvas = Canvas(torch.zeros(1, N, dtype=torch.long), torch.tensor([order]), known, [0])
+    canvas.n_drafts, n = torch.tensor([n_drafts]), torch.tensor([len(tokens)])
+    row, column, visit = canvas.cells(n)
+    position = canvas.order[row, visit]
+    canvas.idx[0, position[:n_drafts]] = torch.tensor(drafts, dtype=torch.long)
+    n_new, sure = Unmasking(unmask='lossless').accept(canvas, row, column, position, torch.tensor(tokens), n)
+    assert sure.tolist() == [c < int(n_new) for c in range(len(tokens))]
+    return int(n_new), canvas.idx[row, position].tolist(), int(canvas.n_drafts)
+
+
+FAR = [0, 2, 4, 6, 1, 3, 5, 7]   # of the first four visits none is beside another
+LEFT = list(range(8))
+
+
+def test_what_a_pass_accepts():
+    # no drafts yet: one sure token, the others are drafts
+    assert accepted(FAR, 0, 0, [], [5, 6, 7]) == (1, [5, 6, 7], 2)
+    # all are right: one more is sure
+    assert accepted(FAR, 0, 2, [5, 6], [5, 6, 7, 8]) == (3, [5, 6, 7, 8], 1)
+    # the second is wrong: its token is sure, the third is drawn anew
+    assert accepted(FAR, 0, 3, [5, 6, 7], [5, 1, 2, 3]) == (2, [5, 1, 2, 3], 2)
+    # the first is wrong
+    assert accepted(FAR, 0, 2, [5, 6], [1, 6]) == (1, [1, 6], 1)
+    # to the end of the order: all are right, and nothing is left to reveal
+    assert accepted(FAR, 6, 2, [5, 6], [5, 6]) == (2, [5, 6], 0)
+    assert accepted(LEFT, 7, 0, [], [5]) == (1, [5], 0)
+
+
+def test_a_draft_stays_if_its_token_read_a_wrong_draft_beside_it():
+    # left to right, the first is wrong: the second read it, the third read the second, which is right; the fourth read
+    # the third, which changes; the fifth is no draft yet
+    assert accepted(LEFT, 0, 4, [5, 6, 7, 8], [1, 6, 3, 4, 9]) == (1, [1, 6, 3, 8, 9], 4)
+    assert accepted(LEFT, 0, 4, [5, 6, 7, 8], [1, 2, 7, 4, 9]) == (1, [1, 6, 7, 4, 9], 4)
+    # right to left the wrong one is to the right
+    assert accepted(LEFT[::-1], 0, 3, [5, 6, 7], [1, 2, 7]) == (1, [1, 6, 7], 2)
+    # a draft beside it that comes later was not read
+    assert accepted([1, 5, 0, 2, 3, 4, 6, 7], 0, 3, [5, 6, 7], [5, 1, 2]) == (2, [5, 1, 2], 1)
+    assert accepted([1, 5, 0, 2, 3, 4, 6, 7], 0, 4, [5, 6, 7, 8], [5, 6, 1, 2]) == (3, [5, 6, 1, 2], 1)
+    # the ends of the text are beside nothing
+    assert accepted([0, 7, 3, 1, 2, 4, 5, 6], 0, 2, [5, 6], [1, 2]) == (1, [1, 2], 1)
+
+
+def test_rows_accept_each_for_itself():
+    canvas = Canvas(torch.tensor([[5, 6, 7, 0], [5, 6, 7, 0]]), torch.arange(4).repeat(2, 1), [0, 1], [0, 1])
+    canvas.n_drafts, n = torch.tensor([3, 1]), torch.tensor([4, 2])
+    row, column, visit = canvas.cells(n)
+    position = canvas.order[row, visit]
+    token = torch.tensor([5, 6, 1, 2, 6, 3])
+    n_new, sure = Unmasking(unmask='lossless').accept(canvas, row, column, position, token, n)
+    assert n_new.tolist() == [3, 2] and canvas.n_drafts.tolist() == [1, 0]
+    assert sure.tolist() == [True, True, True, False, True, True]
+    assert canvas.idx.tolist() == [[5, 6, 1, 2], [5, 6, 3, 0]]
+
+
+# ---- what it costs
+
+def test_a_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(monkeypatch):
+    model, order, ran = half_certain(), orders_of('random'), []
+    run = AOGPT.run
+    monkeypatch.setattr(AOGPT, 'run', lambda self, idx, order, bounds, sizes, cache: ran.append(
+        (len(idx), sizes.n_slots, sizes.n_targets)) or run(self, idx, order, bounds, sizes, cache))
+    for window in (1, 4, 12):
+        ran.clear()
+        _, trace = lossless(model, torch.ones_like(order), order, window, n_known=0, return_trace=True)
+        passes = trace['step'].max(1).values + 1                                             # (B,)
+        assert len(ran) == passes.max() and (passes <= 12).all()
+        assert sum(rows for rows, _, _ in ran) == passes.sum()                          # rows leave when they are done
+        assert all(n_slots <= window and n_targets <= window for _, n_slots, n_targets in ran)   # nothing runs twice
+
+
+def test_greedy_of_a_model_that_is_sure_takes_few_passes():
+    """Whatever is known, the last layer says the same token: every draft is right."""
+    model = make_model(block_size=64)
+    model.lm_head.weight.zero_()
+    order = orders_of('random', 2, 64)
+    _, trace = lossless(model, torch.zeros_like(order), order, 16, n_known=0, return_trace=True)
+    # one token and 15 drafts, then these and one more: nothing is left of the window for drafts
+    assert trace['step'][0].bincount().tolist() == [1, 16, 1, 16, 1, 16, 1, 12]
+
+
+# ---- refusals
+
+@pytest.mark.parametrize('wrong, said', [
+    (dict(window=0), 'window must be at least 1, got 0'), (dict(policy='margin'), 'margin would have to score'),
+    (dict(policy='margin', threshold=0.5), 'margin'), (dict(order_noise=0.5), 'order_noise')])
+def test_what_lossless_cannot_do(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        Unmasking(unmask='lossless', **wrong)
+
+
+def test_an_encoder_is_refused():
+    order = orders_of('random')
+    with pytest.raises(ValueError, match='lossless unmasking wants a decoder'):
+        lossless(make_model(block_size=12, causal=False), torch.zeros_like(order), order, 4)
+    assert not any(policy in ('given', 'lossless') for policy in SCORES)
