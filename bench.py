@@ -55,7 +55,6 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 
 import copy
 import gc
-import resource
 from functools import partial
 
 import numpy as np
@@ -66,6 +65,7 @@ from anyorder.devices import (
     autocast,
     matmul_flops,
     peak_flops,
+    peak_memory,
     resolve_compile,
     resolve_device,
     seconds,
@@ -184,21 +184,6 @@ def bench_ensemble(config):
     print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}"
           f'   ({len(rows)} of {n_visits * M:,} passes timed)')
     print(f'ours is {slow / ours:.1f} times as fast')
-
-
-def peak_memory(device, reset=False):
-    """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux)."""
-    if device.type == 'cuda':
-        return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
-    try:
-        if reset:
-            with open('/proc/self/clear_refs', 'w') as f:
-                f.write('5')
-            return None
-        with open('/proc/self/status') as f:
-            return 1024 * int(next(line for line in f if line.startswith('VmHWM')).split()[1])
-    except OSError:
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def training_step(config, device, dtype, **network):

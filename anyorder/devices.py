@@ -101,6 +101,22 @@ def synchronize(device):
         torch.cuda.synchronize(device)
 
 
+def peak_memory(device, reset=False):
+    """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux)."""
+    if device.type == 'cuda':
+        return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
+    try:
+        if reset:
+            with open('/proc/self/clear_refs', 'w') as f:
+                f.write('5')
+            return None
+        with open('/proc/self/status') as f:
+            return 1024 * int(next(line for line in f if line.startswith('VmHWM')).split()[1])
+    except OSError:
+        import resource  # which Windows lacks
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def training_flops(model, batch_size):
     """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
     product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 6 N C a slot and layer if it is causal,
