@@ -8,6 +8,8 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
     python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
+    python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
+    python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16,32,64 --windows=8,32
 
 sample    seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its
           measured matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted
@@ -19,11 +21,14 @@ train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain
 loss      seconds, peak memory and error of the loss and its gradients alone, ours and others
 grid      seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an
           update of every network
+frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
+          judge, entropy, distinct-2, each with its standard error over samples. Every way has the same seeds, and
+          where the order is given the same orders. Lossless unmasking draws by other random numbers than the others
 """
 from configurator import Config, at_least, one_line_errors, read_options
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'loss': 'the loss alone',
-         'grid': 'decoder, encoder and every network'}
+         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds'}
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -32,8 +37,8 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample, train, loss, grid: rows
-steps = '16,64,256,1024'   # sample, grid: numbers of forward passes
+batch_size = 4             # sample, train, loss, grid: rows; frontier: samples at a time, 32 unless given
+steps = '16,64,256,1024'   # sample, grid: numbers of forward passes; frontier: shares of the tokens unless given
 cuda_graphs = False        # sample: of ours, see sample.py
 plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
@@ -43,15 +48,22 @@ n_plain = 64               # ensemble: passes of the plain way that are timed
 n_updates = 3              # train, grid: updates of a run
 optimizer = 'adamw'        # train, grid: 'adamw' or 'muon'
 compile = True             # train, grid: torch.compile for ours, where there is a compiler
-repeats = 2                # runs of each; the fastest counts
-out = ''                   # grid: write the figures to this JSON file, which plot.py draws
+repeats = 2                # runs of each; the fastest counts; frontier: one
+out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
 seed = 1337
+# frontier
+ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO/path.pt
+judge = ''                 # a checkpoint or gpt2-large (transformers); '' is the model's own left-to-right reading
+n_samples = 64
+windows = '4,8,16,32,64'   # of lossless unmasking; '' leaves it out
+thresholds = '.5,.7,.9'    # of adaptive policies; '' leaves them out
+temperature = 1.0          # 0 takes the most likely token
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals())
+    options = read_options(globals(), ckpt=('',))
 
 import copy
 import gc
@@ -73,6 +85,7 @@ from anyorder.devices import (
 )
 from anyorder.fast import TokenLoss, freeze, graphed, lean
 from anyorder.files import check_out, write_json
+from anyorder.frontier import Frontier
 from anyorder.generation import generate, unmask_schedule
 from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.orders import sample_order
@@ -133,14 +146,14 @@ def bench_sample(config):
         network = graphed(freeze(model)) if config.cuda_graphs else freeze(model)
         ours = partial(generate, network, torch.zeros_like(order), order, seeds=range(B))
         ours(max(0, N - 8), 8)   # warm up
-        for n_steps in step_numbers(config.steps):
+        for n_steps in numbers('steps', config.steps):
             ends = unmask_schedule(N, n_steps)
             peak_memory(device, reset=True)
             time = seconds(partial(ours, 0, n_steps), device, config.repeats)
             limit = generation_limit(model, B, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
             line = (f'{len(ends):>6}{time:>10.2f}{1000 * time / len(ends):>10.1f}{order.numel() / time:>11,.0f}'
                     f'{limit / time:>10.1%}{peak_memory(device) / 2 ** 20:>10,.0f}')
-            if n_steps in step_numbers(config.plain):
+            if n_steps in numbers('plain', config.plain):
                 slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
@@ -285,7 +298,7 @@ def generation_times(config, device, dtype):
           f"vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
           f"generation, seconds\n{'steps':>6}{'decoder':>10}{'encoder':>10}{'encoder / decoder':>19}")
     with autocast(device, dtype):
-        for n_steps in step_numbers(config.steps):
+        for n_steps in numbers('steps', config.steps):
             row = {'steps': n_steps}
             for name, model in models.items():
                 run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
@@ -326,22 +339,38 @@ def bench_grid(config):
         print(f'\nwritten: {config.out}')
 
 
+def bench_frontier(config):
+    if not config.ckpt:
+        raise ValueError('the frontier is that of a trained model: name one by --ckpt=out/ckpt.pt')
+    at_least(config, 2, 'n_samples')   # of which the errors are
+    check_out('out', config.out, '.json', config.ckpt, config.judge)
+    values = {'n_steps': numbers('steps', config.steps) if 'steps' in config.given else [],
+              'threshold': numbers('thresholds', config.thresholds, float),
+              'window': numbers('windows', config.windows)}
+    batch_size = config.batch_size if 'batch_size' in config.given else 32
+    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, batch_size, config.seed,
+             *resolve_device(config.device, config.dtype)).measure(config, config.out)
+
+
 BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'loss': bench_loss,
-           'grid': bench_grid}
+           'grid': bench_grid, 'frontier': bench_frontier}
 
 
-def step_numbers(text):
-    """[n, ...] of numbers of steps with commas between."""
-    if any(not n.isdecimal() or int(n) < 1 for n in text.split(',') if text):
-        raise ValueError(f'steps and plain must be numbers from 1 with commas between, got {text!r}')
-    return [int(n) for n in text.split(',') if text]
+def numbers(option, text, kind=int, some=False):
+    """[n, ...] of an option with commas between: from 1 if they are int, probabilities if float; '' is none of them."""
+    try:
+        found = [kind(n) for n in text.split(',') if text]
+    except ValueError:
+        found = [-1]
+    if some and not found or not all(n >= 1 if kind is int else 0 <= n <= 1 for n in found):
+        raise ValueError(f"{option} must be numbers from {'1' if kind is int else '0 to 1'} with commas between, got "
+                         f'{text!r}')
+    return found
 
 
 def main(config):
     at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
-    steps, plain = step_numbers(config.steps), step_numbers(config.plain)
-    if not steps:
-        raise ValueError("steps must be numbers from 1 with commas between, got ''")
+    steps, plain = numbers('steps', config.steps, some=True), numbers('plain', config.plain)
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')
     BENCHES[config.words[0]](config)

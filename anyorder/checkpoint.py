@@ -165,6 +165,7 @@ class Checkpoint:
     run         the options that it was trained with; none are known of published files
     order       the arguments of sample_order that it was trained with
     iter_num    updates of its weights, '?' where the file does not say
+    weights     those to use unless told otherwise: 'ema', or 'raw' of a file that holds no average
     """
 
     def __init__(self, name):
@@ -172,6 +173,7 @@ class Checkpoint:
         self.name, self.entries = name, load_checkpoint(local_path(name))
         self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
         self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
+        self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
         tokenizer = self.entries.get('tokenizer', 'gpt2')
         if tokenizer not in TOKENIZERS:
             raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')

@@ -4,7 +4,8 @@ transformers.
 
 A sample is a list of tokens, and for each whether it counts: what was given is context alone.
 """
-from collections import defaultdict
+import statistics
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from anyorder.checkpoint import Checkpoint
 from anyorder.files import quiet_hub
 from anyorder.likelihood import block_nll, check_finite
 from anyorder.orders import sample_order
-from anyorder.tables import summarize
+from anyorder.tables import jackknife_error, summarize
 from data.tokenizers import get_tokenizer
 from model import DecoderSlots
 
@@ -57,7 +58,7 @@ def text_metrics(samples, counted):
 
     An n-gram counts if its last token does."""
     pairs = list(zip(samples, counted))
-    metrics = {'entropy': mean_entropy(pairs)}
+    metrics = {'entropy': statistics.fmean(entropies(pairs))}
     for n in (1, 2, 3):
         every = [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts]
         metrics[f'distinct_{n}'] = len(set(every)) / len(every) if every else 1.0
@@ -69,10 +70,24 @@ def n_grams(tokens, counts, n):
     return list(zip(zip(*(tokens[i:] for i in range(n))), counts[n - 1:]))
 
 
-def mean_entropy(pairs):
+def entropies(pairs):
+    """Of the token frequencies of each sample, nats; samples of which nothing counts have none."""
     written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
     p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in written if tokens]
-    return float(np.mean([-(q * np.log(q)).sum() for q in p]))
+    return [float(-(q * np.log(q)).sum()) for q in p]
+
+
+def text_errors(samples):
+    """{'entropy', 'distinct_2'}: standard errors, over samples, of text_metrics of token lists that count as a whole.
+
+    That of distinct_2, a number of all samples together, is the jackknife's: each sample is left out once."""
+    pairs = [(tokens, [True] * len(tokens)) for tokens in samples]
+    bigrams = [[gram for gram, _ in n_grams(*pair, 2)] for pair in pairs]
+    n_samples_with = Counter(gram for grams in bigrams for gram in set(grams))
+    n_distinct, n_all = len(n_samples_with), sum(map(len, bigrams))
+    without = [(n_distinct - sum(n_samples_with[gram] == 1 for gram in set(grams))) / max(1, n_all - len(grams))
+               for grams in bigrams]
+    return {'entropy': statistics.stdev(entropies(pairs)) / len(samples) ** 0.5, 'distinct_2': jackknife_error(without)}
 
 
 def repetition(pairs):
@@ -194,8 +209,7 @@ def open_judge(name):
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '
                          'another --judge')
-    weights = 'ema' if 'ema_model' in checkpoint.entries else 'raw'
-    return Judge(name, checkpoint.model(weights), checkpoint.tokenizer)
+    return Judge(name, checkpoint.model(checkpoint.weights), checkpoint.tokenizer)
 
 
 def open_gpt2(name):
