@@ -211,7 +211,7 @@ def print_error_map(model, puzzles, config, checkpoint):
     print(''.join(f'{name:>14}' for name in rows[0]))
     print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
     curves = [(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in groups]
-    draw(curves, 'masked', ['masked_loss'], config.error_map)
+    draw(curves, [('masked', 'masked_loss')], config.error_map)
     print(f'\n{config.error_map} written')
 
 

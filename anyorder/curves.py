@@ -40,18 +40,20 @@ def read_results(path):
     """{data set or network: entries} of a JSON file.
 
     Of eval_ppl.py, for each data set: the nats of the ensemble by its members; of an encoder its any-order bound, which
-    has one member. Of bench.py, for each network: the seconds of generation by the steps."""
+    has one member. Of bench.py grid, for each network: the seconds of generation by the steps. Of bench.py frontier,
+    for each way of unmasking: its points, see frontier."""
     try:
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
-        found = generation_times(result) if 'generation' in result else ensembles(result)
+        found = (generation_times(result) if 'generation' in result else
+                 frontier(result) if 'frontier' in result else ensembles(result))
     except FileNotFoundError:
         raise ValueError(f'no file {path}') from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py grid --out writes') from None
+        raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py --out writes') from None
     if not any(found.values()):
         raise ValueError(f'{path} has neither an ensemble nor an any-order bound nor times of generation: run '
-                         'eval_ppl.py with --estimates=ensemble or any, or bench.py grid')
+                         'eval_ppl.py with --estimates=ensemble or any, or bench.py grid or frontier')
     return found
 
 
@@ -70,6 +72,16 @@ def above_0(value):
 def generation_times(result):
     return {network: [{'steps': above_0(row['steps']), 'seconds': above_0(row[network])}
                       for row in result['generation']] for network in ('decoder', 'encoder')}
+
+
+def frontier(result):
+    """{way of unmasking: entries}, by the number of passes. The way that is the measure of all has a `level`."""
+    found, level = {}, result['reference']
+    for point in sorted(result['frontier'], key=lambda point: above_0(point['passes'])):
+        entry = {'level': 1} if point['way'] == level else {}
+        entry |= {name: finite(value) for name, value in point.items() if name not in ('way', 'setting')}
+        found.setdefault(point['way'], []).append(entry | {'seconds': above_0(point['seconds'])})
+    return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
 
 def ensembles(result):
@@ -100,7 +112,8 @@ def read_all(paths, labels=()):
         runs += [((label_of(path), what), entries) for what, entries in parts.items()]
     names = list(dict.fromkeys(name for name, _ in runs))   # (run without its seed, data set or network)
     run_names, whats = (shortest(list(dict.fromkeys(column))) for column in zip(*names))
-    found = [run_names[run] if len(whats) == 1 else f'{run_names[run]}: {whats[what]}' for run, what in names]
+    found = [run_names[run] if len(whats) == 1 else whats[what] if len(run_names) == 1 else
+             f'{run_names[run]}: {whats[what]}' for run, what in names]
     if labels and len(labels) != len(found):
         raise ValueError(f'--labels must name {len(found)}: {", ".join(found)}; got {len(labels)}: {",".join(labels)}')
     label = dict(zip(names, labels or found))

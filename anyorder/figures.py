@@ -4,6 +4,7 @@ How is a figure drawn? Panels of curves: one number a panel, one colour a label,
 import itertools
 import os
 import statistics
+from collections import Counter
 
 from anyorder.files import whole_files
 
@@ -12,7 +13,7 @@ PICTURES = '.png, .svg, .pdf'
 # Okabe and Ito's colours, which colour-blind eyes tell apart, without the yellow; markers for print without colours
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
-INK, GRID = '#333333', '#e3e3e3'
+INK, GRID, LEVEL = '#333333', '#e3e3e3', '#777777'
 
 # of a number: what its panel is called, and its unit
 PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, any order (bound)', 'nats per token'),
@@ -20,9 +21,12 @@ PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, 
           'val_own': ("validation, the run's own order", 'nats per token'),
           'nats': ('context-order ensemble', 'nats per token'),
           'gain': ('gain over one context', 'nats per token'), 'seconds': ('time of generation', 'seconds'),
-          'masked_loss': ('loss of what is masked', 'nats per token')}
+          'masked_loss': ('loss of what is masked', 'nats per token'),
+          'judge_nats': ('samples under the judge', 'nats per token'),
+          'entropy': ('entropy of a sample', 'nats per token'), 'distinct_2': ('distinct bigrams', 'share of all')}
 AXES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates',
-        'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked'}
+        'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked',
+        'passes': 'passes of a sample', 'seconds': 'seconds of generation'}
 
 
 def curve(entries, x, y):
@@ -49,7 +53,8 @@ def draw_group(axis, group, x, y, label, style):
     """The curves of one label; returns what their bands and bars are, {line of the legend's title}.
 
     Several runs with the same updates are their mean and a band from the least to the greatest. Others are a curve
-    each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is a level line."""
+    each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is a level line, and
+    what others are measured by, an entry with a `level`, is one too."""
     mean, notes = mean_curve(group, x, y), set()
     if mean is not None and mean[0]:
         notes.add('lines: mean of the seeds; bands: from the least to the greatest')
@@ -64,11 +69,13 @@ def draw_group(axis, group, x, y, label, style):
         errors = [entry.get(f'{y}_error', 0) for entry in entries if x in entry and y in entry]
         if any(errors):
             notes.add('bars and bands: standard error')
-        if x == 'members' and len(xs) == 1:
-            axis.axhline(values[0], label=label, **style | {'marker': None, 'linestyle': '--'})
+        bound = x == 'members' and len(xs) == 1
+        if bound or any('level' in entry for entry in entries):
+            dashed = {'linestyle': '--'} if bound else {}
+            axis.axhline(values[0], label=label if bound else None, **style | {'marker': None} | dashed)
             if any(errors):
                 axis.axhspan(values[0] - errors[0], values[0] + errors[0], color=style['color'], alpha=0.1, linewidth=0)
-        elif xs:
+        if xs and not bound:
             axis.errorbar(xs, values, errors if any(errors) else None, label=label, capsize=2, elinewidth=1, **style)
         label = None if xs else label   # one entry in the legend
     return notes
@@ -77,12 +84,14 @@ def draw_group(axis, group, x, y, label, style):
 def set_axes(axis, x, y, xs):
     """Scales, ticks that can be read, and names; xs are all that are drawn."""
     from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
-    if x in ('members', 'steps'):
-        axis.set_xscale('log', base=2)
-        axis.xaxis.set_major_formatter('{x:g}')
-        axis.xaxis.set_minor_locator(NullLocator())
+    if x in ('members', 'steps', 'passes', 'seconds'):
+        axis.set_xscale('log', base=10 if x == 'seconds' else 2)
         if len(xs) <= 8:
             axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
+        elif x == 'seconds':
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter('{x:g}')
+        axis.xaxis.set_minor_locator(NullLocator())
     if x in ('tokens', 'iter'):
         axis.xaxis.set_major_formatter(EngFormatter(sep=''))   # 2M
     if y == 'seconds':
@@ -100,11 +109,31 @@ def set_axes(axis, x, y, xs):
     axis.margins(x=0.03)
 
 
-def draw(runs, x, ys, path):
-    """A panel for each of ys of runs, [(label, entries)], in the colour of the label, into `path`; returns the figure.
+def styles(groups):
+    """{label: style} of groups, {label: [entries, ...]}. More labels than colours: the second round is dashed.
 
-    Raises ValueError if no run has one of ys."""
-    for y in ys:
+    Of frontiers, labels RUN: WAY, a way has one colour and a run one kind of line. Unmasking by a threshold is as its
+    policy, but hollow; a `level` is grey."""
+    levels = {label for label, group in groups.items() if any('level' in entry for entry in itertools.chain(*group))}
+    found, colors, rounds = {}, {}, Counter()
+    for label in groups:
+        way = label.rpartition(': ')[2] if levels else label
+        color = 0 if label in levels else colors.setdefault(way.removesuffix(' threshold'), len(colors))
+        found[label] = {'color': COLORS[color % len(COLORS)], 'marker': MARKERS[color % len(MARKERS)],
+                        'linestyle': ('-', '--', ':')[(color // len(COLORS) + rounds[way]) % 3], 'markersize': 4.5}
+        rounds[way] += 1
+        if label in levels:
+            found[label] |= {'color': LEVEL, 'marker': '*', 'markersize': 8, 'zorder': 3}
+        elif levels and way.endswith(' threshold'):
+            found[label] |= {'markerfacecolor': 'white'}
+    return found
+
+
+def draw(runs, panels, path):
+    """Panels [(x, y), ...] of runs, [(label, entries)], in the colour of the label, into `path`; returns the figure.
+
+    Raises ValueError if no run has what one of them shows."""
+    for x, y in panels:
         if not any(curve(entries, x, y)[0] for _, entries in runs):
             there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))
             raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}')
@@ -114,19 +143,16 @@ def draw(runs, x, ys, path):
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
-    figure, axes = plt.subplots(1, len(ys), figsize=(5.2 * len(ys), 4.2), squeeze=False, layout='constrained')
-    units, notes = [PANELS.get(y, (y, y))[1] for y in ys], set()
-    for axis, y, unit, left in zip(axes[0], ys, units, [None, *units]):
+    width = 5.2 if len(panels) < 3 else 4.2   # inches; what stands beside other panels is read as small
+    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), 4.2), squeeze=False, layout='constrained')
+    units, style_of, notes = [PANELS.get(y, (y, y))[1] for _, y in panels], styles(groups), set()
+    for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
         if unit != left:   # the panels of one unit say it once
             axis.set_ylabel(unit, color=INK)
         longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
-        for i, (label, group) in enumerate(groups.items()):
-            # more labels than colours: the second round is dashed
-            style = {'color': COLORS[i % len(COLORS)], 'linestyle': ('-', '--', ':')[i // len(COLORS) % 3],
-                     'linewidth': 1.0 if longest > 100 else 1.6}
-            if longest <= 40:
-                style |= {'marker': MARKERS[i % len(MARKERS)], 'markersize': 4.5}
-            notes |= draw_group(axis, group, x, y, label, style)
+        lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
+        for label, group in groups.items():
+            notes |= draw_group(axis, group, x, y, label, {'linewidth': 1.6} | style_of[label] | lines)
         set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
     handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
     names = [label for label in groups if label in handles]

@@ -20,12 +20,12 @@ from anyorder.tables import figure
 REFERENCE = 'one token a step'
 # of a way: the option of Unmasking that varies along its curve, and the other options. Another way is one entry here
 WAYS = {REFERENCE: ('n_steps', {}),
+        'lossless': ('window', {'unmask': 'lossless'}),
         'fixed': ('n_steps', {}),
         'cosine': ('n_steps', {'schedule': 'cosine'}),
         'binomial': ('n_steps', {'unmask': 'binomial'}),
         **{policy: ('n_steps', {'policy': policy}) for policy in SCORES},
-        **{f'{policy} threshold': ('threshold', {'policy': policy}) for policy in PROBABILITIES},
-        'lossless': ('window', {'unmask': 'lossless'})}
+        **{f'{policy} threshold': ('threshold', {'policy': policy}) for policy in PROBABILITIES}}
 
 
 def settings(checkpoint, values):
@@ -120,7 +120,7 @@ class Frontier:
         result = {'config': config, 'batch_size': self.batch_size, 'order': self.checkpoint.order,
                   'tokens': self.n_tokens, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
-                  'left_out': self.left_out, 'frontier': points, 'answer': ''}
+                  'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points, 'answer': ''}
         print(self.about(), flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way

@@ -5,8 +5,8 @@ import math
 import pytest
 
 import plot
-from anyorder.curves import read_results, read_run
-from anyorder.figures import COLORS, curve, draw, mean_curve
+from anyorder.curves import read_all, read_results, read_run
+from anyorder.figures import COLORS, curve, draw, mean_curve, styles
 from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
@@ -53,9 +53,9 @@ def test_a_run_counts_once_and_means_of_unequal_lengths_are_marked(runs, drawn, 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """[(axis, panels, path)] of the pictures that plot.main would have drawn."""
+    """[(panels, path)] of the pictures that plot.main would have drawn."""
     pictures = []
-    monkeypatch.setattr(plot, 'draw', lambda runs, x, ys, path: pictures.append((x, ys, path)))
+    monkeypatch.setattr(plot, 'draw', lambda runs, panels, path: pictures.append((panels, path)))
     return pictures
 
 
@@ -117,6 +117,53 @@ def test_ensembles_and_generation_are_read_from_json(runs, capsys):
     assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
 
 
+def points(**ways):
+    """What bench.py frontier writes: NAME=[(passes, seconds, nats), ...], one_token is the measure of all."""
+    return {'reference': 'one_token', 'frontier': [
+        {'way': way.replace('_at', ' threshold'), 'setting': {'n_steps': 4}, 'passes': passes, 'seconds': seconds,
+         'judge_nats': nats, 'judge_nats_error': 0.25, 'entropy': 2.0}
+        for way, found in ways.items() for passes, seconds, nats in found]}
+
+
+def test_a_frontier_is_read_and_drawn_by_ways(runs, drawn, capsys):
+    name = write(runs / 'f.json', points(one_token=[(8, 4.0, 2.5)], fixed=[(4, 2.0, 2.75), (2, 1.0, 3.0)]))
+    found = read_results(name)
+    assert [entry['passes'] for entry in found['fixed']] == [2, 4] and list(found) == ['one_token', 'fixed']
+    assert found['one_token'] == [{'level': 1, 'passes': 8, 'seconds': 4.0, 'judge_nats': 2.5, 'judge_nats_error': 0.25,
+                                   'entropy': 2.0}]
+    panels = [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
+    for args, want in ([], panels), (['--x=seconds'], [('seconds', 'judge_nats'), ('seconds', 'entropy')]), (
+            ['--y=passes', '--x=seconds'], [('seconds', 'passes')]):
+        main([name, '-o', 'x.png', *args])
+        assert drawn.pop() == (want, 'x.png')
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == ['judge_nats', 'entropy'] and said[1:3] == [['one_token', '2.500', '2.000'],
+                                                                  ['fixed', '2.750', '2.000']]   # at the most passes
+
+
+def test_a_frontier_is_measured_by_a_level(runs):
+    """Its band is the standard error; ways keep their colours in both runs, and a threshold that of its policy."""
+    ways = {'one_token': [(8, 4.0, 2.5)], 'fixed': [(2, 1.0, 3.0), (4, 2.0, 2.75)], 'margin': [(4, 2.0, 2.75)],
+            'margin_at': [(3, 2.0, 2.75)]}
+    few = {way: ways[way] for way in ('one_token', 'margin', 'margin_at')}
+    labelled = read_all([write(runs / 'a.json', points(**ways)), write(runs / 'b.json', points(**few))])
+    style = styles({label: [entries] for label, entries in labelled})
+    assert [style[f'a: {way}']['color'] for way in ('fixed', 'margin', 'margin threshold')] == [
+        COLORS[0], COLORS[1], COLORS[1]]
+    assert [style[f'b: {way}']['color'] for way in ('margin', 'margin threshold')] == [COLORS[1]] * 2
+    assert style['a: margin']['marker'] == style['a: margin threshold']['marker'] != style['a: fixed']['marker']
+    assert [style[f'{run}: margin threshold'].get('markerfacecolor') for run in 'ab'] == ['white'] * 2
+    assert [style[f'{run}: {way}']['linestyle'] for run in 'ab' for way in ('one_token', 'margin', 'margin threshold')
+            ] == ['-'] * 3 + ['--'] * 3
+    for x in 'passes', 'seconds':
+        axis, = draw(labelled[:2], [(x, 'judge_nats')], 'x.png').axes
+        band, = axis.patches
+        assert (band.get_y(), band.get_height()) == (2.25, 0.5) and axis.get_xscale() == 'log'
+        level, star, fixed = axis.lines[0], *(line for line in axis.lines if line.get_marker() in ('*', 'o'))
+        assert list(level.get_ydata()) == [2.5, 2.5] and list(star.get_ydata()) == [2.5]
+        assert list(fixed.get_ydata()) == [3.0, 2.75]
+
+
 def test_errors_are_those_of_their_numbers(runs):
     row = result('ensemble x 2', 3.0) | {'stderr': 0.5, 'gain': 0.25, 'gain_stderr': 0.125}
     write(runs / 'd.json', {'results': [row, row | {'estimate': 'ensemble x 4', 'stderr': None}]})
@@ -130,26 +177,27 @@ def test_seeds_are_those_of_one_data_set(runs, drawn, capsys):
         write(runs / f'd_seed{seed}.json', {'results': [result('any order x 4', nats, data)]})
     main([*(f'd_seed{seed}.json' for seed in (1, 2, 3)), '-o', 'picture.png'])
     said = capsys.readouterr().out.splitlines()
-    assert [' '.join(line.split()) for line in said[1:3]] == ['d: books 2.500 ± 0.500 (2)', 'd: ptb.txt 9.000']
+    assert [' '.join(line.split()) for line in said[1:3]] == ['books 2.500 ± 0.500 (2)', 'ptb.txt 9.000']
 
 
 def test_lines_have_the_colour_of_their_label(runs):
     logs = [('a', read_run('a')), ('b', read_run('b')), ('a', read_run('a'))]
-    lines = draw(logs, 'tokens', ['loss'], 'x.png').axes[0].lines
+    lines = draw(logs, [('tokens', 'loss')], 'x.png').axes[0].lines
     assert [line.get_color() for line in lines] == list(COLORS[:2])
     assert [len(line.get_xdata()) for line in lines] == [2, 2]
-    many = draw([(str(i), read_run('a')) for i in range(9)], 'tokens', ['loss'], 'x.png').axes[0].lines
+    many = draw([(str(i), read_run('a')) for i in range(9)], [('tokens', 'loss')], 'x.png').axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in many}) == 9
     ensembles = [('d', [{'members': 1, 'nats': 3.0}, {'members': 2, 'nats': 2.8}]),
                  ('e', [{'members': 1, 'nats': 2.5}])]
-    axis = draw(ensembles, 'members', ['nats'], 'x.png').axes[0]
+    axis = draw(ensembles, [('members', 'nats')], 'x.png').axes[0]
     assert axis.lines[0].get_ydata().tolist() == [3.0, 2.8] and list(axis.lines[1].get_ydata()) == [2.5, 2.5]
     assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ['d', 'e']
 
 
 @pytest.mark.parametrize('length', [1, 8, 22, 45])
 def test_a_legend_is_not_wider_than_its_figure(runs, length):
-    figure = draw([(f'{i}' * length, read_run('a')) for i in range(6)], 'tokens', ['loss', 'val_any'], 'x.png')
+    panels = [('tokens', 'loss'), ('tokens', 'val_any')]
+    figure = draw([(f'{i}' * length, read_run('a')) for i in range(6)], panels, 'x.png')
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.width
@@ -168,13 +216,13 @@ def test_bands_are_of_seeds_and_bars_of_errors(runs):
     ensemble = [{'members': m, 'nats': 3 - m / 10, 'nats_error': m / 100} for m in (1, 2, 4)]
     other = [entry | {'nats': entry['nats'] + 0.2} for entry in ensemble]
     level = [('e', [{'members': 1, 'nats': 2.5, 'nats_error': 0.1}])]
-    figure = draw([('d', ensemble), *level], 'members', ['nats'], 'x.svg')
+    figure = draw([('d', ensemble), *level], [('members', 'nats')], 'x.svg')
     bars = figure.axes[0].containers[0].lines[2][0].get_segments()
     assert [(round(b[0, 1], 9), round(b[1, 1], 9)) for b in bars] == [(2.89, 2.91), (2.78, 2.82), (2.56, 2.64)]
     assert figure.legends[0].get_title().get_text() == 'bars and bands: standard error'
     assert figure.axes[0].patches[0].get_y() == pytest.approx(2.4)
     assert figure.axes[0].patches[0].get_height() == pytest.approx(0.2)
-    figure = draw([('d', ensemble), ('d', other)], 'members', ['nats'], 'x.svg')
+    figure = draw([('d', ensemble), ('d', other)], [('members', 'nats')], 'x.svg')
     band, = figure.axes[0].collections
     assert sorted({round(float(y), 9) for y in band.get_paths()[0].vertices[:, 1]}) == [2.6, 2.8, 2.9, 3.0, 3.1]
     assert figure.axes[0].lines[0].get_ydata() == pytest.approx([3.0, 2.9, 2.7]) and len(figure.axes[0].lines) == 1
@@ -182,7 +230,7 @@ def test_bands_are_of_seeds_and_bars_of_errors(runs):
 
 
 def test_a_picture_that_cannot_be_written_leaves_the_older_one(runs, monkeypatch):
-    draw([('a', read_run('a'))], 'tokens', ['loss'], 'x.png')
+    draw([('a', read_run('a'))], [('tokens', 'loss')], 'x.png')
     before = (runs / 'x.png').read_bytes()
 
     def full(self, path, **options):
@@ -191,7 +239,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_older_one(runs, monkeypatch
         raise OSError(28, 'No space left on device')
     monkeypatch.setattr('matplotlib.figure.Figure.savefig', full)
     with pytest.raises(OSError, match='No space'):
-        draw([('a', read_run('a'))], 'tokens', ['loss'], 'x.png')
+        draw([('a', read_run('a'))], [('tokens', 'loss')], 'x.png')
     assert (runs / 'x.png').read_bytes() == before and not list(runs.glob('*.tmp'))
 
 
@@ -201,14 +249,15 @@ def test_a_picture_that_cannot_be_written_leaves_the_older_one(runs, monkeypatch
 def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, panels):
     (runs / 'c.jsonl').write_text(json.dumps({'iter': 1, 'tokens': 3, 'loss': 1.0, **last}) + '\n')
     main(['c.jsonl'])
-    assert drawn == [('tokens', ['loss', *panels], 'loss.png')]
+    assert drawn == [([('tokens', y) for y in ('loss', *panels)], 'loss.png')]
     assert capsys.readouterr().out.split()[:len(panels) + 1] == ['loss', *panels]
 
 
 @pytest.mark.parametrize('args, said', [
     (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['l2r.json'], 'neither'),
     (['huge.jsonl'], 'huge.jsonl has a line'), (['number.json'], 'number.json is not what'),
-    (['steps.json'], 'steps.json is not what'),
+    (['steps.json'], 'steps.json is not what'), (['points.json'], 'points.json is not what'),
+    (['way.json'], 'way.json is not what'), (['frontier.json', 'e.json'], 'of one kind'),
     (['none.json'], 'nor times of generation'), (['null.json'], 'null.json is not what'),
     (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
@@ -227,5 +276,8 @@ def test_wrong_input_is_one_line(runs, args, said):
     write(runs / 'number.json', {'results': [result('any order x 1', 2, dataset=1)]})
     write(runs / 'steps.json', {'generation': [{'steps': 0, 'decoder': 1, 'encoder': 1}]})
     write(runs / 'none.json', {'generation': []})
+    write(runs / 'points.json', points(fixed=[(0, 1.0, 2.5)]))
+    write(runs / 'way.json', {'reference': 'fixed', 'frontier': [{'passes': 1, 'seconds': 1}]})
+    write(runs / 'frontier.json', points(fixed=[(1, 1.0, 2.5)]))
     with pytest.raises(ValueError, match=said):
         main(args)
