@@ -22,8 +22,9 @@ loss      seconds, peak memory and error of the loss and its gradients alone, ou
 grid      seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an
           update of every network
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
-          judge, entropy, distinct-2, each with its standard error over samples. Every way has the same seeds, and
-          where the order is given the same orders. Lossless unmasking draws by other random numbers than the others
+          judge, entropy, distinct-2, each with its standard error over samples, that of distinct-2 by the jackknife.
+          Seconds are of generation alone. Every way has the same seeds, and so the same orders but where the model
+          chooses. Lossless unmasking draws its tokens by other random numbers than the other ways
 """
 from configurator import Config, at_least, one_line_errors, read_options
 

@@ -143,8 +143,9 @@ def draw(runs, panels, path):
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
-    width = 5.2 if len(panels) < 3 else 4.2   # inches; what stands beside other panels is read as small
-    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), 4.2), squeeze=False, layout='constrained')
+    width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
+    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False,
+                                layout='constrained')
     units, style_of, notes = [PANELS.get(y, (y, y))[1] for _, y in panels], styles(groups), set()
     for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
         if unit != left:   # the panels of one unit say it once

@@ -31,9 +31,11 @@ WAYS = {REFERENCE: ('n_steps', {}),
 def settings(checkpoint, values):
     """([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}) of a checkpoint.
 
-    values   {'n_steps', 'window', 'threshold': [value, ...]}; without n_steps a sixteenth to a half of the tokens"""
+    values   {'n_steps', 'window', 'threshold': [value, ...]}; without n_steps a sixteenth to a half of the tokens. A
+             window of more than the tokens is that of all of them"""
     N, found, left_out = checkpoint.config.block_size, [], {}
-    values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)})}
+    values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
+                       'window': list(dict.fromkeys(min(window, N) for window in values['window']))}
     for way, (option, others) in WAYS.items():
         along = [N] if way == REFERENCE else values[option]
         of_way = [(way, {option: value}, Unmasking(**{option: value}, **others)) for value in along]
@@ -173,21 +175,20 @@ def away(point, other, key):
 
 
 def answer(points):
-    """The fewest passes at which each way is as good as one token a step: nats under the judge that are not `away`.
-
-    Such text of another entropy is marked."""
+    """The fewest passes at which each way is as good as one token a step, in words: its nats under the judge are not
+    above by more than two standard errors. What is `away` nevertheless, the nats below or the entropy, is said."""
     one, = (point for point in points if point['way'] == REFERENCE)
     said = []
     for way in dict.fromkeys(point['way'] for point in points if point is not one):
         along = sorted((point for point in points if point['way'] == way), key=lambda point: point['passes'])
-        near = [point for point in along if not away(point, one, 'judge_nats')]
-        if near:
-            entropy = away(near[0], one, 'entropy')
-            differs = f', with entropy {entropy:+.3f}' if entropy else ''
-            said.append(f"{way} {near[0]['passes']:.1f} ({format_setting(near[0]['setting'])}{differs})")
+        good = [point for point in along if away(point, one, 'judge_nats') <= 0]
+        if good:
+            differs = [f'{name} {away(good[0], one, key):+.3f}' for name, key in
+                       (('nats', 'judge_nats'), ('entropy', 'entropy')) if away(good[0], one, key)]
+            details = ', '.join([format_setting(good[0]['setting']), *differs])
+            said.append(f"{way} {good[0]['passes']:.1f} ({details})")
         else:
-            nearest = min((away(point, one, 'judge_nats') for point in along), key=abs)
-            said.append(f'{way} none (the nearest {nearest:+.3f})')
+            said.append(f"{way} none (nats {min(away(point, one, 'judge_nats') for point in along):+.3f} at best)")
     nats = figure(one['judge_nats'], one['judge_nats_error'], 3)
-    return (f"One token a step takes {one['passes']:.0f} passes and has {nats} nats a token. The fewest passes within "
-            f"two standard errors of these nats: {', '.join(said)}.")
+    return (f"One token a step takes {one['passes']:.0f} passes and has {nats} nats a token. The fewest passes without "
+            f"more nats than that, within two standard errors: {'; '.join(said)}.")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.files import quiet_hub
+from anyorder.files import progress, quiet_hub
 from anyorder.likelihood import block_nll, check_finite
 from anyorder.orders import sample_order
 from anyorder.tables import jackknife_error, summarize
@@ -118,11 +118,12 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
         for i in range(0, len(tokens), N):
             by_length[len(tokens[i:i + N])].append((r, tokens[i:i + N], counts[i:i + N]))
     nats, sizes = np.zeros(len(samples)), np.array([sum(counts) for counts in counted])
-    for pieces in by_length.values():   # pieces of one length go through together
-        rows, blocks, counts = zip(*pieces)
-        blocks, orders = torch.tensor(blocks), sample_order(len(blocks), len(blocks[0]), 'l2r')
-        found = block_nll(judge, blocks, orders, batch_size, counted=torch.tensor(counts))
-        np.add.at(nats, list(rows), check_finite(found).numpy())
+    with progress(total=sum(map(len, samples)), unit='token', desc='judge', leave=False) as bar:
+        for pieces in by_length.values():   # pieces of one length go through together
+            rows, blocks, counts = zip(*pieces)
+            blocks, orders = torch.tensor(blocks), sample_order(len(blocks), len(blocks[0]), 'l2r')
+            found = block_nll(judge, blocks, orders, batch_size, bar=bar, counted=torch.tensor(counts))
+            np.add.at(nats, list(rows), check_finite(found).numpy())
     nats, sizes = (torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes))      # by prompt
     row = summarize('', nats, sizes, n_bytes=0)
     return {name: row[name] for name in ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')}

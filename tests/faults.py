@@ -312,10 +312,44 @@ FAULTS['anyorder/fast.py'] = 'test_fast', [
 ]
 
 FAULTS['anyorder/tables.py'] = 'test_tables', [
+    ['math.sqrt((len(without) - 1) * statistics.pvariance(without))',
+     'math.sqrt((len(without) - 1) * statistics.variance(without))'],
     ['rest.square().sum() / (n - 1) / n', 'rest.square().sum() / n / n'],
     ['float(nats.sum() / counts.sum())', 'float((nats / counts).mean())'],
     ['int(counts @ tokenizer.n_bytes)', 'len(tokens)'],
     ['rest = sums - sums.sum() / counts.sum() * counts', 'rest = sums - sums.mean()'],
+]
+
+FAULTS['anyorder/judge.py'] = 'test_judge', [
+    ['n_samples_with[gram] == 1 for gram in set(grams)', 'n_samples_with[gram] == 1 for gram in grams'],
+    ['for grams in bigrams for gram in set(grams)', 'for grams in bigrams for gram in grams'],
+    ['max(1, n_all - len(grams))', 'max(1, n_all)'],
+    ['statistics.stdev(entropies(pairs)) / len(samples) ** 0.5', 'statistics.stdev(entropies(pairs))'],
+]
+
+FAULTS['anyorder/frontier.py'] = 'test_frontier', [
+    ["{policy: ('n_steps', {'policy': policy})", "{policy: ('n_steps', {})"],
+    ['[N] if way == REFERENCE else values[option]', 'values[option]'],
+    ["unmasking.adaptive and kind != 'random'", 'False'],
+    ['min(window, N) for', 'window for'],
+    ['self.seed + first, self.device', 'self.seed, self.device'],
+    ['range(0, self.n_samples, self.batch_size)]', 'range(0, self.n_samples - 1, self.batch_size)]'],
+    ['            fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)\n', ''],
+    ['warm_up.known + max(0, self.n_tokens - 8)', 'warm_up.known + self.n_tokens'],
+    ['statistics.stdev(passes) / len(passes) ** 0.5', 'statistics.pstdev(passes) / len(passes) ** 0.5'],
+    ['key=lambda point: point[\'passes\']', 'key=lambda point: -point[\'passes\']'],
+    ["math.hypot(point[f'{key}_error'], other[f'{key}_error'])", "other[f'{key}_error']"],
+    ['abs(difference) > 2 *', 'abs(difference) > '],
+    ["if away(point, one, 'judge_nats') <= 0]", "if not away(point, one, 'judge_nats')]"],
+    ["min(away(point, one, 'judge_nats') for point in along)", "away(along[0], one, 'judge_nats')"],
+]
+
+FAULTS['anyorder/figures.py'] = 'test_plot', [
+    ["way.removesuffix(' threshold'), len(colors)", 'way, len(colors)'],
+    ['label.rpartition(\': \')[2] if levels', 'label if levels'],
+    ['        rounds[way] += 1\n', ''],
+    ["values[0] - errors[0], values[0] + errors[0]", "values[0], values[0] + errors[0]"],
+    ["bound or any('level' in entry for entry in entries)", 'bound'],
 ]
 
 FAULTS['data/blocks.py'] = 'test_sets', [

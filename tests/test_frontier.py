@@ -14,7 +14,7 @@ from anyorder.frontier import REFERENCE, WAYS, Frontier, answer, away, settings
 from anyorder.generation import Unmasking, fill
 from anyorder.judge import generative_perplexity, text_metrics
 
-VALUES = {'n_steps': [2, 4], 'window': [1, 8], 'threshold': [0.05]}
+VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05]}
 
 
 def save(path, order='random', **config):
@@ -34,9 +34,10 @@ def frontier(tmp_path):
 def test_the_ways_of_a_checkpoint(frontier):
     decoder = frontier()
     assert list(dict.fromkeys(way for way, _, _ in decoder.settings)) == list(WAYS) and not decoder.left_out
-    assert decoder.settings[:3] == [(REFERENCE, {'n_steps': 8}, Unmasking(8)),
+    assert decoder.settings[:4] == [(REFERENCE, {'n_steps': 8}, Unmasking(8)),
                                     ('lossless', {'window': 1}, Unmasking(unmask='lossless', window=1)),
-                                    ('lossless', {'window': 8}, Unmasking(unmask='lossless', window=8))]
+                                    ('lossless', {'window': 8}, Unmasking(unmask='lossless', window=8)),
+                                    ('fixed', {'n_steps': 2}, Unmasking(2))]
     assert ('cosine', {'n_steps': 4}, Unmasking(4, 'cosine')) in decoder.settings
     assert ('margin threshold', {'threshold': 0.05}, Unmasking(policy='margin', threshold=0.05)) in decoder.settings
     encoder = frontier(causal=False)
@@ -102,12 +103,14 @@ def test_the_answer_by_hand():
     assert away(point('', 1, 2.61, 0.04), one, 'judge_nats') == pytest.approx(0.11)
     assert away(point('', 1, 2.39, 0.04), one, 'judge_nats') == pytest.approx(-0.11)
     fixed = [point('fixed', n, nats, 0.04, n_steps=n) for n, nats in ((8, 2.8), (32, 2.59), (16, 2.58))]
-    cosine = [point('cosine', n, nats, 0.04, n_steps=n) for n, nats in ((8, 2.8), (16, 2.3))]
-    margin = point('margin', 5.25, 2.42, 0.04, entropy=2.6, threshold=0.5)
-    said = answer([one, *fixed, *cosine, margin, point('lossless', 9.28, 2.5, window=32)])
-    assert said == ('One token a step takes 64 passes and has 2.500 ± 0.030 nats a token. The fewest passes within two '
-                    'standard errors of these nats: fixed 16.0 (n_steps=16), cosine none (the nearest -0.200), '
-                    'margin 5.2 (threshold=0.5, with entropy -0.400), lossless 9.3 (window=32).')
+    cosine = [point('cosine', n, nats, 0.04, n_steps=n) for n, nats in ((8, 2.8), (16, 2.7))]
+    margin = [point('margin', n, nats, 0.04, entropy=2.6, threshold=n / 10) for n, nats in ((6, 2.3), (5.25, 2.42))]
+    entropy = point('entropy', 8, 2.3, 0.04, n_steps=8)
+    said = answer([one, *fixed, *cosine, *margin, entropy, point('lossless', 9.28, 2.5, window=32)])
+    assert said == ('One token a step takes 64 passes and has 2.500 ± 0.030 nats a token. The fewest passes without '
+                    'more nats than that, within two standard errors: fixed 16.0 (n_steps=16); cosine none (nats '
+                    '+0.200 at best); margin 5.2 (threshold=0.525, entropy -0.400); entropy 8.0 (n_steps=8, nats '
+                    '-0.200); lossless 9.3 (window=32).')
 
 
 def test_equal_samples_have_no_errors():
