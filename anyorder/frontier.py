@@ -67,7 +67,8 @@ class Frontier:
 
     def __init__(self, ckpt, judge, values, temperature, n_samples, batch_size, seed, device, dtype):
         """ckpt, judge are names, see open_judge; '' is the model itself as the judge. values: see settings."""
-        self.drawing, self.n_samples, self.batch_size, self.seed = Drawing(temperature), n_samples, batch_size, seed
+        self.drawing, self.n_samples, self.seed = Drawing(temperature), n_samples, seed
+        self.batch_size = min(batch_size, n_samples)
         self.device, self.dtype, self.checkpoint = device, dtype, Checkpoint(ckpt)
         self.settings, self.left_out = settings(self.checkpoint, values)
         self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
