@@ -2,6 +2,7 @@
 How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
 
     python bench.py sample
+    python bench.py sample --batch_size=1 --windows=32 --acceptance=0.93
     python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
@@ -9,11 +10,12 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
     python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
+    python bench.py lossless --ckpt=out/ckpt.pt --orders=random,l2r
     python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16,32,64 --windows=8,32
 
 sample    seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its
           measured matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted
-          vocabulary, torch.multinomial
+          vocabulary, torch.multinomial; then of lossless unmasking, whose drafts are right by chance, see acceptance
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
           head everywhere for every position and member, of which some are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
@@ -25,11 +27,14 @@ frontier  quality of the samples of a trained model against passes and seconds, 
           judge, entropy, distinct-2, each with its standard error over samples, that of distinct-2 by the jackknife.
           Seconds are of generation alone. Every way has the same seeds, and so the same orders but where the model
           chooses. Lossless unmasking draws its tokens by other random numbers than the other ways
+lossless  passes and slots of lossless unmasking with a trained model, by order and window, and how often its drafts are
+          right by the number of tokens that they missed
 """
 from configurator import Config, at_least, one_line_errors, read_options
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'loss': 'the loss alone',
-         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds'}
+         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds',
+         'lossless': 'passes, and drafts that are right'}
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -41,6 +46,7 @@ n_embd = 384
 batch_size = 4             # sample, train, loss, grid: rows; frontier: samples at a time, 32 unless given
 steps = '16,64,256,1024'   # sample, grid: numbers of forward passes; frontier: shares of the tokens unless given
 cuda_graphs = False        # sample: of ours, see sample.py
+acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right
 plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
@@ -52,11 +58,12 @@ compile = True             # train, grid: torch.compile for ours, where there is
 repeats = 2                # runs of each; the fastest counts; frontier: one
 out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
 seed = 1337
-# frontier
+# frontier, lossless
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO/path.pt
 judge = ''                 # a checkpoint or gpt2-large (transformers); '' is the model's own left-to-right reading
 n_samples = 64
-windows = '4,8,16,32,64'   # of lossless unmasking; '' leaves it out
+windows = '4,8,16,32,64'   # of lossless unmasking; '' leaves it out; also of sample, 32 unless given
+orders = 'random,block,l2r'   # lossless: names of orders
 thresholds = '.5,.7,.9'    # of adaptive policies; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
@@ -74,9 +81,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from anyorder.acceptance import FixedAcceptance, measure_passes, write
+from anyorder.canvas import Canvas
 from anyorder.devices import (
     autocast,
-    matmul_flops,
+    device_limits,
+    generation_limit,
     peak_flops,
     peak_memory,
     resolve_compile,
@@ -95,35 +105,6 @@ from anyorder.training import TrainState, make_optimizers, update
 from model import AOGPT, EMA, AOGPTConfig
 
 
-def device_limits(device, dtype):
-    """(FLOP/s of a large matrix product, bytes/s of a large copy counting read and write), measured."""
-    x = torch.randn(2 ** 26, device=device)
-    y = torch.empty_like(x)
-    return matmul_flops(device, dtype), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
-
-
-def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and
-    does its products.
-
-    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1. Where no token is drawn,
-    it costs 4 C^2 in the last layer, for keys and values. A drawn token costs 2 C V."""
-    c, total, last, known = model.config, 0.0, 0, 0
-    C, L = c.n_embd, c.n_layer
-    weights = sum(p.numel() for name, p in model.named_parameters()
-                  if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
-    for end in ends:
-        first, n_drawn = min(last + 1, known), end - known   # of a row; slot n_known of the last step stays
-        drawn_keys = n_drawn * (known + 1)
-        keys = (known * (known + 1) - first * (first + 1)) // 2 + drawn_keys
-        flops = 24 * C ** 2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (keys * (L - 1) + drawn_keys)
-        flops += 4 * C ** 2 * (known - first) + 2 * C * c.vocab_size * n_drawn
-        read = weights + batch_size * known * 2 * C * L
-        total += max(batch_size * flops / flop_rate, read * weight_bytes / byte_rate)
-        last, known = known, end
-    return total
-
-
 def random_model(config, device, **network):
     torch.manual_seed(config.seed)
     sizes = (config.block_size, config.vocab_size, config.n_layer, config.n_head, config.n_embd)
@@ -135,6 +116,7 @@ def random_tokens(config):
 
 
 def bench_sample(config):
+    drawing = FixedAcceptance(acceptance=config.acceptance)
     device, dtype = resolve_device(config.device, config.dtype)
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
@@ -158,6 +140,14 @@ def bench_sample(config):
                 slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
+        for window in numbers('windows', config.windows) if 'windows' in config.given else [32]:
+            def lossless(window=window):
+                return write(network, Canvas(torch.zeros_like(order), order, 0, range(B)), window, drawing)
+            peak_memory(device, reset=True)
+            passes = max(lossless()[0])
+            time = seconds(lossless, device, config.repeats)
+            print(f'{passes:>6}{time:>10.2f}{1000 * time / passes:>10.1f}{order.numel() / time:>11,.0f}'
+                  f'{peak_memory(device) / 2 ** 20:>20,.0f}  lossless, window {window}', flush=True)
 
 
 @torch.no_grad()
@@ -341,20 +331,35 @@ def bench_grid(config):
 
 
 def bench_frontier(config):
-    if not config.ckpt:
-        raise ValueError('the frontier is that of a trained model: name one by --ckpt=out/ckpt.pt')
+    need_checkpoint(config)
     at_least(config, 2, 'n_samples')   # of which the errors are
     check_out('out', config.out, '.json', config.ckpt, config.judge)
     values = {'n_steps': numbers('steps', config.steps) if 'steps' in config.given else [],
               'threshold': numbers('thresholds', config.thresholds, float),
               'window': numbers('windows', config.windows)}
-    batch_size = config.batch_size if 'batch_size' in config.given else 32
-    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, batch_size, config.seed,
-             *resolve_device(config.device, config.dtype)).measure(config, config.out)
+    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, samples_at_a_time(config),
+             config.seed, *resolve_device(config.device, config.dtype)).measure(config, config.out)
+
+
+def bench_lossless(config):
+    need_checkpoint(config)
+    at_least(config, 2, 'n_samples')
+    measure_passes(config.ckpt, config.orders.split(','), numbers('windows', config.windows, some=True),
+                   config.temperature, config.n_samples, samples_at_a_time(config), config.seed,
+                   *resolve_device(config.device, config.dtype))
+
+
+def need_checkpoint(config):
+    if not config.ckpt:
+        raise ValueError(f'bench.py {config.words[0]} wants a trained model: name one by --ckpt=out/ckpt.pt')
+
+
+def samples_at_a_time(config):
+    return config.batch_size if 'batch_size' in config.given else 32
 
 
 BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'loss': bench_loss,
-           'grid': bench_grid, 'frontier': bench_frontier}
+           'grid': bench_grid, 'frontier': bench_frontier, 'lossless': bench_lossless}
 
 
 def numbers(option, text, kind=int, some=False):

