@@ -59,6 +59,7 @@ import time
 from anyorder.canvas import Canvas
 from anyorder.checkpoint import Checkpoint
 from anyorder.devices import autocast, resolve_device
+from anyorder.drafts import Drafts
 from anyorder.fast import freeze, graphed
 from anyorder.files import check_out, progress, replace_file
 from anyorder.generation import (  # noqa: F401  (a program may take generate and sample_tokens from here)
@@ -117,7 +118,9 @@ def read_texts(prompts, order, tokenizer, block_size, config):
 
 
 def write_all(network, texts, order, unmasking, drawing, tokenizer, result, config):
-    """Write the texts, in batches, and append the samples to result['samples']. Sample r is a function of seed + r."""
+    """Write the texts, in batches, and append the samples to result['samples']. Sample r is a function of seed + r.
+
+    The samples are those of Canvas, with prompt, seed and, if they were written losslessly, drafts, see Drafts.rows."""
     start = saved = time.perf_counter()
     n_blanks, show = sum(known.count(False) for _, _, known in texts), Watch(tokenizer) if config.watch else None
     try:
@@ -125,15 +128,21 @@ def write_all(network, texts, order, unmasking, drawing, tokenizer, result, conf
             for first in range(0, len(texts), config.batch_size):
                 batch = [(tokens, known) for _, tokens, known in texts[first:first + config.batch_size]]
 
-                def on_step(step, n_new, part, known=batch[0][1]):
+                canvas = Canvas.of_texts(batch, order, config.seed + first, network.lm_head.weight.device)
+                drafts = Drafts(canvas) if unmasking.lossless and (config.out or config.html or config.watch) else None
+
+                def on_step(step, n_new, part, known=batch[0][1], drafts=drafts):
                     bar.update(int(n_new.sum()))
+                    if drafts:
+                        drafts(step, part)
                     if show and part.rows[0] == 0:
                         steps = [-1 if k else None if s < 0 else s for s, k in zip(part.step[0].tolist(), known)]
-                        show(part.idx[0, :len(known)].tolist(), steps, step, part.logprob[0].tolist())
-                canvas = Canvas.of_texts(batch, order, config.seed + first, network.lm_head.weight.device)
+                        show(part.idx[0, :len(known)].tolist(), steps, step, part.logprob[0].tolist(),
+                             drafts and drafts.rows[0])
                 fill(network, canvas, unmasking, drawing, config.use_cache, on_step=on_step)
-                for r, sample in enumerate(canvas.samples(tokenizer), first):
-                    result['samples'].append({'prompt': texts[r][0], 'seed': config.seed + r} | sample)
+                for r, sample in enumerate(canvas.samples(tokenizer)):
+                    about = {'prompt': texts[first + r][0], 'seed': config.seed + first + r}
+                    result['samples'].append(about | sample | ({'drafts': drafts.rows[r]} if drafts else {}))
                 result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
                 if time.perf_counter() - saved > 60:   # what a killed run leaves
                     saved = time.perf_counter()

@@ -157,6 +157,25 @@ FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
     ['        unmasking.check_network(model.slots)\n', ''],
 ]
 
+FAULTS['anyorder/drafts.py'] = 'test_drafts', [
+    ['part.rows.tolist()', 'list(range(len(part)))'],
+    ['if not drafts or drafts[-1][1] != token', 'if not drafts'],
+    ['if not drafts or drafts[-1][1] != token:\n                ', ''],
+    ['part.order[row, visit], part.rows', 'visit, part.rows'],
+    ['reversed(drafts)', 'drafts'],
+    ['since <= step', 'since < step'],
+]
+
+FAULTS['anyorder/watch.py'] = 'test_watch', [
+    ['draft_at(history, self.shown)', 'draft_at(history, self.step - 1)'],
+    ['if step is None or step > self.shown else None', 'if step is None else None'],
+    [' if step is None or step > self.shown else None', ''],
+    [' and None in steps ', ' '],
+    ["f'{style};{STRUCK}' if wrong[i] else style", 'style'],
+    ["text.replace('\\n', '↵') if s is None else text", 'text'],
+    ['self.began, self.shown = time.perf_counter(), -1', 'self.began = time.perf_counter()'],
+]
+
 FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ['sums.append(nll.double().sum(-1))', 'sums.append(nll.sum(-1).double())'],
     ['own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()',

@@ -1,4 +1,5 @@
 """sample.py: what is written and scored, in which order, what stays after an error, wrong input."""
+import itertools
 import json
 import math
 import os
@@ -108,10 +109,10 @@ def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(c
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch',
            '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
-    assert [step for _, _, step, _ in shown] == [0, 1, 2, 3] * 2
-    assert [steps.count(None) for _, steps, _, _ in shown] == [3, 2, 1, 0] * 2
-    assert [tokens for tokens, _, step, _ in shown if step == 3] == [samples[0]['tokens'], samples[2]['tokens']]
-    assert [logprob for _, _, step, logprob in shown if step == 3] == [samples[0]['logprob'], samples[2]['logprob']]
+    assert [step for _, _, step, *_ in shown] == [0, 1, 2, 3] * 2
+    assert [steps.count(None) for _, steps, *_ in shown] == [3, 2, 1, 0] * 2
+    assert [tokens for tokens, _, step, *_ in shown if step == 3] == [samples[0]['tokens'], samples[2]['tokens']]
+    assert [logprob for _, _, step, logprob, _ in shown if step == 3] == [samples[0]['logprob'], samples[2]['logprob']]
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--out=p.json')
     assert [(s['tokens'], s['order'], s['seed']) for s in json.loads((tmp_path / 'p.json').read_text())['samples']] == [
         (s['tokens'], s['order'], s['seed']) for s in samples]
@@ -125,7 +126,32 @@ def test_samples_of_several_prompts_and_a_first_one_that_is_done_early(ckpt, scr
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     assert [s['prompt'] for s in samples] == ['a[[1]]'] * 2 + ['b[[4]]'] * 2
     assert [s['text'][0] for s in samples] == [*'aabb']
-    assert [(tokens, step) for tokens, _, step, _ in shown] == [(samples[0]['tokens'], 0)]
+    assert [(tokens, step) for tokens, _, step, *_ in shown] == [(samples[0]['tokens'], 0)]
+
+
+def test_lossless_samples_keep_their_drafts_for_those_who_look(ckpt, script, monkeypatch, tmp_path):
+    def shown_or_not(*options):
+        shown = []
+        monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
+        script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=12', '--n_samples=3', '--batch_size=2',
+               *options)
+        return shown
+    shown_or_not('--unmask=lossless', '--out=o.json')
+    samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+    for s in samples:
+        for step, history in zip(s['step'], s['drafts'], strict=True):
+            since = [first for first, _ in history]
+            assert since == sorted(set(since)) and all(first < step for first in since)
+            assert all(a != b for (_, a), (_, b) in itertools.pairwise(history))
+        assert sum(map(len, s['drafts'])) >= 12 - s['passes']          # all but the token that is sure
+    assert samples[0]['drafts'] != samples[2]['drafts']
+    shown = shown_or_not('--unmask=lossless', '--watch')
+    last = [(tokens, drafts) for tokens, steps, _, _, drafts in shown if None not in steps]
+    assert last == [(samples[r]['tokens'], samples[r]['drafts']) for r in (0, 2)]
+    assert {drafts for *_, drafts in shown_or_not('--watch', '--out=o.json')} == {None}
+    assert 'drafts' not in json.loads((tmp_path / 'o.json').read_text())['samples'][0]
+    monkeypatch.setattr('anyorder.drafts.Drafts.__init__', None)       # nobody looks
+    shown_or_not('--unmask=lossless')
 
 
 def test_command_scores_what_the_model_says(ckpt, script, tmp_path):

@@ -132,3 +132,39 @@ def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(term
     out.frame()
     watch([ord('a')] * 80, [-1] * 80, 9, [0.0] * 80)   # another text, of four lines, with nothing new: its end
     assert [len(line) for line in plain(out.frame())[:-1]] == [20, 20, 20]
+
+
+@pytest.mark.parametrize('environ, new, old', [
+    ({}, '7', ''), ({'TERM': 'xterm-256color'}, '38;5;16;48;5;214', '38;5;16;48;5;33')])
+def test_drafts_are_faint_and_struck_through_for_one_frame(terminal, clock, environ, new, old):
+    def painted(style, letters):
+        return f'\x1b[{style}m{letters}\x1b[0m' if style else letters
+    drafts = [[], [[0, 'x'], [1, 'b']], [[0, 'c'], [2, 'y']], [[0, 'q']], [[1, '\n']], [[1, 'z'], [2, 'f']]]
+    frames = [
+        ([-1, None, None, None, None, None], 'a' + painted('2', 'xcq') + '··', '0 of 5 tokens · 0.0 a pass'),
+        ([-1, None, None, 1, None, None], 'a' + painted('2;9', 'x') + painted('2', 'c') + painted(f'{new};9', 'q')
+         + painted('2', '↵z'), '1 of 5 tokens · 0.5 a pass'),
+        ([-1, 2, None, 1, None, None], 'a' + painted(new, 'b') + painted('2;9', 'c') + painted(old, 'd')
+         + painted('2', '↵') + painted('2;9', 'z'), '2 of 5 tokens · 0.7 a pass'),
+        ([-1, 2, 3, 1, 3, 3], 'a' + painted(old, 'b') + painted(new, 'e') + painted(old, 'd')   # the last one
+         + painted(new, '!f'), '5 of 5 tokens · 1.2 a pass')]
+    out = terminal(**environ)
+    watch = Watch(Bytes(), out)
+    for step, (steps, text, count) in enumerate(frames):
+        clock.seconds += 1
+        until_now = [[(since, ord(x)) for since, x in history if since <= step] for history in drafts]
+        watch(list(b'abed!f'), steps, step, [0.0] * 6, until_now)
+        assert out.frame().split('\x1b[J')[1].splitlines() == [text, f'pass {step + 1} · {count}']
+
+
+def test_what_is_struck_through_was_in_the_last_frame(terminal, clock):
+    out = terminal()
+    watch = Watch(Bytes(), out)
+    drafts = [[[0, ord('x')], [1, ord('y')], [2, ord('z')]], []]
+    watch(list(b'ab'), [None, -1], 0, [0.0] * 2, drafts)
+    clock.seconds += 0.01
+    watch(list(b'ab'), [None, -1], 1, [0.0] * 2, drafts)       # too soon for a frame
+    clock.seconds += 1
+    watch(list(b'ab'), [None, -1], 2, [0.0] * 2, drafts)
+    first, second = out.frame().split('\x1b[J')[1:]
+    assert first.startswith('\x1b[2mx\x1b[0mb') and second.startswith('\x1b[2;9mx\x1b[0mb')
