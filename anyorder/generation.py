@@ -201,7 +201,7 @@ class Unmasking:
         return n_new, logits[start[row] + best[row, column]]
 
     def accept(self, part, row, column, position, token, n_targets):
-        """(n_new (B,) on the host, which (m,) of the cells these are) that a lossless step reveals.
+        """(n_new (B,) on the host, which of the m cells these are) that a lossless step reveals.
 
         A draft is right if the token that is drawn in its place, given all before it, is the same. Revealed are the
         drafts before the first wrong one, and the token in its place. The tokens of the other cells are the next
@@ -220,8 +220,9 @@ class Unmasking:
         misled = torch.minimum(changed_at[row, position], changed_at[row, position + 2]) < column
         kept = misled & was_draft & (column > n_right[row])
         part.idx[row, position] = torch.where(kept, old, token)
-        part.n_drafts = n_targets - n_new
-        return n_new, column < n_new.to(token.device)[row]
+        part.n_drafts, columns = n_targets - n_new, torch.arange(int(n_targets.max()))
+        sure = (columns < n_new.unsqueeze(1))[columns < n_targets.unsqueeze(1)]              # (m,) on the host
+        return n_new, sure.nonzero()[:, 0].to(token.device, non_blocking=True)
 
 
 def draw_noise(n, scale, kind, rngs):

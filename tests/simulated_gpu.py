@@ -64,6 +64,11 @@ class Module(backend_registration._DummyBackendModule):
         pass
 
 
+class HostGenerator(torch.Generator):
+    def __new__(cls, device='cpu'):
+        return super().__new__(cls)
+
+
 class OnDevice(torch.Tensor):
     """A tensor of the device `sim` whose numbers are those of `host`."""
 
@@ -132,6 +137,7 @@ def main():
     from anyorder import devices, processes
     torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
     torch.cuda.Stream = lambda device: None
+    torch.Generator = HostGenerator
     devices.resolve_device = processes.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
     devices.matmul_flops = lambda device, dtype: 1e12
     sys.argv = sys.argv[1:]

@@ -81,6 +81,23 @@ def test_prompts_of_unequal_length(gpu, script, tmp_path, order, graphs):
     assert [(s['tokens'], s['order']) for s in cpu] == [(s['tokens'], s['order']) for s in gpu] and len(cpu) == 4
 
 
+@pytest.mark.parametrize('graphs', [False, True])
+def test_lossless_text(gpu, tmp_path, graphs):
+    model = make_model(block_size=64, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes')
+    (tmp_path / 'p.jsonl').write_text('{"prompt": "ab"}\n{"prompt": "%s[[9]]"}\n{"prompt": "c[[20]]"}\n' % ('a' * 40))
+    texts = []
+    for window in (1, 16):
+        waits = gpu('sample.py', '--ckpt=ckpt.pt', '--weights=raw', '--prompt=FILE:p.jsonl', '--unmask=lossless',
+                    f'--window={window}', '--out=o.json', f'--cuda_graphs={graphs}')
+        samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+        texts.append([s['tokens'] for s in samples])
+        passes = max(s['passes'] for s in samples)
+        assert (waits.pop('replayed', 0) > 0) == graphs
+        assert sorted(waits.values())[-2:] == [passes, passes]   # for the cells of the noise, and for what is right
+    assert texts[0] == texts[1]
+
+
 def test_text(gpu, script, words, tmp_path):
     waits = gpu('train.py', *words, '--max_iters=9', '--out_dir=gpu')
     assert any('totals.tolist()' in line for line in waits) and max(waits.values()) < 9   # none in an update
