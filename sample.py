@@ -43,8 +43,9 @@ seed = 1337                   # sample r is a function of seed + r alone: others
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
-out = ''                      # write samples, orders and log-probabilities to this JSON file, also each minute
-html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg)
+out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute
+html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg), which has
+                              # no drafts
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large (transformers)
@@ -166,14 +167,14 @@ def describe(samples, order, config):
     """Lines of the table on how the samples were made."""
     n_steps, n_blanks = max(s['passes'] for s in samples), max(s['blanks'] for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
-    how = f'{config.schedule} schedule, {config.unmask}'
+    how, steps = f'{config.schedule} schedule, {config.unmask}', 'steps'
     if config.threshold is not None:
         how = f'threshold {config.threshold:g}'
     if config.unmask == 'lossless':
         rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
-        how = f'lossless with window {config.window}: {rate:.1f} tokens a step'
+        how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
-    return {'order': f'{order}, {n_steps} steps for {n_blanks} tokens, {how}',
+    return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
             'drawing': 'the text of the blanks was scored' if config.score else drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
 

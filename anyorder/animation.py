@@ -51,7 +51,8 @@ STYLE = '''
 def animated_svg(replay):
     """One SVG that writes a sample token by token, holds its end for some seconds and begins again.
 
-    replay    what write_replay knows; shown are the first sample and the one beside it
+    replay    what write_replay knows; shown are the first sample and the one beside it, without drafts: each change of
+              a draft would be a picture of its own, with keyframes of its own
     The tokens of step k are in groups of the classes "step sk". The keyframes sk hide a group until k / n_steps of the
     writing time have passed. A reader who wants no motion sees the end."""
     first = replay['samples'][0]

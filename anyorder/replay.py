@@ -34,7 +34,7 @@ def write_replay(path, samples, tokenizer, title, columns=0):
     """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
 
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
-              may be a `name` too, and a list `wrong` of bools
+              may be a `name` too, a list `wrong` of bools, and `drafts` as in Drafts.rows, which only the page shows
     title     its first line is the heading, further lines are small print
     columns   width of the grid in which puzzles are laid out; 0 is running text
     The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
@@ -54,7 +54,8 @@ def replay_rows(samples, tokenizer):
     """What a replay says of each sample: a dict of name, text of each token, and so on.
 
     rank      of each token: the step at which it is written, counted from 1; 0 if it is known from the start
-    beside    the number of the next sample that has the same known tokens, or None"""
+    beside    the number of the next sample that has the same known tokens, or None
+    drafts    only if the sample has any: of each token its drafts, [rank, text], or [rank] of one that was right"""
     known = [[token if step < 0 else None for token, step in zip(s['tokens'], s['step'])] for s in samples]
     rows = []
     for i, sample in enumerate(samples):
@@ -67,17 +68,26 @@ def replay_rows(samples, tokenizer):
             'n_steps': len(rank),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
             'wrong': sample.get('wrong', []),
-            'facts': facts(drawn, sum(sample['logprob'])),
+            'facts': facts(drawn, sum(sample['logprob']), 'drafts' in sample),
             'beside': next((j for j in range(i + 1, len(samples)) if known[j] == known[i]), None)})
+        if 'drafts' in sample:
+            rows[-1]['drafts'] = [[[rank[step]] if token == written else [rank[step], tokenizer.decode([token])]
+                                   for step, token in drafts]
+                                  for drafts, written in zip(sample['drafts'], sample['tokens'])]
     return rows
 
 
-def facts(drawn, nats):
+def facts(drawn, nats, drafted=False):
     """What is said below a sample: how much in how many steps, how likely, how left to right.
 
     drawn     the step of each drawn token, in order of position
-    nats      log-probability of all of them"""
-    said = [f'{len(drawn)} tokens in {len(set(drawn))} steps', f'{abs(nats) / max(1, len(drawn)):.2f} nats a token']
+    nats      log-probability of all of them
+    drafted   whether the steps were passes that check drafts"""
+    n, n_steps = len(drawn), len(set(drawn))
+    size = f'{n} tokens in {n_steps} steps'
+    if drafted:
+        size = f'{n} tokens in {n_steps} passes, {n / max(1, n_steps):.1f} a pass'
+    said = [size, f'{abs(nats) / max(1, n):.2f} nats a token']
     tau = kendall_tau(drawn)
     return said if tau is None else [*said, f"Kendall's tau {tau:.2f}"]
 

@@ -166,6 +166,22 @@ FAULTS['anyorder/drafts.py'] = 'test_drafts', [
     ['since <= step', 'since < step'],
 ]
 
+FAULTS['anyorder/replay.py'] = 'test_replay', [
+    ['[[rank[step]] if token == written', '[[step] if token == written'],
+    ['if token == written else', 'if token != written else'],
+    ["'drafts' in sample),", 'False),'],
+    ['n / max(1, n_steps):.1f} a pass', 'n_steps / max(1, n):.1f} a pass'],
+]
+
+FAULTS['anyorder/replay.html'] = 'test_replay', [
+    ['isWritten ? before.length > 1 : before !== now', 'before.length > 1'],
+    ['isWritten ? before.length > 1 : before !== now', 'before !== now'],
+    ['([pass]) => pass < at)', '([pass]) => pass <= at)'],
+    ['rejected ? before : isWritten ? undefined : now', 'rejected ? before : now'],
+    [' : delete letter.dataset.draft', ' : null'],
+    ['draft.trimStart() || draft', 'draft'],
+]
+
 FAULTS['anyorder/watch.py'] = 'test_watch', [
     ['draft_at(history, self.shown)', 'draft_at(history, self.step - 1)'],
     ['if step is None or step > self.shown else None', 'if step is None else None'],
@@ -387,7 +403,8 @@ def faults_of(words):
             source = read(file)
             chosen += [(file, tests, *pair) for pair in pairs]
             for text, fault in pairs:
-                compile(source.replace(text, fault), file, 'exec')   # a fault that is no Python tests nothing
+                if file.endswith('.py'):
+                    compile(source.replace(text, fault), file, 'exec')   # a fault that is no Python tests nothing
             stale += [f'{file}: {text!r} stands {source.count(text)} times' for text, _ in pairs
                       if source.count(text) != 1]
     if stale:

@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 import re
+import shutil
+import subprocess
 from xml.etree import ElementTree
 
 import pytest
@@ -92,6 +94,50 @@ def test_boxes_are_of_sudokus_alone(tmp_path, columns, n, box):
 def test_an_order_is_named_in_words():
     assert written_in_words('l2r') == 'Written from left to right'
     assert written_in_words('blocks') == 'Written in the order blocks'
+
+
+LOSSLESS = sample_of('abcdef', [3, 0, -1, 1, 2, 0]) | {
+    'drafts': [[[0, ord('x')], [1, ord('a')]], [], [], [[0, ord('\n')]], [[0, ord('z')]], []]}
+FRAMES = """
+function shown(i, at) {
+  const {draft, rejected} = draftOf(s, i, at)
+  return draft ? [draft[1] ?? 'right', Boolean(rejected)] : null
+}
+function covered(n, draft) {
+  const span = {children: Array.from({length: n}, () => ({dataset: {draft: 'old'}}))}
+  cover(span, draft)
+  return span.children.map(letter => letter.dataset.draft ?? null)
+}
+const covers = [covered(3, ' a'), covered(2, ' bcd'), covered(1, '\\n'), covered(1, ' '), covered(2, undefined)]
+console.log(JSON.stringify([...[0, 3, 4].map(i => [0, 1, 2, 3, 4].map(at => shown(i, at))), covers]))
+"""
+
+
+def test_the_page_has_the_drafts_and_counts_the_passes(tmp_path):
+    plain = {key: value for key, value in LOSSLESS.items() if key != 'drafts'}
+    write_replay(tmp_path / 'p.html', [LOSSLESS, plain], Bytes(), 'x')
+    lossless, plain = page_of(tmp_path / 'p.html')[1]['samples']
+    assert lossless['drafts'] == [[[1, 'x'], [2]], [], [], [[1, '\n']], [[1, 'z']], []]
+    assert lossless['rank'] == [4, 1, 0, 2, 3, 1]
+    assert lossless['facts'][0] == '5 tokens in 4 passes, 1.2 a pass' and plain['facts'][0] == '5 tokens in 4 steps'
+    assert 'drafts' not in plain and plain['facts'][1:] == lossless['facts'][1:]
+    write_replay(tmp_path / 'p.svg', [LOSSLESS], Bytes(), 'x')
+    texts = picture_of(tmp_path / 'p.svg')[2]
+    assert texts == {'prompt': ['c'], 's1': ['b', 'f'], 's2': ['d'], 's3': ['e'], 's4': ['a']}
+
+
+@pytest.mark.skipif(not shutil.which('node'), reason='runs functions of the page')
+def test_the_page_strikes_a_draft_through_for_one_frame(tmp_path):
+    write_replay(tmp_path / 'p.html', [LOSSLESS], Bytes(), 'x')
+    page, data = page_of(tmp_path / 'p.html')
+    functions = re.findall(r'^function (?:draftOf|cover)\(.*?^}', page, re.MULTILINE | re.DOTALL)
+    sample = f"const s = {json.dumps(data['samples'][0])}, nSteps = s.n_steps"
+    done = subprocess.run(['node', '-e', '\n'.join([sample, *functions, FRAMES])], capture_output=True, check=True)
+    changed, overruled, kept, covers = json.loads(done.stdout)
+    assert changed == [None, ['x', False], ['x', True], ['right', False], None]
+    assert overruled == [None, ['\n', False], ['\n', True], None, None]          # another token was written
+    assert kept == [None, ['z', False], ['z', False], ['z', True], None]
+    assert covers == [['·', 'a', None], ['b', 'c'], ['↵'], ['·'], [None, None]]
 
 
 SVG = '{http://www.w3.org/2000/svg}'

@@ -209,7 +209,7 @@ def test_lossless_text_does_not_depend_on_window_and_batch(ckpt, script, tmp_pat
         texts.append([s['tokens'] for s in samples])
         passes.append([s['passes'] for s in samples])
         rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
-        assert f'lossless with window {window}: {rate:.1f} tokens a step' in p.stdout
+        assert f'lossless with window {window}: {rate:.1f} tokens a pass' in p.stdout
     assert texts[0] == texts[1] == texts[2] and passes[0] == [30, 30, 7, 7, 17, 17]
     assert all(n < m for n, m in zip(passes[1], passes[0]))
 
