@@ -6,6 +6,7 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]] is returned.' --order=margin --n_steps=16
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
+    python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
 
 Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures.
 A plain [[ is written \\[[.

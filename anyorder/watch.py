@@ -79,7 +79,7 @@ class Watch:
         if new:                               # scrolled as little as will do
             self.top = min(max(self.top, new[-1] - n_shown + 1), new[0])
         self.top = max(0, min(self.top, len(lines) - n_shown))
-        lines = [*lines[self.top:self.top + n_shown], count]
+        lines = [*lines[self.top:self.top + n_shown], count[:width - 1]]   # a longer one would take two lines
         back = f'\x1b[{self.n_lines}F' if self.n_lines else ''
         self.out.write(back + '\x1b[J' + '\n'.join(lines) + '\n')
         self.out.flush()

@@ -127,7 +127,7 @@ def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(term
         watch(tokens, [step if i == place else -1 for i in range(200)], step, [0.0] * 200)
         shown = out.frame()
         assert '\x1b[7m' in shown and len(plain(shown)) == 4
-    assert plain(shown) == ['a' * 20, 'b' * 20, 'c' * 20, 'step 5 · 1 of 1 tokens']
+    assert plain(shown) == ['a' * 20, 'b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
     watch(tokens, [5 if i == 199 else -1 for i in range(200)], 5, [0.0] * 200)
     out.frame()
     watch([ord('a')] * 80, [-1] * 80, 9, [0.0] * 80)   # another text, of four lines, with nothing new: its end
