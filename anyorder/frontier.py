@@ -73,8 +73,9 @@ class Frontier:
         self.settings, self.left_out = settings(self.checkpoint, values)
         self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
         self.judge = open_judge(judge or ckpt)
+        self.model = self.checkpoint.model(self.checkpoint.weights, device)
         with autocast(device, dtype):
-            self.network = freeze(self.checkpoint.model(self.checkpoint.weights, device))
+            self.network = freeze(self.model)
 
     def canvas(self, first):
         """The blank canvas of the batch that begins with sample `first`."""
@@ -140,7 +141,7 @@ class Frontier:
     def about(self):
         """The lines above the table: what all points share, ways that are left out, and the names of the columns."""
         left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
-        return (f'{self.checkpoint.about(self.checkpoint.weights)}, {self.network.n_parameters():,} parameters, '
+        return (f'{self.checkpoint.about(self.checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
                 f'{self.device}, {self.dtype}, torch {torch.__version__}\n'
                 f'{self.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, {self.batch_size} at a '
                 f"time, order {self.checkpoint.order['kind']}, temperature {self.drawing.temperature:g}, seed "

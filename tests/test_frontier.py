@@ -8,7 +8,7 @@ import torch
 from conftest import make_model
 
 from anyorder.canvas import Canvas
-from anyorder.checkpoint import save_checkpoint
+from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.drawing import Drawing
 from anyorder.frontier import REFERENCE, WAYS, Frontier, answer, away, settings
 from anyorder.generation import Unmasking, fill
@@ -139,6 +139,8 @@ def test_the_command(script, tmp_path):
     table = said.split('\n\n')[1].splitlines()
     assert table[0].split()[:2] == ['passes', 'tokens/pass'] and max(map(len, table)) <= 120
     assert [line[:19].strip() for line in table[1:4]] == [REFERENCE, 'lossless', '']
+    n_parameters = model_from_checkpoint(ckpt, 'raw').n_parameters()
+    assert f'{n_parameters:,} parameters' in said.splitlines()[0]   # not of a copy that is frozen
     assert result['answer'] in ' '.join(said.split()) and result['batch_size'] == 2 and result['judge'] == ckpt
 
 
