@@ -106,7 +106,7 @@ class Unmasking:
     schedule   'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (n_steps is not used)
     policy     'given': the blanks as the order has them; a name of SCORES: a step scores all blanks, the best win
     unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers; 'lossless': as
-               many as are right, see accept. The text is that of one token a pass; n_steps and schedule are not used
+               many as are right, see accept. The text is that of one token a step; n_steps and schedule are not used
     order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores
     window     of 'lossless': visits that a pass runs behind the known ones
     threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
@@ -205,19 +205,20 @@ class Unmasking:
 
         A draft is right if the token that is drawn in its place, given all before it, is the same. Revealed are the
         drafts before the first wrong one, and the token in its place. The tokens of the other cells are the next
-        drafts; but a draft stays if its new token has read a draft right beside it that was not drawn again.
+        drafts; but a draft stays whose new token has read a wrong draft right beside it.
 
-        row, column, position, token   (m,) of the cells that the pass ran, n_targets (B,) in each row"""
+        row, column, position, token   (m,) of the cells that the pass ran, n_targets (B,) in each row
+        Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""
         B, N = part.order.shape
         old, was_draft = part.idx[row, position], column < part.n_drafts.to(token.device)[row]
-        right, changed = was_draft & (token == old), was_draft & (token != old)
-        leading = torch.zeros(B, int(n_targets.max()) + 1, dtype=torch.long, device=token.device)
+        right, wrong = was_draft & (token == old), was_draft & (token != old)
+        leading = torch.zeros(B, int(n_targets.max()), dtype=torch.long, device=token.device)
         leading[row, column] = right.long()
         n_right = leading.cumprod(1).sum(1)                                                  # (B,)
         n_new = torch.minimum(n_right.cpu() + 1, n_targets)
-        changed_at = torch.full((B, N + 2), N, device=token.device)             # column of a change, by position + 1
-        changed_at[row, position + 1] = torch.where(changed, column, N)
-        misled = torch.minimum(changed_at[row, position], changed_at[row, position + 2]) < column
+        wrong_at = torch.full((B, N + 2), N, device=token.device)           # column of a wrong draft, by position + 1
+        wrong_at[row, position + 1] = torch.where(wrong, column, N)
+        misled = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2]) < column
         kept = misled & was_draft & (column > n_right[row])
         part.idx[row, position] = torch.where(kept, old, token)
         part.n_drafts, columns = n_targets - n_new, torch.arange(int(n_targets.max()))
@@ -241,9 +242,11 @@ def generate(model, idx, order, n_known, n_steps=1024, policy='given', schedule=
 
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
-    seeds     (B,) ints: a row's draws depend on its seed alone, not on batch or schedule; else `generator` draws them
-    n_steps, policy, schedule, and in `unmasking` unmask, window, order_noise, order_noise_kind, threshold: see
-              Unmasking
+    seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
+              token is drawn by one uniform number that belongs to (seed, position). Lossless unmasking draws by noise
+              that belongs to (seed, position, token), whose numbers differ between kinds of devices: there the whole
+              text is, up to rounding, a function of seed, order and prompt
+    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, order_noise_kind, threshold: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see fill
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` and `logprob`, see Canvas
     """
@@ -262,6 +265,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
     """Fill the blanks of the canvas, in place.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
+    Lossless unmasking reveals only those that one token a step would draw, see Unmasking.accept.
 
     drawing       None: the tokens that stand in the blanks are revealed instead of drawn, which scores them
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
