@@ -78,6 +78,8 @@ def read_runs(c):
     steps, noises = read_numbers(str(c.n_steps), 'n_steps', int), read_numbers(str(c.noises), 'noises', float)
     if max(noises) and not set(policies) & set(SCORES):
         raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
+    if c.unmask == 'lossless':
+        raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
     if c.unmask == 'binomial' and 0 in steps:
         raise ValueError(f'unmask=binomial wants n_steps from 1, got {c.n_steps}: no number of levels is one a blank')
     runs = []

@@ -17,8 +17,9 @@ A slot reads one visited token and is told which position to predict next. With 
     sees       0      0-1    0-2    0-3                  sees       0      0,1    0,2    0,3
 
 Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a
-cache is the same call that starts later. Outside this file tokens stay in natural order, and nothing is known of [None]
-or masks; of slots only that a cache keeps them, see AOGPT.predict.
+cache is the same call that starts later. A draft is checked as if it were known, by columns that begin earlier. Outside
+this file tokens stay in natural order, and nothing is known of [None] or masks; of slots only that a cache keeps them,
+see AOGPT.predict.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
 slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
@@ -119,7 +120,7 @@ class Slots:
     columns  (B, n) the slots that the caller asks for; None: all
 
     A network is a subclass. `masked_loss` says whether one pass scores the unknown visits alone, so that `forward`
-    wants n_known. `cached` says whether the keys of known slots stay as they are. `read`, `see` and `window` say the
+    wants n_known. `cached` says whether the keys of known slots stay as they are. `read`, `see` and `span` say the
     rest.
     """
 
@@ -176,7 +177,7 @@ class DecoderSlots(Slots):
         return (keys < query) & (keys < known) | (keys == query)
 
     @staticmethod
-    def window(known, first, n, T, visits, cache):
+    def span(known, first, n, T, visits, cache):
         """(start, end, kept, masked) of `predict`: it runs the slots start to end - 1, and the cache keeps `kept` then,
         each (B,) on the host. `masked` says whether they need a mask."""
         end = (first + n).clamp(max=T)
@@ -198,7 +199,7 @@ class EncoderSlots(Slots):
         return (keys < end).expand(-1, self.number.size(1), -1)
 
     @staticmethod
-    def window(known, first, n, T, visits, cache):
+    def span(known, first, n, T, visits, cache):
         end = visits.clamp(min=1)
         return torch.zeros_like(known), end, None, bool((end < end.max()).any())
 
@@ -435,36 +436,36 @@ class AOGPT(nn.Module):
         T = self._check(idx, order)[1]
         return self.lm_head(self._trunk(idx, order, self.slots(order, T - 1, columns)))
 
-    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, n_scored=0):
-        """Logits of the next `n_targets` visits, all in parallel: each sees the known visits and nothing of the others.
+    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
+        """Logits of `n_targets` visits, in parallel: each sees the known visits before it and nothing of the others.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
         n_known    int or (B,) known visits of each row (a CPU tensor or int needs no device synchronisation)
-        n_targets  n, by default T - min(n_known)
+        n_targets  n columns, by default T - min(first)
         cache      KVCache: runs only what is not in it and leaves n_known + 1 slots there. Slot n_known was run for the
                    target order[:, n_known]: whoever then reorders the tail must set cache.length back to n_known
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which nothing sees
         picked     index of (B, n), as (rows of idx, columns), (m,) each: the head is run for these alone, giving (m, V)
-        n_scored   int or (B,), for a decoder only: the columns begin so many visits earlier. The first ones are then
-                   known visits, each given those before it; they count in n_targets
-        returns logits (B, n, V); column j of row r is position order[r, n_known[r] - n_scored[r] + j]; columns past the
-                   end of a row are undefined
+        first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with known visits, each
+                   given those before it
+        returns logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns past the end of a row
+                   are undefined
         """
         B, T = self._check(idx, order)
         known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
-        first = known - torch.as_tensor(n_scored).cpu()                     # (B,) the visit of column 0
+        first = known if first is None else torch.as_tensor(first).cpu().expand(B)
         n = T - int(first.min()) if n_targets is None else n_targets
         visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
         if int(first.min()) < 0 or (first > known).any() or (known > visits).any() or int(visits.max()) > T or n < 1:
             raise ValueError(f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a '
-                             f'target left and n_scored of them, got n_known={known.tolist()}, '
-                             f'n_visits={visits.tolist()}, n_targets={n_targets} and n_scored={n_scored}')
+                             f'target left, and first 0 to n_known; got n_known={known.tolist()}, '
+                             f'n_visits={visits.tolist()}, n_targets={n_targets} and first={first.tolist()}')
         if self.slots.masked_loss and (first < known).any():
-            raise ValueError('an encoder says nothing of visits that are known: n_scored is for a decoder')
+            raise ValueError('an encoder says nothing of visits that are known: first is for a decoder')
         if cache is not None and not self.slots.cached:
             raise ValueError('an encoder has no cache: every slot depends on which are known')
-        start, end, kept, masked = self.slots.window(known, first, n, T, visits, cache)
+        start, end, kept, masked = self.slots.span(known, first, n, T, visits, cache)
         bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (4, B, 1)
         sizes = Sizes(int((end - start).max()), n, int(end.max()), masked)
         x = self.run(idx, order, bounds, sizes, cache)

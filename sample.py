@@ -30,8 +30,8 @@ order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion;
-                              # 'lossless': the text of one token a step in fewer passes; n_steps is not used
-window = 32                   # lossless: tokens that a pass drafts or checks
+                              # 'lossless': one token a step in fewer passes; n_steps and schedule are not used
+window = 32                   # lossless: tokens that a pass drafts or checks; the text is that of any other window
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 # drawing
 temperature = 1.0             # 0 takes the most likely token

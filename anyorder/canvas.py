@@ -13,13 +13,14 @@ BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the
 class Canvas:
     """B rows of N positions that are being written.
 
-    idx       (B, N) tokens in natural order; in blanks they mean nothing, or are the text to be scored
+    idx       (B, N) tokens in natural order; in blanks they mean nothing, are drafts, or the text to be scored
     order     (B, N) positions as visited: the known ones, the blanks, and padding from n_visits on
     step      (B, N) natural order: the step that revealed a token, from 0; -1 is known from the start, or blank
     logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
-    u         (B, N) natural order: uniform numbers in [0, 1) by which tokens are drawn, a function of the row's seed
+    u         (B, N) natural order: uniform numbers in [0, 1), a function of the row's seed, by which tokens are drawn
+              unless unmasking is lossless
     known     (B,) visits that are known, on the host
-    n_drafts  (B,) visits behind these whose tokens are drafts, on the host, see generation.Unmasking
+    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host, see generation.Unmasking
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     rows      (B,) which rows of the first canvas these are, on the host

@@ -73,11 +73,17 @@ class TokenNoise:
 
     def draw(self, cells):
         """Noise (m, vocab_size) of m cells (seed, position)."""
-        # 31 random bits, more than a uniform float32 has, so that rare tokens keep their probabilities
         bits = torch.empty(len(cells), self.vocab_size, dtype=torch.int32, device=self.device)
         for row, (seed, position) in zip(bits, cells):
             row.random_(generator=torch.Generator(self.device).manual_seed(derive_seed(seed, 'noise', position)))
-        return bits.float().add_(0.5).mul_(-2.0 ** -31).log1p_().neg_().log_().neg_()        # -log(-log(1 - u))
+        return gumbel(bits)
+
+
+def gumbel(bits):
+    """Standard Gumbel noise -log(-log(1 - u)) of u = (bits + 1/2) / 2^31, float32, for random bits in 0 .. 2^31 - 1.
+
+    A uniform float32 has 24 bits, of which rare tokens would win too seldom. u stays below 1, so that all is finite."""
+    return bits.float().add_(0.5).mul_(-2.0 ** -31).clamp_(min=-1 + 2.0 ** -24).log1p_().neg_().log_().neg_()
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):

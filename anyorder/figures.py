@@ -86,7 +86,7 @@ def set_axes(axis, x, y, xs):
     from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
     if x in ('members', 'steps', 'passes', 'seconds'):
         axis.set_xscale('log', base=10 if x == 'seconds' else 2)
-        if len(xs) <= 8:
+        if len(xs) <= 8 and x != 'passes':   # their means are no round numbers
             axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
         elif x == 'seconds':
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

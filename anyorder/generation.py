@@ -106,7 +106,8 @@ class Unmasking:
     schedule   'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (n_steps is not used)
     policy     'given': the blanks as the order has them; a name of SCORES: a step scores all blanks, the best win
     unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers; 'lossless': as
-               many as are right, see accept. The text is that of one token a step; n_steps and schedule are not used
+               many as are right, see accept. The law is that of one token a step, and the text that of window=1;
+               n_steps and schedule are not used
     order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores
     window     of 'lossless': visits that a pass runs behind the known ones
     threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
@@ -126,8 +127,8 @@ class Unmasking:
             check_schedule(self.n_steps, self.schedule)
         check_name('policy', self.policy, ('given', *SCORES))
         check_name('unmask', self.unmask, ('fixed', 'binomial', 'lossless'))
-        if self.window < 1:
-            raise ValueError(f'window must be at least 1, got {self.window}')
+        if type(self.window) is not int or self.window < 1:
+            raise ValueError(f'window must be an integer from 1, got {self.window!r}')
         if self.lossless and self.adaptive:
             raise ValueError(f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
                              'blanks after each draft; choose another order, or unmask=fixed')
@@ -205,7 +206,8 @@ class Unmasking:
 
         A draft is right if the token that is drawn in its place, given all before it, is the same. Revealed are the
         drafts before the first wrong one, and the token in its place. The tokens of the other cells are the next
-        drafts; but a draft stays whose new token has read a wrong draft right beside it.
+        drafts; but a draft stays whose new token has read a wrong draft at a neighbouring position. Writes part.idx
+        and part.n_drafts.
 
         row, column, position, token   (m,) of the cells that the pass ran, n_targets (B,) in each row
         Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""
@@ -236,16 +238,17 @@ def draw_noise(n, scale, kind, rngs):
 # ---------------------------------------------------------------------------------------------------------------------
 # all blanks
 
-def generate(model, idx, order, n_known, n_steps=1024, policy='given', schedule='linear', temperature=1.0, top_k=0,
+def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule='linear', temperature=1.0, top_k=0,
              top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, **unmasking):
-    """Fill the blanks of idx in n_steps forward passes, see fill.
+    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see fill.
 
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
               token is drawn by one uniform number that belongs to (seed, position). Lossless unmasking draws by noise
-              that belongs to (seed, position, token), whose numbers differ between kinds of devices: there the whole
-              text is, up to rounding, a function of seed, order and prompt
+              that belongs to (seed, position, token), whose numbers differ between kinds of devices: the whole text is
+              then a function of seed, order and prompt. This is exact in float64, and but for near ties in float32; in
+              bfloat16 rounding changes long texts, not their law
     n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, order_noise_kind, threshold: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see fill
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` and `logprob`, see Canvas
@@ -254,6 +257,7 @@ def generate(model, idx, order, n_known, n_steps=1024, policy='given', schedule=
         device = generator.device if generator else 'cpu'
         seeds = torch.randint(2 ** 62, (len(order),), generator=generator, device=device).tolist()
     canvas = Canvas(idx, order, n_known, seeds)
+    n_steps = order.size(1) if n_steps is None else n_steps   # one token a step
     fill(model, canvas, Unmasking(n_steps, schedule, policy, **unmasking), Drawing(temperature, top_k, top_p),
          use_cache, return_trace)
     trace = {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
@@ -291,7 +295,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
         n_targets = part.n_blanks if unmasking.adaptive else n_new
         row, column, visit = part.cells(n_targets)                              # (m,) each
         logits = network.predict(part.idx, part.order, part.known + part.n_drafts, int(n_targets.max()), cache,
-                                 part.n_visits, (row, column), part.n_drafts)   # (m, V)
+                                 part.n_visits, (row, column), part.known)      # (m, V)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)
@@ -306,11 +310,12 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
             token = drawing.tokens(logits, part.u[row, position])
         if unmasking.lossless:
             n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
-            row, position, token, logits = row[sure], position[sure], token[sure], logits[sure]
+            row, position, token = row[sure], position[sure], token[sure]
             if cache is not None:
                 cache.length = part.known + n_new                      # slots behind these read drafts
         part.idx[row, position], part.step[row, position] = token, step
         if with_logprob:
+            logits = logits[sure] if unmasking.lossless else logits
             part.logprob[row, position] = token_logprob(logits, token).double()
         part.known = part.known + n_new
         if on_step:

@@ -1,5 +1,6 @@
 """Lossless unmasking: the text of one token a pass, its law by enumeration, what a pass accepts, and what it costs."""
 import itertools
+import math
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ from test_generation import write
 from test_model import VARIANTS
 
 from anyorder.canvas import Canvas
-from anyorder.drawing import Drawing, TokenNoise, keep_largest
-from anyorder.generation import SCORES, Unmasking, fill, generate
+from anyorder.drawing import Drawing, TokenNoise, gumbel, keep_largest
+from anyorder.generation import Unmasking, fill, generate
 from anyorder.orders import sample_order
 from model import AOGPT
 
@@ -175,13 +176,16 @@ def test_noise_is_standard_gumbel():
     assert noise.isfinite().all()
 
 
-def test_noise_reaches_what_a_uniform_float32_cannot():
+def test_noise_reaches_what_a_uniform_float32_cannot_and_is_finite():
     """A token of probability 1e-8 wins with noise above 18.4: a float32 in [0, 1) ends at 16.6."""
-    largest = TokenNoise(2 ** 24, 'cpu').draw([(1, 0)]).max()
-    assert 14 < largest < 22.2
-    bits = torch.tensor([0, 2 ** 31 - 1], dtype=torch.int32)
-    ends = [x.item() for x in bits.float().add_(0.5).mul_(-2.0 ** -31).log1p_().neg_().log_().neg_()]
-    assert ends[0] > 22 and ends[1] < -3
+    ends = gumbel(torch.tensor([0, 2 ** 31 - 64, 2 ** 31 - 1], dtype=torch.int32))
+    assert ends[0] == pytest.approx(-math.log(2.0 ** -32), abs=1e-5)
+    assert ends[1:].tolist() == pytest.approx([-math.log(24 * math.log(2))] * 2, abs=1e-5)
+    # so that a token that is cut is never drawn: the noise of the only one that is left is the least of all
+    bits = torch.full((1, 11), 2 ** 30, dtype=torch.int32)
+    bits[0, 7] = 2 ** 31 - 1
+    logits = 10.0 * (torch.arange(11) == 7)[None].double()
+    assert Drawing(top_k=1).tokens_by_noise(logits, lambda: gumbel(bits)) == 7
 
 
 def test_noise_belongs_to_seed_and_position_and_is_drawn_once(monkeypatch):
@@ -195,6 +199,13 @@ def test_noise_belongs_to_seed_and_position_and_is_drawn_once(monkeypatch):
     assert len({tuple(row.tolist()) for row in torch.cat([first, again])}) == 4
     noise([9, 8], torch.tensor([1]), torch.tensor([2]))
     assert drawn[-1] == (8, 2)   # it was forgotten: memory is one pass
+
+
+def test_noise_is_drawn_by_a_generator_of_its_device(monkeypatch):
+    asked, generator, device = [], torch.Generator, torch.device('cpu')
+    monkeypatch.setattr(torch, 'Generator', lambda device=None: asked.append(device) or generator())
+    TokenNoise(7, device).draw([(1, 2)])
+    assert asked == [device]
 
 
 # ---- what a pass accepts
@@ -284,7 +295,7 @@ def test_greedy_of_a_model_that_is_sure_takes_few_passes():
 # ---- refusals
 
 @pytest.mark.parametrize('wrong, said', [
-    (dict(window=0), 'window must be at least 1, got 0'), (dict(policy='margin'), 'margin would have to score'),
+    (dict(window=0), 'window must be an integer from 1, got 0'), (dict(policy='margin'), 'margin would have to score'),
     (dict(policy='margin', threshold=0.5), 'margin'), (dict(order_noise=0.5), 'order_noise')])
 def test_what_lossless_cannot_do(wrong, said):
     with pytest.raises(ValueError, match=said):
@@ -295,4 +306,3 @@ def test_an_encoder_is_refused():
     order = orders_of('random')
     with pytest.raises(ValueError, match='lossless unmasking wants a decoder'):
         lossless(make_model(block_size=12, causal=False), torch.zeros_like(order), order, 4)
-    assert not any(policy in ('given', 'lossless') for policy in SCORES)

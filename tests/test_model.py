@@ -148,14 +148,14 @@ def test_score_equals_predict(model, batch):
 
 @pytest.mark.parametrize('cached', [True, False])
 def test_the_first_columns_may_score_known_visits(model, batch, cached):
-    """Column j of a row is visit n_known - n_scored + j: given those before it, or, from n_known on, the known ones."""
+    """Column j of a row is visit first + j: given those before it, or, from n_known on, the known ones."""
     idx, order = batch
     known, scored = torch.tensor([2, 3, 9, 5, 1]), torch.tensor([2, 0, 3, 4, 1])
     cache = KVCache(model.config, 5, dtype=torch.float64) if cached else None
     if cached:
         model.predict(idx, order, known - scored, 1, cache)
         cache.length = known - scored                       # slot n_known reads the last token that is known now
-    logits = model.predict(idx, order, known, 6, cache, n_scored=scored)
+    logits = model.predict(idx, order, known, 6, cache, first=known - scored)
     for r, (k, m) in enumerate(zip(known.tolist(), scored.tolist())):
         for d in range(k - m, min(k - m + 6, 9)):
             order_of_d = torch.cat([order[r, :min(d, k)], order[r, d:d + 1]])[None]
@@ -171,13 +171,13 @@ def test_the_first_columns_may_score_known_visits(model, batch, cached):
 def test_columns_that_only_score_leave_the_cache_at_their_end(model, batch):
     idx, order = batch
     cache = KVCache(model.config, 5, dtype=torch.float64)
-    logits = model.predict(idx, order, 6, 2, cache, n_scored=4)
-    torch.testing.assert_close(logits, model.predict(idx, order, 6, 6, n_scored=4)[:, :2], **close)
+    logits = model.predict(idx, order, 6, 2, cache, first=2)
+    torch.testing.assert_close(logits, model.predict(idx, order, 6, 6, first=2)[:, :2], **close)
     assert cache.length.tolist() == [4] * 5
     torch.testing.assert_close(model.predict(idx, order, 7, 2, cache), model.predict(idx, order, 7, 2), **close)
-    for known, scored in ((3, 4), (3, -1), (3, torch.tensor([0, 4, 0, 0, 0]))):
-        with pytest.raises(ValueError, match='n_scored'):
-            model.predict(idx, order, known, 1, n_scored=scored)
+    for first in (-1, 4, torch.tensor([3, -1, 3, 3, 3])):
+        with pytest.raises(ValueError, match='first 0 to n_known'):
+            model.predict(idx, order, 3, 1, first=first)
 
 
 def test_parallel_equals_alone(model, batch):
@@ -303,7 +303,7 @@ def test_the_encoder_says_what_it_wants(batch):
         (lambda: encoder(idx, order, torch.zeros(5), torch.zeros(5, 3).long()), 'by predict'),
         (lambda: encoder.logits(idx, order), 'predict'),
         (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
-        (lambda: encoder.predict(idx, order, 3, 2, n_scored=1), 'n_scored is for a decoder'),
+        (lambda: encoder.predict(idx, order, 3, 2, first=2), 'first is for a decoder'),
         (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder'),
     ):
         with pytest.raises(ValueError, match=said):

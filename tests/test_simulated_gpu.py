@@ -94,7 +94,8 @@ def test_lossless_text(gpu, tmp_path, graphs):
         texts.append([s['tokens'] for s in samples])
         passes = max(s['passes'] for s in samples)
         assert (waits.pop('replayed', 0) > 0) == graphs
-        assert sorted(waits.values())[-2:] == [passes, passes]   # for the cells of the noise, and for what is right
+        # for the cells of the noise, for how many drafts are right, and for the drafts that --out keeps
+        assert [n for n in waits.values() if n > 4] == [passes] * 3
     assert texts[0] == texts[1]
 
 
