@@ -10,12 +10,12 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
     python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
-    python bench.py lossless --ckpt=out/ckpt.pt --orders=random,l2r
     python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16,32,64 --windows=8,32
+    python bench.py lossless --ckpt=out/ckpt.pt --orders=random,l2r
 
 sample    seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its
           measured matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted
-          vocabulary, torch.multinomial; then of lossless unmasking, whose drafts are right by chance, see acceptance
+          vocabulary, torch.multinomial. Then lossless unmasking, whose drafts are right with probability `acceptance`
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
           head everywhere for every position and member, of which some are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
@@ -26,9 +26,9 @@ grid      seconds of generation of the decoder, with its cache, and of the encod
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
           judge, entropy, distinct-2, each with its standard error over samples, that of distinct-2 by the jackknife.
           Seconds are of generation alone. Every way has the same seeds, and so the same orders but where the model
-          chooses. Lossless unmasking draws its tokens by other random numbers than the other ways
-lossless  passes and slots of lossless unmasking with a trained model, by order and window, and how often its drafts are
-          right by the number of tokens that they missed
+          chooses. Lossless unmasking draws by other random numbers than the other ways, and one text for all windows
+lossless  passes and slots of lossless unmasking with a trained model, by order and window, and how many texts are those
+          of the first window; how often a draft is right by the number of tokens that it missed
 """
 from configurator import Config, at_least, one_line_errors, read_options
 
@@ -43,10 +43,10 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample, train, loss, grid: rows; frontier: samples at a time, 32 unless given
+batch_size = 4             # sample, train, loss, grid: rows; else samples at a time, 32 unless given
 steps = '16,64,256,1024'   # sample, grid: numbers of forward passes; frontier: shares of the tokens unless given
 cuda_graphs = False        # sample: of ours, see sample.py
-acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right
+acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right, see results/lossless.md
 plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
@@ -142,6 +142,7 @@ def bench_sample(config):
             print(line, flush=True)
         for window in numbers('windows', config.windows) if 'windows' in config.given else [32]:
             def lossless(window=window):
+                torch.manual_seed(config.seed)   # by which drafts are right: every run takes the same passes
                 return write(network, Canvas(torch.zeros_like(order), order, 0, range(B)), window, drawing)
             peak_memory(device, reset=True)
             passes = max(lossless()[0])

@@ -18,6 +18,7 @@ from anyorder.orders import ORDERS
 from anyorder.tables import figure, share_error
 
 MISSED = (1, 2, 4, 8, 16, 32, 64)
+VISITS = 8   # of each text, whose drafts are checked
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def n_right(network, canvas, drawing, n_missed, generator):
 @torch.no_grad()
 def measure_passes(ckpt, orders, windows, temperature, n_samples, batch_size, seed, device, dtype):
     """Prints, for each of the named `orders`, passes and slots of a text of the checkpoint by window, and how often a
-    draft is right by the number of tokens that it missed. All windows write the same texts, of all positions."""
+    draft is right by the number of tokens that it missed. All windows write the same texts, up to rounding."""
     checkpoint, drawing = Checkpoint(ckpt), Drawing(temperature)
     N = checkpoint.config.block_size
     if not set(orders) <= set(ORDERS):
@@ -87,7 +88,8 @@ def measure_passes(ckpt, orders, windows, temperature, n_samples, batch_size, se
 def measure_order(network, name, order, windows, drawing, n_samples, batch_size, seed):
     """The lines of measure_passes of one order, the arguments `order` of sample_order."""
     N, device = network.config.block_size, network.lm_head.weight.device
-    print(f"\norder {name}\n{'window':>8}{'passes':>16}{'tokens/pass':>13}{'slots/token':>13}")
+    print(f"\norder {name}\n{'window':>8}{'passes':>16}{'tokens/pass':>13}{'slots/token':>13}{'same text':>15}")
+    first_texts = None
     for window in windows:
         passes, n_slots, canvases = [], 0, []
         for first in progress(range(0, n_samples, batch_size), desc=f'{name}, window {window}', leave=False):
@@ -96,9 +98,14 @@ def measure_order(network, name, order, windows, drawing, n_samples, batch_size,
             of_rows, slots = write(network, canvases[-1], window, drawing)
             passes, n_slots = passes + of_rows, n_slots + slots
         mean = figure(statistics.fmean(passes), statistics.stdev(passes) / n_samples ** 0.5, 1)
-        print(f'{window:>8}{mean:>16}{n_samples * N / sum(passes):>13.1f}{n_slots / n_samples / N:>13.2f}', flush=True)
+        texts = torch.cat([canvas.idx for canvas in canvases])
+        first_texts = texts if first_texts is None else first_texts
+        same = f'{int((texts == first_texts).all(1).sum())} of {n_samples}'
+        print(f'{window:>8}{mean:>16}{n_samples * N / sum(passes):>13.1f}{n_slots / n_samples / N:>13.2f}{same:>15}',
+              flush=True)
     print(f"{'missed':>8}{'right':>16}")
     for n_missed in (n for n in MISSED if n < N):
         generator = torch.Generator().manual_seed(seed)
-        right = sum(n_right(network, canvas, drawing, n_missed, generator) for canvas in canvases)
-        print(f'{n_missed:>8}{figure(right / n_samples, share_error(right, n_samples), 3):>16}', flush=True)
+        right = sum(n_right(network, canvas, drawing, n_missed, generator) for canvas in canvases * VISITS)
+        n = n_samples * VISITS
+        print(f'{n_missed:>8}{figure(right / n, share_error(right, n), 3):>16}', flush=True)
