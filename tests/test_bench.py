@@ -84,7 +84,7 @@ def test_the_grid_times_both_networks_alike(monkeypatch):
 def test_peak_memory_does_not_grow_with_the_steps(process):
     """Of the MiB the cache is 8: a copy a step would be 2,048."""
     sizes = ('--block_size=256', '--vocab_size=64', '--n_tokens=50', '--n_layer=4', '--n_head=2', '--n_embd=128')
-    how = ('--batch_size=8', '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=')
+    how = ('--batch_size=8', '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=', '--windows=')
     rows = process('bench.py', 'sample', *sizes, *how).stdout.splitlines()
     peak = [float(line.split()[5].replace(',', '')) for line in rows[2:]]
     assert len(peak) == 2 and peak[1] < peak[0] + 32
