@@ -9,7 +9,8 @@ from anyorder.generation import Unmasking, fill
 
 def test_the_record_gives_the_drafts_of_every_pass(model):
     texts = [([1, 0, 0, 2, 0, 0, 0], [True, False, False, True, False, False, False]), ([3, 0], [True, False]),
-             ([0] * 9, [False] * 9)]
+             *[([0] * 9, [False] * 9)] * 8]
+    model.lm_head.weight.mul_(3)   # wrong drafts, whatever the weights that a version of torch draws
     canvas = Canvas.of_texts(texts, {'kind': 'l2r'}, 0)
     drafts, passes = Drafts(canvas), []
 
@@ -18,7 +19,7 @@ def test_the_record_gives_the_drafts_of_every_pass(model):
         passes.append({(int(part.rows[r]), p): int(part.idx[r, p]) for r in range(len(part))
                        for p in part.order[r, part.known[r]:part.known[r] + part.n_drafts[r]].tolist()})
     fill(model, canvas, Unmasking(unmask='lossless', window=4), Drawing(), on_step=on_step)
-    assert [len(row) for row in drafts.rows] == [7, 2, 9]
+    assert [len(row) for row in drafts.rows] == [7, 2] + [9] * 8
     for step, expected in enumerate(passes):
         stood = {(r, p): draft_at(row[p], step) for r, row in enumerate(drafts.rows) for p in range(len(row))
                  if canvas.step[r, p] > step}                                              # blank after the pass
