@@ -221,8 +221,7 @@ class Unmasking:
         wrong_at = torch.full((B, N + 2), N, device=token.device)           # column of a wrong draft, by position + 1
         wrong_at[row, position + 1] = torch.where(wrong, column, N)
         misled = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2]) < column
-        kept = misled & was_draft & (column > n_right[row])
-        part.idx[row, position] = torch.where(kept, old, token)
+        part.idx[row, position] = torch.where(misled & was_draft, old, token)   # misled: behind the first wrong one
         part.n_drafts, columns = n_targets - n_new, torch.arange(int(n_targets.max()))
         sure = (columns < n_new.unsqueeze(1))[columns < n_targets.unsqueeze(1)]              # (m,) on the host
         return n_new, sure.nonzero()[:, 0].to(token.device, non_blocking=True)
