@@ -8,6 +8,7 @@ How many puzzles does a model solve, and in which order? By default each step wr
 
 solved: the share of puzzles without a mistake. right: the share of blanks; of nae_sat, of the observations that agree
 with the latents that the model itself wrote. Errors are standard errors over puzzles. What is given is read first.
+slots: those that the network ran, without padding, by the puzzles. seconds: the time of the solving, by the puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 from configurator import Config, at_least, one_line_errors, read_options
@@ -38,6 +39,7 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 
 import math
 import os
+import time
 from typing import NamedTuple
 
 import torch
@@ -107,23 +109,40 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     return [torch.cat(part) for part in zip(*parts)]
 
 
+class CountedRun:
+    """AOGPT.run, and the number of slots that it has run, without those that pad short rows."""
+
+    def __init__(self, run):
+        self.run, self.n_slots = run, 0
+
+    def __call__(self, idx, order, bounds, sizes, cache=None):
+        _, _, start, end = bounds
+        self.n_slots = self.n_slots + (end - start).sum()   # on the device, without a wait for it
+        return self.run(idx, order, bounds, sizes, cache)
+
+
 def solve_all(model, puzzles, runs, run_order, show, c):
     """For every run its row of the table, and the puzzles of `show` as samples of a replay."""
     task, tokens, given, _ = puzzles
     model, drawing = freeze(model), Drawing(c.temperature)
+    solve(model, tokens[:1], given[:1], run_order, Unmasking(1), drawing, c.seed)   # warm up
+    run = model.run
     for policy, n_steps, noise, unmasking in runs:
         order = run_order | {'kind': 'random' if policy in SCORES else policy}
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             def on_step(step, n_new, part, bar=bar):
                 bar.update(int(n_new.sum()))
+            start, model.run = time.perf_counter(), CountedRun(run)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, on_step)
+            cost = {'slots': int(model.run.n_slots), 'seconds': time.perf_counter() - start}
         counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
         shown = []
         for p, wrong in zip(show, (counts & ~right).tolist()):
             taken = len({*step[p].tolist()} - {-1})
             shown.append({'name': f'puzzle {p}, {policy}, {taken} steps', 'tokens': idx[p].tolist(), 'wrong': wrong,
                           'step': step[p].tolist(), 'logprob': logprob[p].tolist()})
-        yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx)}, shown
+        cost = {name: value / len(tokens) for name, value in cost.items()}
+        yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx), **cost}, shown
 
 
 def score(task, tokens, given, idx):
@@ -196,12 +215,13 @@ def write_results(config, checkpoint, label, rows):
 def print_solved(model, puzzles, runs, show, config, checkpoint):
     """Solve the puzzles and print a line for every run; returns the samples of a replay."""
     rows, samples = [], []
-    print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}")
+    print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}{'slots':>9}{'seconds':>10}")
     for row, shown in solve_all(model, puzzles, runs, checkpoint.order, show, config):
         rows, samples = [*rows, row], samples + shown
         write_results(config, checkpoint, puzzles.label, rows)   # at once: the next one may take hours
         shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))
-        print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}", flush=True)
+        print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}{row['slots']:>9,.0f}"
+              f"{row['seconds']:>10.3g}", flush=True)
     return samples
 
 

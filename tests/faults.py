@@ -376,6 +376,13 @@ FAULTS['anyorder/frontier.py'] = 'test_frontier', [
     ["min(away(point, one, 'judge_nats') for point in along)", "away(along[0], one, 'judge_nats')"],
 ]
 
+FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
+    ['self.n_slots + (end - start).sum()', 'self.n_slots + end.sum()'],
+    ['self.n_slots = self.n_slots + (end', 'self.n_slots = (end'],
+    ['value / len(tokens) for', 'value for'],
+    ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],
+]
+
 FAULTS['anyorder/figures.py'] = 'test_plot', [
     ["way.removesuffix(' threshold'), len(colors)", 'way, len(colors)'],
     ['label.rpartition(\': \')[2] if levels', 'label if levels'],

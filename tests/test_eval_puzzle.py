@@ -1,5 +1,6 @@
 """The puzzles that a model solves: what is written, how it is scored, and wrong questions."""
 import json
+import time
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from configurator import configure
 from data.prepare import prepare
 from data.puzzles import prepare_puzzles
 from data.rules import NaeSat, Sudoku
-from eval_puzzle import masked_loss, read_runs, score, solve
+from eval_puzzle import Puzzles, masked_loss, read_runs, score, solve, solve_all
 from model import EMA
 
 
@@ -102,6 +103,22 @@ def test_scores_by_hand():
     whole = score(rules, tokens, given, tokens)
     assert whole['solved'] == 1 and whole['right_stderr'] == share_error(20, 20)
     assert share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_slots_and_seconds_are_those_of_a_puzzle(causal):
+    """A decoder runs every slot once in an order that is given. Where it chooses, it runs what was just revealed and
+    what remains. An encoder runs all slots in every step."""
+    puzzles = Puzzles(Sudoku(4), *some_puzzles(Sudoku(4), 6), 'some')
+    model, runs = make_model(block_size=16, vocab_size=4, causal=causal), read_runs(options_of('--policies=l2r,margin'))
+    start = time.perf_counter()
+    rows = [row for row, _ in solve_all(model, puzzles, runs, {'kind': 'random'}, [0], options_of('--temperature=0'))]
+    blanks = (~puzzles.given).sum(1)
+    assert len(blanks.unique()) > 1
+    by_margin = 16 + sum(sum(1 + left for left in range(1, b)) for b in blanks.tolist()) / 6
+    every = 16 * float(blanks.double().mean())
+    assert [row['slots'] for row in rows] == pytest.approx([16, by_margin] if causal else [every, every])
+    assert 0 < 6 * sum(row['seconds'] for row in rows) < time.perf_counter() - start
 
 
 @pytest.mark.parametrize('causal', [True, False])
