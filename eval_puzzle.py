@@ -52,7 +52,7 @@ from anyorder.fast import freeze
 from anyorder.figures import PICTURES, draw
 from anyorder.files import check_out, progress, write_json
 from anyorder.generation import SCORES, Drawing, Unmasking, fill
-from anyorder.orders import ORDERS, derive_seed, draw_orders, given_first
+from anyorder.orders import derive_seed, draw_orders, given_first, order_of, read_order
 from anyorder.replay import REPLAYS, write_replay
 from anyorder.tables import ratio_error, share_error
 from data.blocks import all_blocks, open_split
@@ -73,10 +73,10 @@ def read_numbers(text, name, kind):
 
 
 def read_runs(c):
-    """[(policy, n_steps, noise, Unmasking)], a row of the table each."""
+    """[(policy, n_steps, noise, Unmasking, what read_order gave)], a row of the table each."""
     policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else c.policies.split(',')
-    if set(policies) - {*ORDERS, *SCORES}:
-        raise ValueError(f'policies must be of {", ".join([*ORDERS, *SCORES])}, got {c.policies!r}')
+    orders = {policy: read_order(policy, *SCORES) for policy in policies}
+    orders |= dict.fromkeys(SCORES, 'random')   # of equal scores the first in a random order is the best
     steps, noises = read_numbers(str(c.n_steps), 'n_steps', int), read_numbers(str(c.noises), 'noises', float)
     if max(noises) and not set(policies) & set(SCORES):
         raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
@@ -90,7 +90,7 @@ def read_runs(c):
             for noise in noises if policy in SCORES else [0.0]:
                 chosen = policy if policy in SCORES else 'given'
                 unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise, c.noise_kind)
-                runs.append((policy, n_steps, noise, unmasking))
+                runs.append((policy, n_steps, noise, unmasking, orders[policy]))
     return runs
 
 
@@ -121,14 +121,16 @@ class CountedRun:
         return self.run(idx, order, bounds, sizes, cache)
 
 
-def solve_all(model, puzzles, runs, run_order, show, c):
-    """For every run its row of the table, and the puzzles of `show` as samples of a replay."""
+def solve_all(model, puzzles, runs, trained, show, c):
+    """For every run its row of the table, and the puzzles of `show` as samples of a replay.
+
+    trained  the options that the model was trained with, see order_of"""
     task, tokens, given, _ = puzzles
     model, drawing = freeze(model), Drawing(c.temperature)
-    solve(model, tokens[:1], given[:1], run_order, Unmasking(1), drawing, c.seed)   # warm up
+    solve(model, tokens[:1], given[:1], order_of(trained), Unmasking(1), drawing, c.seed)   # warm up
     run = model.run
-    for policy, n_steps, noise, unmasking in runs:
-        order = run_order | {'kind': 'random' if policy in SCORES else policy}
+    for policy, n_steps, noise, unmasking, order in runs:
+        order = order_of(trained, order)
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             def on_step(step, n_new, part, bar=bar):
                 bar.update(int(n_new.sum()))
@@ -216,7 +218,7 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
     """Solve the puzzles and print a line for every run; returns the samples of a replay."""
     rows, samples = [], []
     print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}{'slots':>9}{'seconds':>10}")
-    for row, shown in solve_all(model, puzzles, runs, checkpoint.order, show, config):
+    for row, shown in solve_all(model, puzzles, runs, checkpoint.run, show, config):
         rows, samples = [*rows, row], samples + shown
         write_results(config, checkpoint, puzzles.label, rows)   # at once: the next one may take hours
         shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))

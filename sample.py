@@ -23,8 +23,9 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', a JSON file of positions,
-                              # or the model's choice: 'top_prob', 'margin', 'entropy', see anyorder/generation.py
+order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or as 'block:8'
+                              # with a number of its own; a JSON file with a list of positions; or the model's choice:
+                              # 'top_prob', 'margin', 'entropy', see anyorder/generation.py
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
@@ -73,27 +74,10 @@ from anyorder.generation import (  # noqa: F401  (a program may take generate an
     sample_tokens,
 )
 from anyorder.judge import measure, open_judge
-from anyorder.orders import ORDERS, order_of_row, stream
+from anyorder.orders import order_of, read_order, sample_order, stream
 from anyorder.replay import REPLAYS, write_replay, written_in_words
 from anyorder.watch import Watch, visible
 from data.prompts import parse_prompts, prompt_file, read_prompts
-
-
-def read_order(order):
-    """(policy, order) of the option: a policy of Unmasking, and a name or the positions of a JSON file."""
-    if order in SCORES:
-        return order, 'random'   # of equal scores the first in a random order is the best
-    if order in ('own', *ORDERS):
-        return 'given', order
-    try:
-        with open(order, encoding='utf-8') as f:
-            positions = json.load(f)
-        if isinstance(positions, list) and all(type(p) is int for p in positions):
-            return 'given', positions
-    except (OSError, ValueError, RecursionError):
-        pass
-    names = ', '.join(['own', *ORDERS, *SCORES])
-    raise ValueError(f'order must be {names}, or a JSON file with a list of positions, got {order!r}')
 
 
 def check_files(config):
@@ -110,7 +94,7 @@ def read_texts(prompts, order, tokenizer, block_size, config):
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
     parsed = parse_prompts(prompts, tokenizer, config.length or block_size)
     for n in {len(tokens) for tokens, _, _ in parsed}:
-        order_of_row(order, n, stream())   # before anything is written
+        sample_order(1, n, **order, generator=stream())   # before anything is written
     if config.score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
     if all(all(known) for _, known, _ in parsed):
@@ -183,7 +167,9 @@ def describe(samples, order, config):
 def main(config):
     # the plan
     at_least(config, 1, 'n_samples', 'batch_size')
-    policy, order = read_order(config.order)
+    order, policy = read_order(config.order, 'own', *SCORES), 'given'
+    if config.order in SCORES:
+        order, policy = 'random', order   # of equal scores the first in a random order is the best
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
                           config.order_noise_kind, config.threshold, config.window)
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
@@ -195,25 +181,24 @@ def main(config):
     checkpoint = Checkpoint(config.ckpt)
     unmasking.check_network(checkpoint.config.slots)
     tokenizer, block_size = checkpoint.tokenizer, checkpoint.config.block_size
-    if isinstance(order, str):
-        order = checkpoint.order if order == 'own' else checkpoint.order | {'kind': order}
-    texts = read_texts(prompts, order, tokenizer, block_size, config)
+    visits = order_of(checkpoint.run, None if order == 'own' else order)
+    texts = read_texts(prompts, visits, tokenizer, block_size, config)
 
     # the work
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
     samples = []
     result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
-              'order': config.order if config.order in (*ORDERS, *SCORES) else order,
+              'order': order if isinstance(order, list) else visits if order == 'own' else config.order,
               'device': str(device), 'dtype': dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
     with autocast(device, dtype):
         network = freeze(model) if config.use_cache else model
         network = graphed(network) if config.cuda_graphs else network
-        write_all(network, texts, order, unmasking, drawing, tokenizer, result, config)
+        write_all(network, texts, visits, unmasking, drawing, tokenizer, result, config)
     print_samples(samples)
 
     # the table
-    order_name, lines = order['kind'] if config.order == 'own' else config.order, {}
+    order_name, lines = visits['kind'] if order == 'own' else config.order, {}
     about = describe(samples, order_name, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)

@@ -36,9 +36,11 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # of the sequences: 'random', 'l2r', 'r2l', 'fixed' or 'block', see anyorder/orders.py
-order_seed = 0                    # which one 'fixed' and 'block' are
+order = 'random'                  # of the sequences: 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or a JSON file
+                                  # with a list of all positions; 'block:8' is 'block' with --order_block=8
+order_seed = 0                    # which one 'fixed', 'block' and 'swaps' are
 order_block = 4                   # positions of a block
+order_swaps = 16                  # transpositions that 'swaps' makes in left to right
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
@@ -83,7 +85,7 @@ from anyorder.devices import peak_flops, resolve_compile
 from anyorder.fast import lean
 from anyorder.files import check_folder, progress
 from anyorder.generation import Drawing, Unmasking, fill
-from anyorder.orders import derive_seed, order_of, sample_order
+from anyorder.orders import derive_seed, order_of, read_order, sample_order
 from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
 from anyorder.run_folder import RunFolder, open_newest
 from anyorder.tables import format_table, summarize, unigram_row
@@ -139,10 +141,10 @@ def start_checkpoint(config):
 
 def check_options(c, world_size):
     """Raise ValueError for options that nobody else checks before data, model and device are touched."""
-    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval',
-             'save_interval')
-    at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters', 'lr_decay_iters',
-             'weight_decay', 'grad_clip', 'seed')
+    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters',
+             'log_interval', 'save_interval')
+    at_least(c, 0, 'order_swaps', 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
+             'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
     for name in ('learning_rate', 'muon_learning_rate'):
         if not c[name] > 0:
             raise ValueError(f'{name} must be above 0, got {c[name]}')
@@ -370,15 +372,17 @@ def validation_table(val, data, config):
 def write_both_ways(model, tokenizer, config):
     """Print a sample in the order of the run and one left to right."""
     titles = {'random': 'in random order', 'l2r': 'left to right'}
-    for seed, kind in enumerate(dict.fromkeys((config.order, 'l2r')), config.seed):
+    orders = {order['kind']: order for order in (order_of(config), order_of(config, 'l2r'))}
+    for seed, (kind, order) in enumerate(orders.items(), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
-        canvas = Canvas.of_texts([blank], order_of(config) | {'kind': kind}, seed, model.lm_head.weight.device)
+        canvas = Canvas.of_texts([blank], order, seed, model.lm_head.weight.device)
         fill(model, canvas, Unmasking(config.block_size), Drawing())
         print(f'\nwritten {titles.get(kind, "in its own order")}\n{visible(tokenizer.decode(canvas.idx[0].tolist()))}')
 
 
 def main(config):
     # open: options, device, data
+    config['order'] = read_order(config.order)   # the positions of a file, which the checkpoint keeps
     checkpoint, config, changed = start_checkpoint(config)
     _, world_size = processes()
     check_options(config, world_size)

@@ -14,7 +14,7 @@ from anyorder.drawing import Drawing, TokenNoise
 from anyorder.fast import freeze
 from anyorder.files import progress
 from anyorder.generation import Unmasking, fill
-from anyorder.orders import ORDERS
+from anyorder.orders import order_of, read_order
 from anyorder.tables import figure, share_error
 
 MISSED = (1, 2, 4, 8, 16, 32, 64)
@@ -71,17 +71,16 @@ def n_right(network, canvas, drawing, n_missed, generator):
 def measure_passes(ckpt, orders, windows, temperature, n_samples, batch_size, seed, device, dtype):
     """Prints, for each of the named `orders`, passes and slots of a text of the checkpoint by window, and how often a
     draft is right by the number of tokens that it missed. All windows write the same texts, up to rounding."""
+    read = {name: read_order(name) for name in orders}
     checkpoint, drawing = Checkpoint(ckpt), Drawing(temperature)
     N = checkpoint.config.block_size
-    if not set(orders) <= set(ORDERS):
-        raise ValueError(f'orders must be of {", ".join(ORDERS)}, with commas between, got {",".join(orders)!r}')
     Unmasking(unmask='lossless').check_network(checkpoint.config.slots)
     print(f'{checkpoint.about(checkpoint.weights)}, {device}, {dtype}, torch {torch.__version__}\n{n_samples} samples '
           f'of {N} {checkpoint.tokenizer.name} tokens, temperature {temperature:g}, seed {seed}', flush=True)
     with autocast(device, dtype):
         network = freeze(checkpoint.model(checkpoint.weights, device))
-        for name in orders:
-            order = checkpoint.order | {'kind': name}
+        for name, order in read.items():
+            order = order_of(checkpoint.run, order)
             measure_order(network, name, order, windows, drawing, n_samples, batch_size, seed)
 
 

@@ -5,7 +5,7 @@ import copy
 
 import torch
 
-from anyorder.orders import order_of_row, stream
+from anyorder.orders import sample_order, stream
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
 
@@ -53,13 +53,13 @@ class Canvas:
     def of_texts(cls, texts, order, seed, device='cpu'):
         """The canvas of `texts`, [(tokens, known)] of lists of any lengths. Row r is a function of seed + r.
 
-        Known tokens are visited from left to right, then the blanks as in `order`, see orders.order_of_row."""
+        Known tokens are visited from left to right, then the blanks in an order of these arguments of sample_order."""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B, N = len(texts), int(lengths.max())
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
         seeds = [seed + r for r in range(B)]
         for r, (tokens, known) in enumerate(texts):
-            visits = order_of_row(order, len(tokens), stream(seeds[r], 'order of a sample'))
+            visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))[0]
             known = torch.tensor(known)
             idx[r, :len(tokens)] = torch.tensor(tokens)
             orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])

@@ -1,10 +1,13 @@
 """
 What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
 
-A family of orders is one function here and one entry of DRAWN or FIXED; every command then takes its name.
+A family of orders is one function here and one entry of ORDERS; every command then takes its name.
 """
 import hashlib
+import json
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -24,85 +27,152 @@ def stream(*names):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# families
+# families: functions f(u, n, parameter) of uniform numbers u (B, m) in [0, 1), float64, that give orders (B, n)
 
-def random(u, seed, block):
-    """A uniform permutation for each row (AO sec. 3)."""
+def shuffled(u, n, _):
+    """A uniform permutation (AO sec. 3)."""
     return u.argsort(-1)
 
 
-def left_to_right(n, seed, block):
-    return torch.arange(n)
+def left_to_right(u, n, _):
+    return torch.arange(n, device=u.device).expand(len(u), n)
 
 
-def right_to_left(n, seed, block):
-    return torch.arange(n).flip(0)
+def right_to_left(u, n, _):
+    return torch.arange(n - 1, -1, -1, device=u.device).expand(len(u), n)
 
 
-def fixed(n, seed, block):
-    """One uniform permutation, a function of the seed."""
-    return torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order')).argsort()
+def blocks_from_left(u, n, size):
+    """Blocks of `size` positions from left to right, each in the same inner order, a uniform one."""
+    if size < 1:
+        raise ValueError(f'the blocks of an order must have at least 1 position, got {size}')
+    position = torch.arange(n, device=u.device)
+    return (position // size + u[:, position % size]).argsort(-1)
 
 
-def blocks_from_left(n, seed, block):
-    """Blocks of `block` positions from left to right, each in the same inner order, a function of the seed."""
-    keys = torch.rand(n, dtype=torch.float64, generator=stream(seed, 'order'))
-    position = torch.arange(n)
-    return (position // block + keys[position % block]).argsort()
+def swapped(u, n, n_swaps):
+    """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same.
+
+    With n_swaps = sqrt(n) the orders are the pi-learners "much closer" to left to right of Kim et al. 2025, arXiv
+    2502.06768, sec. 3.2; with n / 10 the "closer" ones."""
+    order = torch.arange(n, device=u.device).repeat(len(u), 1)
+    for pair in (u * n).long().view(len(u), n_swaps, 2).unbind(1):                          # (B, 2)
+        order.scatter_(1, pair, order.gather(1, pair.flip(1)))
+    return order
 
 
-# f(u, seed, block): orders (B, n) of uniform numbers u (B, n), fresh in every row, on their device
-DRAWN = {'random': random}
-# f(n, seed, block): one order (n,) for all rows, on the host
-FIXED = {'l2r': left_to_right, 'r2l': right_to_left, 'fixed': fixed, 'block': blocks_from_left}
-ORDERS = DRAWN | FIXED
+def listed(u, n, positions):
+    """These positions, however many they are."""
+    return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
 
 
-def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, seed=0, block=4):
+class Family(NamedTuple):
+    """A law of orders.
+
+    orders     f(u, n, parameter), see above
+    drawn      whether u is fresh in every row; else all rows share the numbers of stream(seed, 'order'): one order
+    parameter  what there is to choose, by default; None: nothing
+    n_numbers  m, a function of n and parameter"""
+    orders: Callable
+    drawn: bool = False
+    parameter: int | tuple | None = None
+    n_numbers: Callable = lambda n, parameter: n
+
+
+# an option names a family, or one and its parameter as NAME:NUMBER; `listed` is the family of JSON files
+ORDERS = {
+    'random': Family(shuffled, drawn=True),
+    'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
+    'r2l': Family(right_to_left, n_numbers=lambda n, _: 0),
+    'fixed': Family(shuffled),
+    'block': Family(blocks_from_left, parameter=4),
+    'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
+    'listed': Family(listed, parameter=(), n_numbers=lambda n, _: 0),
+}
+
+
+def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, parameter=None, seed=0,
+                 length=None):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
 
     generator   of all that is drawn for each row; by default torch's own of the device
-    seed, block   of the family: which order it is, and how many positions a block has"""
+    parameter   of the family; by default its own
+    seed, length   of a family that is one order: which one, and of how many positions (by default n), of which those
+                   from n on are left out"""
     if kind not in ORDERS:
         raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
-    if block < 1:
-        raise ValueError(f'order_block must be at least 1, got {block}')
-    if kind in DRAWN or l2r_ratio:   # float64: no ties
-        u = torch.rand(batch_size, n + 1, device=device, dtype=torch.float64, generator=generator)
-    if kind in DRAWN:
-        order = DRAWN[kind](u[:, :n], seed, block)                                          # (B, n)
+    family = ORDERS[kind]
+    parameter = family.parameter if parameter is None else parameter
+    m = family.n_numbers(n, parameter) if family.drawn else n
+    if family.drawn or l2r_ratio:   # float64: no ties
+        u = torch.rand(batch_size, m + 1, device=device, dtype=torch.float64, generator=generator)
+    if family.drawn:
+        order = family.orders(u[:, :m], n, parameter)                                       # (B, n)
     else:
-        order = one_order(kind, n, seed, block, str(device or 'cpu')).repeat(batch_size, 1)
-    return torch.where(u[:, n:] < l2r_ratio, torch.arange(n, device=device), order) if l2r_ratio else order
+        order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu')).repeat(batch_size, 1)
+    return torch.where(u[:, m:] < l2r_ratio, torch.arange(n, device=device), order) if l2r_ratio else order
 
 
 @cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
-def one_order(kind, n, seed, block, device):
-    return FIXED[kind](n, seed, block).to(device)
-
-
-def order_of(run):
-    """The arguments of sample_order that a run trains with, from its options (a checkpoint's `config`)."""
-    return {'kind': run.get('order', 'random'), 'seed': run.get('order_seed', 0), 'block': run.get('order_block', 4)}
+def one_order(kind, n, parameter, seed, length, device):
+    family = ORDERS[kind]
+    u = torch.rand(1, family.n_numbers(length, parameter), dtype=torch.float64, generator=stream(seed, 'order'))
+    order = family.orders(u, length, parameter)[0]
+    kept = order[order < n]
+    if kept.sort().values.tolist() != list(range(n)):
+        raise ValueError(f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
+                         f'{min(order.tolist(), default=None)} to {max(order.tolist(), default=None)}')
+    return kept.to(device)
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
-    """Orders (len(numbers), n_orders, n) of the blocks of these numbers: a function of (seed, number) alone.
+    """Orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-    `order` holds the arguments of sample_order, as order_of gives them; by default the orders are uniform."""
-    return torch.stack([sample_order(n_orders, n, **order or {}, generator=stream(seed, int(b))) for b in numbers])
+    Those of a drawn family are a function of (seed, number) alone. Another family is one order a seed: its orders are
+    those of n_orders seeds from its own on, for all blocks. `order` holds the arguments of sample_order, as order_of
+    gives them; by default the orders are uniform."""
+    order = order or {'kind': 'random'}
+    if ORDERS[order['kind']].drawn:
+        return torch.stack([sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers])
+    seeds = range(order.get('seed', 0), order.get('seed', 0) + n_orders)
+    return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(len(numbers), 1, 1)
 
 
-def order_of_row(order, n, generator):
-    """One order (n,): drawn with the arguments `order` of sample_order, or the positions that the list `order` holds.
+# ---------------------------------------------------------------------------------------------------------------------
+# orders as options
 
-    Raises ValueError if the list is no permutation of the n positions."""
-    if isinstance(order, dict):
-        return sample_order(1, n, **order, generator=generator)[0]
-    if sorted(order) != list(range(n)):
-        raise ValueError(f'an order must hold every position of the sample, from 0 to {n - 1}, once; got {len(order)} '
-                         f'from {min(order, default=None)} to {max(order, default=None)}')
-    return torch.tensor(order)
+def read_order(text, *others):
+    """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`, else
+    the positions of the JSON file of this name.
+
+    Raises ValueError for any other text, and for a file that is no permutation of the positions from 0 on."""
+    name, colon, number = text.partition(':')
+    names = [name for name in ORDERS if name != 'listed']
+    if text in others or name in names and (not colon or number.isdecimal() and ORDERS[name].parameter is not None):
+        return text
+    try:
+        with open(text, encoding='utf-8') as f:
+            positions = json.load(f)
+    except (OSError, ValueError, RecursionError):
+        numbered = [f'{name}:NUMBER' for name in names if ORDERS[name].parameter is not None]
+        raise ValueError(f'an order must be {", ".join([*others, *names, *numbered])}, or a JSON file with a list of '
+                         f'positions, got {text!r}') from None
+    if (not isinstance(positions, list) or any(type(p) is not int for p in positions)
+            or sorted(positions) != list(range(len(positions)))):
+        raise ValueError(f'{text} must hold a list of positions, every one from 0 on once')
+    return positions
+
+
+def order_of(run, order=None):
+    """The arguments of sample_order of a run with these options (a checkpoint's `config`): of its own order, or of
+    another that read_order gave. What the other does not say is as in the run."""
+    order = run.get('order', 'random') if order is None else order
+    if isinstance(order, str):
+        kind, _, number = order.partition(':')
+        parameter = int(number) if number else run.get(f'order_{kind}')
+    else:
+        kind, parameter = 'listed', tuple(order)
+    return {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -60,6 +60,6 @@ def test_the_command_counts_by_order_and_window(script, tmp_path):
     assert float(eight[-5]) == pytest.approx(32 / float(eight[1]), abs=0.1)
     missed = rows[rows.index(['missed', 'right']) + 1:][:5]
     assert [row[0] for row in missed] == ['1', '2', '4', '8', '16'] and all(0 <= float(row[1]) <= 1 for row in missed)
-    for wrong, said in (('--orders=up', 'orders must be of'), ('--windows=', 'windows must be'),
+    for wrong, said in (('--orders=up', 'an order must be'), ('--windows=', 'windows must be'),
                         ('--ckpt=', 'wants a trained model'), ('--n_samples=1', 'n_samples')):
         assert said in script(*run, wrong, code=1).stderr

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from anyorder.canvas import Canvas
-from anyorder.orders import sample_order, stream
+from anyorder.orders import order_of, sample_order, stream
 from data.prompts import parse_prompt
 from data.tokenizers import Bytes
 
@@ -41,11 +41,11 @@ def test_texts_of_unequal_length():
 def test_known_tokens_are_visited_from_left_to_right_before_the_blanks():
     tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12)
     for order, blanks in (({'kind': 'l2r'}, [1, 2, 4, 5]), ({'kind': 'r2l'}, [5, 4, 2, 1]),
-                          ([6, 5, 4, 3, 2, 1, 0], [5, 4, 2, 1])):
+                          (order_of({}, [6, 5, 4, 3, 2, 1, 0, 7]), [5, 4, 2, 1])):
         canvas = Canvas.of_texts([(tokens, known)], order, 0)
         assert canvas.order[0].tolist() == [0, 3, 6, *blanks] and canvas.n_visits.tolist() == [7]
     with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):
-        Canvas.of_texts([(tokens, known)], [0, 1, 2], 0)
+        Canvas.of_texts([(tokens, known)], order_of({}, [0, 1, 2]), 0)
 
 
 def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():

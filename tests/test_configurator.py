@@ -168,4 +168,5 @@ def test_the_manual_names_every_order_and_score(name, registry):
     from anyorder import generation, orders
     with open(os.path.join(ROOT, f'{name}.py'), encoding='utf-8') as f:
         said = f.read().partition("order = '")[2].partition('order_')[0]
-    assert all(f"'{word}'" in said for word in vars(orders if registry == 'ORDERS' else generation)[registry])
+    words = {'ORDERS': orders.ORDERS.keys() - {'listed'}, 'SCORES': generation.SCORES.keys()}[registry]
+    assert all(f"'{word}'" in said for word in words)

@@ -51,7 +51,7 @@ def blocks():
 # nats of each estimate
 
 def test_one_order_for_all_blocks(blocks):
-    model, own = make_model(), {'kind': 'block', 'seed': 3, 'block': 4}
+    model, own = make_model(), {'kind': 'block', 'seed': 3, 'parameter': 4}
     for name, order in (('l2r', {'kind': 'l2r'}), ('own', own)):
         it = estimate(name, checkpoint=opened(own))
         want = model(blocks[[2, 0]], sample_order(2, 9, **order)).sum(1, keepdim=True)

@@ -176,7 +176,7 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
 @pytest.mark.parametrize('options, said', [
     (['--dataset=words'], 'words is text'), (['--dataset=nae_sat'], 'other puzzles'),
     (['--dataset=hard'], 'data/puzzles.py TASK --name=hard'), (['--split=valid'], 'split must be'),
-    (['--policies=best'], 'policies must be'), (['--n_steps=-1'], 'n_steps must be'),
+    (['--policies=best'], "got 'best'"), (['--n_steps=-1'], 'n_steps must be'),
     (['--noises=x'], 'noises must be'),
     (['--noises=1', '--policies=l2r'], 'noises are'), (['--noise_kind=pink'], 'order_noise_kind must'),
     (['--unmask=binomial'], 'n_steps from 1'), (['--unmask=x'], 'unmask must'),

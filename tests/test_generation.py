@@ -22,16 +22,14 @@ from anyorder.generation import (
     generate,
     unmask_schedule,
 )
-from anyorder.orders import sample_order, stream
+from anyorder.orders import order_of, sample_order, stream
 from model import AOGPT, KVCache
 
 
 def write(model, texts, order, seed, n_steps, use_cache=True):
     """The canvas of texts [(tokens, known)] that were written in an order: a family, positions, or a score."""
     policy = order if order in tuple(SCORES) else 'given'
-    if isinstance(order, str):
-        order = {'kind': 'random' if policy != 'given' else order}
-    canvas = Canvas.of_texts(texts, order, seed)
+    canvas = Canvas.of_texts(texts, order_of({}, order if policy == 'given' else 'random'), seed)
     fill(model, canvas, Unmasking(n_steps, policy=policy), Drawing(), use_cache)
     return canvas
 

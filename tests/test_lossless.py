@@ -11,7 +11,7 @@ from test_model import VARIANTS
 from anyorder.canvas import Canvas
 from anyorder.drawing import Drawing, TokenNoise, gumbel, keep_largest
 from anyorder.generation import Unmasking, fill, generate
-from anyorder.orders import sample_order
+from anyorder.orders import order_of, sample_order
 from model import AOGPT
 
 DRAWINGS = [dict(temperature=0), dict(temperature=0.7), {}, dict(temperature=1.5, top_k=5), dict(top_p=0.9)]
@@ -94,7 +94,7 @@ def test_texts_of_unequal_length_and_an_order_of_positions():
         assert torch.equal(canvases[0].idx, canvases[1].idx) and torch.equal(canvases[1].known, canvases[1].n_visits)
         assert (canvases[0].step == write(model, texts, order, 7, 12).step).all()   # window 1: one token a step
     order = [3, 0, 2, 1]
-    one, many = (Canvas.of_texts([([1] * 4, [False] * 4)], order, 7) for _ in range(2))
+    one, many = (Canvas.of_texts([([1] * 4, [False] * 4)], order_of({}, order), 7) for _ in range(2))
     for canvas, window in ((one, 1), (many, 4)):
         fill(model, canvas, Unmasking(unmask='lossless', window=window), Drawing())
     assert torch.equal(one.idx, many.idx) and many.order[0].tolist()[:4] == order

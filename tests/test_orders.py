@@ -1,8 +1,12 @@
-"""Orders: their laws, the streams that they are drawn from, and what is given comes first."""
+"""Orders: their laws, the streams that they are drawn from, how options name them, and what is given comes first."""
+import itertools
+import json
+from collections import Counter
+
 import pytest
 import torch
 
-from anyorder.orders import DRAWN, ORDERS, draw_orders, given_first, order_of, order_of_row, sample_order, stream
+from anyorder.orders import ORDERS, Family, draw_orders, given_first, order_of, read_order, sample_order, stream
 
 
 def test_orders_are_uniform_permutations():
@@ -35,12 +39,52 @@ def test_fixed_orders_are_one_permutation_of_a_seed():
 
 def test_block_orders_shuffle_every_block_alike():
     for block in (1, 4, 7):
-        order = sample_order(2, 22, 'block', seed=5, block=block)[1]
+        order = sample_order(2, 22, 'block', seed=5, parameter=block)[1]
         assert torch.equal(order // block, torch.arange(22) // block)          # block after block
         inside = order % block
         assert torch.equal(inside[:22 // block * block].view(-1, block), inside[:block].repeat(22 // block, 1))
         assert torch.equal(inside[22 // block * block:], inside[:block][inside[:block] < 22 % block])
     assert len({tuple(sample_order(1, 8, 'block', seed=s)[0].tolist()) for s in range(300)}) == 24   # all of 4!
+    with pytest.raises(ValueError, match='at least 1 position, got 0'):
+        sample_order(1, 8, 'block', parameter=0)
+
+
+def test_one_order_of_a_run_is_pinned():
+    """Published runs and logs depend on it: sorted numbers of the stream of the seed, of blocks their first ones."""
+    u = torch.rand(11, dtype=torch.float64, generator=stream(5, 'order'))
+    assert torch.equal(sample_order(2, 11, 'fixed', seed=5)[1], u.argsort())
+    position = torch.arange(11)
+    order = (position // 3 + u[position % 3]).argsort()
+    assert torch.equal(sample_order(2, 11, 'block', seed=5, parameter=3)[1], order)
+    assert sample_order(1, 8, 'fixed')[0].tolist() == [7, 4, 2, 5, 1, 6, 0, 3]
+    assert sample_order(1, 8, 'block')[0].tolist() == [2, 1, 0, 3, 6, 5, 4, 7]
+
+
+def test_swaps_are_uniform_transpositions():
+    orders = [sample_order(1, 3, 'swaps', parameter=1, seed=s)[0].tolist() for s in range(3000)]
+    count = Counter(map(tuple, orders))                                        # i = j in a third, else 1 of 3 pairs
+    assert abs(count[0, 1, 2] - 1000) < 5 * 26 and len(count) == 4
+    assert all(abs(count[order] - 2000 / 3) < 5 * 23 for order in ((1, 0, 2), (2, 1, 0), (0, 2, 1)))
+    by_hand, u = list(range(20)), torch.rand(14, dtype=torch.float64, generator=stream(4, 'order')).tolist()
+    for i, j in zip(u[::2], u[1::2]):
+        i, j = int(i * 20), int(j * 20)
+        by_hand[i], by_hand[j] = by_hand[j], by_hand[i]
+    assert sample_order(2, 20, 'swaps', parameter=7, seed=4).tolist() == [by_hand] * 2
+    assert torch.equal(sample_order(1, 9, 'swaps', parameter=0), sample_order(1, 9, 'l2r'))
+    moved = [(sample_order(1, 256, 'swaps', parameter=16, seed=s) != torch.arange(256)).sum() for s in range(40)]
+    assert 26 < sum(moved) / 40 < 32                                           # 32 visits, a few of them twice
+
+
+def test_a_shorter_sequence_leaves_out_what_lies_behind():
+    for which in ({'kind': 'fixed'}, {'kind': 'block'}, {'kind': 'swaps', 'parameter': 9}, {'kind': 'r2l'}):
+        whole, part = sample_order(1, 40, **which, seed=1), sample_order(1, 13, **which, seed=1, length=40)
+        assert torch.equal(part[0], whole[whole < 13])
+    for positions, n in (([2, 0, 1], 3), ([3, 2, 0, 1, 4], 3)):
+        order = order_of({'block_size': 9}, positions)
+        assert sample_order(2, n, **order).tolist() == [[2, 0, 1]] * 2
+    for wrong in ([0, 1], [0, 1, 1], [3, 1, 2], []):
+        with pytest.raises(ValueError, match=f'from 0 to 2, once; got {len(wrong)} from'):
+            sample_order(1, 3, **order_of({}, wrong))
 
 
 def test_a_random_order_is_that_of_uniform_float64_numbers():
@@ -58,44 +102,83 @@ def test_a_random_order_is_that_of_uniform_float64_numbers():
 
 @pytest.fixture
 def rotated(monkeypatch):
-    """A family that is drawn for each row: left to right from a random position on."""
-    def family(u, seed, block):
-        return (torch.arange(u.size(1)) + (u[:, :1] * u.size(1)).long()) % u.size(1)
-    monkeypatch.setitem(DRAWN, 'rotated', family)
-    monkeypatch.setitem(ORDERS, 'rotated', family)
+    """A family that is drawn for each row, by one number: left to right from a random position on."""
+    monkeypatch.setitem(ORDERS, 'rotated', Family(lambda u, n, _: (torch.arange(n) + (u * n).long()) % n, drawn=True,
+                                                  n_numbers=lambda n, _: 1))
     return {'kind': 'rotated'}
 
 
 def test_another_family_is_one_function(rotated):
     order = sample_order(4000, 5, **rotated, generator=stream(0))
     assert (order.diff(dim=1) % 5 == 1).all() and (torch.bincount(order[:, 0]) - 800).abs().max() < 5 * 26
-    assert 0.1 < (sample_order(4000, 50, **rotated, l2r_ratio=0.1) == torch.arange(50)).all(1).double().mean() < 0.14
+    u = torch.rand(4000, 2, dtype=torch.float64, generator=stream(1))          # its number, and that of l2r_ratio
+    first = torch.where(u[:, 1] < 0.1, 0, (u[:, 0] * 50).long())
+    assert torch.equal(sample_order(4000, 50, **rotated, l2r_ratio=0.1, generator=stream(1))[:, 0], first)
+
+
+def test_a_family_is_drawn_for_every_row_or_one_order_by_one_word(monkeypatch):
+    monkeypatch.setitem(ORDERS, 'pi', ORDERS['swaps']._replace(drawn=True))
+    order = sample_order(3000, 3, 'pi', parameter=1, generator=stream(2))
+    assert len(order.unique(dim=0)) == 4 and abs((order == torch.arange(3)).all(1).sum() - 1000) < 5 * 26
+    monkeypatch.setitem(ORDERS, 'one', ORDERS['random']._replace(drawn=False))
+    assert torch.equal(sample_order(3, 20, 'one', seed=8), sample_order(3, 20, 'fixed', seed=8))
+
+
+def test_what_is_scored_is_drawn_from_named_streams_alone(rotated, monkeypatch):
+    """Torch's own generator is neither read nor moved."""
+    before = torch.get_rng_state()
+    for kind in ORDERS.keys() - {'listed'}:
+        a, b = (draw_orders(range(5), 30, 3, 7, {'kind': kind}) for _ in range(2))
+        assert torch.equal(a, b)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize('order', [
-    None, {'kind': 'rotated'}, {'kind': 'l2r'}, {'kind': 'block', 'seed': 3, 'block': 5}])
+    None, {'kind': 'rotated'}, {'kind': 'l2r'}, {'kind': 'block', 'seed': 3, 'parameter': 5},
+    {'kind': 'listed', 'parameter': (*range(20, 40), *range(20))}])
 def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, order):
     orders = draw_orders(range(6), 40, 2, 7, order)
     assert torch.equal(draw_orders([4, 1], 40, 2, 7, order), orders[[4, 1]]) and orders.shape == (6, 2, 40)
-    drawn = (order or {'kind': 'random'})['kind'] in DRAWN
+    drawn = ORDERS[(order or {'kind': 'random'})['kind']].drawn
     assert (len(orders.flatten(0, 1).unique(dim=0)) > 9) == drawn
     assert torch.equal(draw_orders(range(6), 40, 2, 8, order), orders) != drawn
-    for b in range(6):
-        assert torch.equal(orders[b], sample_order(2, 40, **order or {}, generator=stream(7, b)))
+    for b, k in itertools.product(range(6), range(2)):
+        if drawn:
+            assert torch.equal(orders[b], sample_order(2, 40, **order or {}, generator=stream(7, b)))
+        else:   # the orders of as many seeds
+            own = order | {'seed': order.get('seed', 0) + k}
+            assert torch.equal(orders[b, k], sample_order(1, 40, **own)[0])
 
 
 def test_the_order_of_a_run_is_that_of_its_options():
-    assert order_of({}) == order_of({'seed': 9}) == {'kind': 'random', 'seed': 0, 'block': 4}
-    run = {'seed': 9, 'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.1}
-    assert order_of(run) == {'kind': 'block', 'seed': 3, 'block': 2}
+    assert order_of({}) == order_of({'seed': 9}) == {'kind': 'random', 'parameter': None, 'seed': 0, 'length': None}
+    run = {'seed': 9, 'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.1, 'block_size': 8}
+    own = {'seed': 3, 'length': 8}
+    assert order_of(run) == {'kind': 'block', 'parameter': 2} | own
+    assert order_of(run, 'block:4') == order_of(run | {'order': 'block:4'}) == {'kind': 'block', 'parameter': 4} | own
+    assert order_of(run | {'order_swaps': 7}, 'swaps') == {'kind': 'swaps', 'parameter': 7} | own
+    assert order_of(run | {'order': [1, 0]}) == {'kind': 'listed', 'parameter': (1, 0)} | own
+    assert order_of(run, [1, 0]) == order_of(run | {'order': [1, 0]})
 
 
-def test_an_order_of_a_row_is_drawn_or_as_listed():
-    assert order_of_row([2, 0, 1], 3, None).tolist() == [2, 0, 1]
-    assert torch.equal(order_of_row({'kind': 'random'}, 30, stream(5)), sample_order(1, 30, generator=stream(5))[0])
-    for wrong in ([0, 1], [0, 1, 1], [1, 2, 3], []):
-        with pytest.raises(ValueError, match=f'from 0 to 2, once; got {len(wrong)} from'):
-            order_of_row(wrong, 3, None)
+def test_an_option_names_an_order_or_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [read_order(text, 'own') for text in ('random', 'swaps:16', 'own')] == ['random', 'swaps:16', 'own']
+    path = tmp_path / 'order.json'
+    path.write_text('[2, 0, 1]')
+    assert read_order('order.json') == [2, 0, 1]
+    for wrong in ('rl', 'own', 'swaps:', 'swaps:-1', 'swaps:x', 'l2r:3', 'listed', 'none.json', '', '.'):
+        with pytest.raises(ValueError, match=r'order must be random, .*swaps:NUMBER, or a JSON file .*, got ') as e:
+            read_order(wrong)
+        assert '\n' not in str(e.value) and repr(wrong) in str(e.value)
+    for wrong in ({'order': [0]}, [0, 2], [1, 2], [0, 0], [0, 1.0], [0, True], 3, None, [[0]], ['0']):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match='^order.json must hold a list of positions'):
+            read_order('order.json')
+    for broken in (b'[2, 0', b'\xff\xfe\x00', b'[' * 100_000):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match="got 'order.json'"):
+            read_order('order.json')
 
 
 def test_what_is_given_comes_first():

@@ -190,8 +190,8 @@ def test_every_order_by_name_is_that_of_the_checkpoint(script, tmp_path):
         script('sample.py', '--ckpt=c.pt', '--weights=raw', f'--order={name}', '--length=12', '--out=o.json')
         result = json.loads((tmp_path / 'o.json').read_text())
         return [s['order'] for s in result['samples']], result['order']
-    own = sample_order(1, 12, 'block', seed=3, block=5)[0].tolist()
-    assert orders('own') == ([own] * 2, {'kind': 'block', 'seed': 3, 'block': 5})
+    own = sample_order(1, 12, 'block', seed=3, parameter=5)[0].tolist()
+    assert orders('own') == ([own] * 2, {'kind': 'block', 'parameter': 5, 'seed': 3, 'length': None})
     assert orders('block') == ([own] * 2, 'block')
     assert orders('fixed')[0] == [sample_order(1, 12, 'fixed', seed=3)[0].tolist()] * 2
     assert orders('r2l') == ([list(range(11, -1, -1))] * 2, 'r2l')

@@ -230,7 +230,7 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     run(f'--order={order}', '--order_seed=3', '--order_block=5', '--l2r_ratio=0', '--max_iters=30', '--dtype=float32')
     model, entry = model_from_checkpoint('out/ckpt.pt'), log()[-1]
     blocks = all_blocks(Data(configure(vars(train), TOY)).val, 16, 16)
-    own = sample_order(16, 16, order, seed=3, block=5)
+    own = sample_order(16, 16, order, seed=3, parameter=5)
     nats = {kind: block_nll(model, blocks, orders, 16).sum().item() / 256 for kind, orders in
             {'l2r': sample_order(16, 16, 'l2r'), 'own': own}.items()}
     assert {k for k in entry if k.startswith('val_')} == {'val_l2r', 'val_own'} - {'val_own' if order == 'l2r' else ''}
