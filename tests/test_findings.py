@@ -1,66 +1,98 @@
-"""config/findings/run.sh with a stand-in for python: which commands it runs, and when it runs none."""
+"""config/findings/run.py, whose commands are recorded: which it runs, and when it runs none."""
+import importlib.util
 import os
 import re
-import shlex
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
 
-RUN = os.path.join(ROOT, 'config', 'findings', 'run.sh')
+from configurator import configure
+
+spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'config', 'findings', 'run.py'))
+run = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run)
 
 
 @pytest.fixture
-def findings(tmp_path):
-    """findings(*arguments, code=0) runs the script in a folder with a blank in its name.
+def findings(tmp_path, monkeypatch):
+    """findings(*arguments, more=()) returns the commands that it has run; those with --seed=13 fail."""
+    commands, out = [], tmp_path / 'my out'
 
-    Returns (its output, the commands it ran)."""
-    (tmp_path / 'bin').mkdir()
-    fake, log, out = tmp_path / 'bin' / 'python', tmp_path / 'commands', tmp_path / 'my out'
-    fake.write_text('#!/bin/bash\n'
-                    f'line=$(printf "%q " "$@"); echo "$line" >> {shlex.quote(str(log))}\n'   # one write: two at a time
-                    'echo said; case "$*" in *seed=13*) exit 3;; esac\n')
-    fake.chmod(0o755)
+    def record(words, stdout=None, **_):
+        assert words[0] == sys.executable
+        commands.append(words[1:])
+        if stdout:
+            print('said', file=stdout)
+        return SimpleNamespace(returncode=3 if '--seed=13' in words else 0)
 
-    def run(*arguments, code=0, seeds='1 2'):
-        log.write_text('')
-        environment = os.environ | {'PATH': f'{tmp_path}/bin:{os.environ["PATH"]}', 'OUT': str(out), 'SEEDS': seeds,
-                                    'JOBS': '2'}
-        done = subprocess.run(['bash', RUN, *arguments], text=True, capture_output=True, env=environment, timeout=60,
-                              check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr, [shlex.split(line) for line in log.read_text().splitlines()]
-    return run
+    def run_finding(*arguments, more=(), data='nowhere'):
+        commands.clear()
+        run.main(configure(vars(run), [*arguments, f'--out={out}', f'--data_dir={tmp_path / data}']), more)
+        return list(commands)
+    monkeypatch.setattr(subprocess, 'run', record)
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')   # which jobs set
+    monkeypatch.chdir(ROOT)
+    return run_finding
+
+
+def of(commands, script):
+    return [c for c in commands if c[0] == script]
 
 
 @pytest.mark.parametrize('name, n_train, n_measure', [
-    ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 22, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8),
-    ('generation', 0, 0)])
+    ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 22, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8)])
 def test_every_command_of_a_finding_is_understood_and_run_once(findings, script, tmp_path, name, n_train, n_measure):
+    commands = findings(name, '--jobs=2', more=['--dtype=float32'])
+    trained, drawn = of(commands, 'train.py'), of(commands, 'plot.py')
+    measured = of(commands, 'eval_ppl.py') + of(commands, 'eval_puzzle.py')
+    made = {word.partition('=')[2] for c in trained + measured for word in c if re.match('--out(_dir)?=', word)}
+    assert len(trained) == n_train and len(measured) == n_measure and len(made) == n_train + n_measure
+    paths = {word for c in drawn for word in c[3:] if not word.startswith('-')}
+    assert drawn and paths <= made
+    assert made - paths <= {c[1][len('--ckpt='):-len('/ckpt.pt')] for c in measured}   # drawn, or measured
+    assert findings(name, '--jobs=2', more=['--dtype=float32']) == commands[:1] + drawn
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    _, commands = findings(name, '--dtype=float32')
-    trained, measured = ([c for c in commands if c[0] == script] for script in ('train.py', 'eval_ppl.py'))
-    assert len(trained) == len({c[-1] for c in trained}) == n_train and len(measured) == n_measure
-    timed = [c for c in commands if c[0] == 'bench.py']
-    assert len(timed) == (name == 'generation')
-    for c in trained + measured + timed:   # what a command lacks stops it once its options are checked
+    for c in trained + measured:   # what a command lacks stops it once its options are checked
         assert re.search('nowhere|no checkpoint file', script(*c, '--device=nowhere', code=1).stderr)
-    drawn = [c for c in commands if c[0] == 'plot.py']
-    assert drawn and {os.path.basename(path) for c in drawn for path in c[3:] if not path.startswith('-')} <= (
-        {os.path.basename(c[-1].partition('=')[2]) for c in trained + measured} | {'generation.json'})
-    _, again = findings(name, '--dtype=float32')
-    assert again == drawn
 
 
-def test_other_options_want_another_folder_and_a_failure_stops(findings):
-    findings('l2r_data', '--wandb_run_name=it is "mine"', seeds='1')
-    said, commands = findings('l2r_data', code=1)
-    assert 'other options' in said and 'choose another OUT' in said and not commands
-    said, commands = findings('ema', code=1, seeds='1')
-    assert 'base_seed1' in said and not commands
-    said, commands = findings('gates', seeds='13', code=124)
-    assert 'said' in said and {c[0] for c in commands} - {'data/prepare.py'} == {'train.py'}   # pydocs may be missing
-    assert findings('gates', seeds='13', code=124)[1]             # what failed is run again
-    said, commands = findings('oders', code=1)
-    assert 'no finding oders; they are orders' in said and not commands
-    assert 'SEEDS=' in findings('--help')[0] == findings()[0]
+def test_sets_that_are_there_are_not_made_and_seeds_have_their_own_orders(findings, tmp_path):
+    (tmp_path / 'there' / 'pydocs').mkdir(parents=True)
+    assert findings('orders', data='missing')[0] == ['data/prepare.py', 'pydocs', f'--out={tmp_path / "missing"}']
+    commands = findings('orders', '--seeds=7', data='there')
+    assert not of(commands, 'data/prepare.py')
+    assert [[word for word in c if '_seed' in word and 'out' not in word] for c in of(commands, 'train.py')] == [
+        [], ['--order_seed=7'], ['--order_seed=7'], []]
+
+
+def test_generation_is_timed_and_drawn(findings, script, capsys):
+    timed, drawn = findings('generation', more=['--repeats=1'])
+    assert capsys.readouterr().out.endswith('said\n')
+    assert timed[:2] == ['bench.py', 'grid'] and timed[-1] == '--repeats=1'
+    assert drawn[1] == timed[2].removeprefix('--out=')
+    assert 'nowhere' in script(*timed, '--device=nowhere', code=1).stderr
+
+
+def test_other_options_want_another_folder_and_a_failure_stops(findings, capsys):
+    findings('l2r_data', '--seeds=1', more=['--wandb_run_name=it is "mine"'])
+    with pytest.raises(ValueError, match='made by other options.*choose another --out'):
+        findings('l2r_data')
+    with pytest.raises(ValueError, match=r'base_seed1 was made by other options'):
+        findings('ema', '--seeds=1')
+    commands = []
+    for _ in range(2):                                            # what failed is run again
+        with pytest.raises(ValueError, match='ended with code 3') as e:
+            commands = findings('gates', '--seeds=13')
+        assert not commands and e.value.args[0].endswith('.part has what it said')
+        assert 'said' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('arguments, said', [
+    (['oders'], "the nearest is 'orders'"), (['orders', '--seeds=1 2'], 'seeds must be numbers'), ([], 'name one of'),
+    (['orders', '--jobs=0'], 'jobs must be at least 1'), (['orders', '--max_iters=2'], "no option 'max_iters'")])
+def test_wrong_questions_are_one_line(findings, arguments, said):
+    with pytest.raises(ValueError, match=said):
+        findings(*arguments)

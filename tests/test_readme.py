@@ -10,7 +10,9 @@ import shlex
 
 import pytest
 from conftest import ROOT
+from test_findings import run as findings
 
+from configurator import configure
 from data.prepare import DATA_SETS
 from data.rules import TASKS
 
@@ -105,6 +107,10 @@ def understand(script, tmp_path, monkeypatch):
         match words:
             case ['python', '-m', 'pytest', *_] | ['pip', 'install', *_]:
                 pass
+            case ['python', 'config/findings/run.py', '--help']:
+                pass
+            case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
+                configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
             case ['python', name, *args]:
                 python(name, *args)
             case ['torchrun', *args]:
@@ -113,9 +119,6 @@ def understand(script, tmp_path, monkeypatch):
                 assert options.keys() <= {'standalone', 'nnodes', 'node_rank', 'nproc_per_node', 'master_addr',
                                           'master_port'}
                 python(*args[at:], world_size=str(int(options.get('nnodes', 1)) * int(options['nproc_per_node'])))
-            case ['bash', 'config/findings/run.sh', *names]:   # its commands: test_findings.py
-                names = names[:1] or ['orders']
-                assert re.search(rf'^{names[0]}\)', read('config/findings/run.sh'), flags=re.MULTILINE)
             case _:
                 pytest.fail('no program that is known here')
     for folder in ('config', 'results'):

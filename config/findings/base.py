@@ -2,7 +2,7 @@
 What all runs for the findings share: 32 bytes at a time of the English that ships inside Python, a network that
 learns them in minutes.
 
-    bash config/findings/run.sh                                        # says what there is to find
+    python config/findings/run.py --help                               # says what there is to find
     python train.py config/findings/base.py --seed=1 --out_dir=out/base
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 2 min 20 s.

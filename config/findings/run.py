@@ -1,0 +1,223 @@
+"""
+The findings, at a size of minutes to hours: train what one needs, evaluate it, draw its figures and print their tables.
+
+    python config/findings/run.py orders --seeds=1,2,3
+    python config/findings/run.py positions --jobs=2 --data_dir=elsewhere
+    python config/findings/run.py orders --out=out/longer -- --max_iters=12000
+
+A table has the mean over the seeds, its standard error and their number. What is finished is not made again, what was
+interrupted starts anew. Make one finding at a time in a folder, since findings share runs. Options behind -- go to
+every train.py, those of generation to bench.py.
+"""
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import NamedTuple
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if __name__ == '__main__':   # the project's folder in place of this one
+    sys.path[0] = ROOT
+from configurator import at_least, configure, one_line_errors
+
+seeds = '1,2'          # of the trainings, with commas between
+jobs = 1               # commands at a time, each on one core if there are more than one
+out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
+data_dir = 'data'      # where prepared sets are; what is missing is made there
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what there is to make
+
+# how a set is made; others are used where they are there
+DATA = {'pydocs': 'data/prepare.py pydocs'}
+
+BASE = 'config/findings/base.py'
+ADAMW = f'{BASE} config/findings/adamw.py'
+ENCODER = '--causal=False --l2r_ratio=0'
+
+# what train.py is given for a run; every seed has an order of its own
+RUNS = {
+    'base': BASE,
+    'any': f'{BASE} --l2r_ratio=0',
+    'l2r': f'{BASE} --l2r_ratio=0 --order=l2r',
+    'block': f'{BASE} --l2r_ratio=0 --order=block --order_seed=SEED',
+    'fixed': f'{BASE} --l2r_ratio=0 --order=fixed --order_seed=SEED',
+    **{position: f'{BASE} --target_position={position}' for position in ('input', 'layer_shared', 'layer')},
+    'rotary': f'{BASE} --rotary=True',
+    'rotary_alone': f'{BASE} --rotary=True --learned_positions=False',
+    'adamw': ADAMW,
+    **{f'adamw_{position}': f'{ADAMW} --target_position={position}' for position in ('input', 'layer_shared', 'layer')},
+    'adamw_rotary': f'{ADAMW} --rotary=True',
+    'gates0': f'{BASE} --gate_init=0',
+    'adamw_gates0': f'{ADAMW} --gate_init=0',
+    'ema_none': f'{BASE} --ema_decay=0',
+    'ema_0.999': f'{BASE} --ema_decay=0.999',
+    'encoder': f'{BASE} {ENCODER}',
+    'encoder_rotary': f'{BASE} {ENCODER} --rotary=True',
+}
+
+# what measures a checkpoint
+EVALUATIONS = {
+    'ensemble': 'eval_ppl.py --n_blocks=512 --estimates=ensemble --n_contexts=64',
+    'bound': 'eval_ppl.py --n_blocks=512 --estimates=any --n_orders=64',
+}
+
+
+class Finding(NamedTuple):
+    """A question.
+
+    about     what it compares, for --help
+    figures   {picture: (options of plot.py, {label: RUN, or RUN/EVALUATION})}
+    data      the set that its runs learn"""
+    about: str
+    figures: dict
+    data: str = 'pydocs'
+
+
+BY_TOKENS = '--y=val_any,val_l2r'
+POSITIONS = {'AdaLN': 'base', 'added at the input': 'input', 'the same in every layer': 'layer_shared',
+             'another in every layer': 'layer', 'AdaLN and rotary': 'rotary'}
+
+FINDINGS = {
+    'orders': Finding('1, 2: any order, left to right, and one fixed order (block-wise, random)', {
+        'orders': ('--y=val_own,val_l2r', {'left to right': 'l2r', 'blocks of 4': 'block', 'one permutation': 'fixed',
+                                           'any order': 'any'})}),
+    'l2r_data': Finding('3: without and with 10 % left-to-right sequences', {
+        'l2r_data': (BY_TOKENS, {'none left to right': 'any', '10 % left to right': 'base'})}),
+    'positions': Finding('4: four ways to tell the target position, and rotary; Muon and AdamW', {
+        'positions': (BY_TOKENS, POSITIONS | {'AdaLN and rotary alone': 'rotary_alone'}),
+        'positions_adamw': (BY_TOKENS, {label: f'adamw_{run}'.removesuffix('_base')
+                                        for label, run in POSITIONS.items()})}),
+    'gates': Finding("4: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW", {
+        'gates': (BY_TOKENS, {'Muon and gates from 1': 'base', 'Muon and gates from 0': 'gates0',
+                              'AdamW and gates from 1': 'adamw', 'AdamW and gates from 0': 'adamw_gates0'})}),
+    'ema': Finding('4: no average of the weights, 0.99, 0.999', {
+        'ema': (BY_TOKENS, {'no average': 'ema_none', 'decay 0.99': 'base', 'decay 0.999': 'ema_0.999'})}),
+    'ensemble': Finding('5: the context-order ensemble between decoder and encoder', {
+        'ensemble': ('', {'decoder': 'base/ensemble', 'encoder': 'encoder/bound',
+                          'decoder with rotary': 'rotary/ensemble', 'encoder with rotary': 'encoder_rotary/bound'})}),
+    'generation': Finding('6, 7: time of generation by the number of steps and by network', {}),
+}
+WORDS = {name: finding.about for name, finding in FINDINGS.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# how it is made
+
+def python(*command):
+    subprocess.run([sys.executable, *command], check=True)
+
+
+def is_made(path, command):
+    """Whether `command` has made `path`. Raises ValueError if another command has."""
+    if not os.path.exists(f'{path}.txt'):
+        return False
+    with open(f'{path}.txt', encoding='utf-8') as f:
+        made_by = f.readline().rstrip()
+    if made_by != shlex.join(command):
+        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
+    return True
+
+
+def make(path, command):
+    """Run the command, whose output goes to `path`.txt, under a first line that says which command it was."""
+    with open(f'{path}.part', 'w', encoding='utf-8') as f:
+        print(shlex.join(command), file=f, flush=True)
+        code = subprocess.run([sys.executable, *command[1:]], stdout=f, stderr=f, check=False).returncode
+    if code:
+        with open(f'{path}.part', encoding='utf-8') as f:
+            print(*f.read().splitlines()[-3:], sep='\n', flush=True)   # before others that run are waited for
+        raise ValueError(f'{shlex.join(command)} ended with code {code}: {path}.part has what it said')
+    os.replace(f'{path}.part', f'{path}.txt')
+
+
+def make_all(commands, jobs):
+    """Make what is not made of {path: command}, `jobs` at a time. After a failure no other begins."""
+    missing = [item for item in commands.items() if not is_made(*item)]
+
+    def make_one(number, path, command):
+        print(f'[{number}/{len(missing)}] {shlex.join(command)}', flush=True)
+        make(path, command)
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = [pool.submit(make_one, number, *item) for number, item in enumerate(missing, 1)]
+        try:
+            for done in as_completed(waiting):
+                done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def path_of(line, seed, c):
+    """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
+    return f'{c.out}/{line.replace("/", "_")}_seed{seed}' + '.json' * ('/' in line)
+
+
+def plan(lines, numbers, more, c):
+    """Of lines RUN or RUN/EVALUATION the trainings and the evaluations, {path: command} of each."""
+    trainings, evaluations = {}, {}
+    for line in lines:
+        run, _, evaluation = line.partition('/')
+        for seed in numbers:
+            folder, path = path_of(run, seed, c), path_of(line, seed, c)
+            options = [*RUNS[run].replace('SEED', seed).split(), *more, f'--seed={seed}', f'--out_dir={folder}']
+            where = [f'--data_dir={c.data_dir}'] if 'data_dir' in c.given else []
+            trainings[folder] = ['python', 'train.py', *options, *where]
+            if evaluation:
+                name, *options = EVALUATIONS[evaluation].split()
+                evaluations[path] = ['python', name, f'--ckpt={folder}/ckpt.pt', *options, f'--out={path}']
+    return trainings, evaluations
+
+
+def can_be_made(line, c):
+    """Whether the set is there that its evaluation wants."""
+    _, _, wanted = EVALUATIONS.get(line.partition('/')[2], '').partition('--dataset=')
+    return not wanted or os.path.exists(os.path.join(c.data_dir, wanted))
+
+
+def generation(more, c):
+    """Finding 6 and 7, which trains nothing."""
+    path = f'{c.out}/generation.json'
+    make_all({path: ['python', 'bench.py', 'grid', f'--out={path}', *more]}, 1)
+    with open(f'{path}.txt', encoding='utf-8') as f:
+        print(f.read().partition('\n')[2], end='', flush=True)
+    python('plot.py', path, '-o', f'{c.out}/generation.png')
+
+
+def main(config, more):
+    """`more` are the options behind --."""
+    at_least(config, 1, 'jobs')
+    numbers = config.seeds.split(',')
+    if not all(number.isdecimal() for number in numbers):
+        raise ValueError(f'seeds must be numbers with commas between, got {config.seeds!r}')
+    os.chdir(ROOT)
+    os.makedirs(config.out, exist_ok=True)
+    if config.jobs > 1:
+        os.environ['OMP_NUM_THREADS'] = '1'
+    name, = config.words
+    if name == 'generation':
+        return generation(more, config)
+    figures = {}
+    for picture, (options, lines) in FINDINGS[name].figures.items():
+        if all(can_be_made(line, config) for line in lines.values()):
+            figures[picture] = options, lines
+        else:
+            print(f'left out: {picture}, whose puzzles are not in {config.data_dir}')
+    trainings, evaluations = plan([line for _, lines in figures.values() for line in lines.values()], numbers, more,
+                                  config)
+    for item in [*trainings.items(), *evaluations.items()]:   # what is wrong is said before any work
+        is_made(*item)
+    data = FINDINGS[name].data
+    if not os.path.exists(os.path.join(config.data_dir, data)):
+        python(*DATA[data].split(), f'--out={config.data_dir}')
+    make_all(trainings, config.jobs)
+    make_all(evaluations, config.jobs)
+    for picture, (options, lines) in figures.items():
+        paths = [path_of(line, seed, config) for line in lines.values() for seed in numbers]
+        python('plot.py', '-o', f'{config.out}/{picture}.png', *options.split(), f'--labels={",".join(lines)}', *paths)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        at = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
+        main(configure(globals(), sys.argv[1:at]), sys.argv[at + 1:])
