@@ -91,6 +91,12 @@ ORDERS = {
 }
 
 
+def family_of(kind):
+    if kind not in ORDERS:
+        raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
+    return ORDERS[kind]
+
+
 def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, parameter=None, seed=0,
                  length=None):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
@@ -99,9 +105,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     parameter   of the family; by default its own
     seed, length   of a family that is one order: which one, and of how many positions (by default n), of which those
                    from n on are left out"""
-    if kind not in ORDERS:
-        raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
-    family = ORDERS[kind]
+    family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
     m = family.n_numbers(n, parameter) if family.drawn else n
     if family.drawn or l2r_ratio:   # float64: no ties
@@ -132,7 +136,7 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     those of n_orders seeds from its own on, for all blocks. `order` holds the arguments of sample_order, as order_of
     gives them; by default the orders are uniform."""
     order = order or {'kind': 'random'}
-    if ORDERS[order['kind']].drawn:
+    if family_of(order['kind']).drawn:
         return torch.stack([sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers])
     seeds = range(order.get('seed', 0), order.get('seed', 0) + n_orders)
     return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(len(numbers), 1, 1)
@@ -169,7 +173,7 @@ def order_of(run, order=None):
     order = run.get('order', 'random') if order is None else order
     if isinstance(order, str):
         kind, _, number = order.partition(':')
-        parameter = int(number) if number else run.get(f'order_{kind}')
+        parameter = int(number) if number else run.get(f'order_{kind}', family_of(kind).parameter)
     else:
         kind, parameter = 'listed', tuple(order)
     return {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}

@@ -238,8 +238,8 @@ FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ['if context and word and ids[-n:] == word_ids:', 'if context and word:'],
 ]
 
-FAULTS['eval_ppl.py'] = 'test_estimates test_eval_ppl', [
-    ['nats.mean(1), text, self.c.n_orders', 'nats[:, 0], text, self.c.n_orders'],
+FAULTS['anyorder/estimates.py'] = 'test_estimates', [
+    ['nats.mean(1), text, self.n_orders', 'nats[:, 0], text, self.n_orders'],
     ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed(self.c.seed, 'positions')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed('positions', block)"],
@@ -247,21 +247,32 @@ FAULTS['eval_ppl.py'] = 'test_estimates test_eval_ppl', [
     ["'gain_stderr': gain['stderr']", "'gain_stderr': self.row('', column, text)['stderr']"],
     ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
     ['sum(gather(n_hits))', 'n_hits'],
+    ['ImportanceWeighted.name not in self.asked', 'self.name != ImportanceWeighted.name'],
+    ['order = draw_orders([b], N, 1, self.c.seed)[0, 0]', 'order = draw_orders([0], N, 1, self.c.seed)[0, 0]'],
+    ['orders = draw_orders(numbers, N, K, self.c.seed, self.order)',
+     'orders = draw_orders(range(len(numbers)), N, K, self.c.seed, self.order)'],
+    ["f'{label} {derive_seed(order):x}'", 'label'],
+    ["estimate_of(self.order) == 'any' and ", ''],
+    ['self.c.n_orders if self.several else 1', 'self.c.n_orders'],
+    ["name, several = 'own', False", "name = 'own'"],
+    ['nats.mean(0).std()', 'nats.mean(1).std()'],
+    ['.drawn and self.n_orders > 1', '.drawn'],
+    ['known = draw_known(numbers, N, K, self.c.seed).flatten()', 'known = draw_known(numbers, N, K).flatten()'],
+    ['return check_finite(self.nats(model, text.blocks, numbers, bar))',
+     'return self.nats(model, text.blocks, numbers, bar)'],
+    ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
+]
+
+FAULTS['eval_ppl.py'] = 'test_eval_ppl test_estimates', [
     ["('weights', 'seed', *options)", "('weights', *options)"],
     ["{'model': digest(model), 'dtype': dtype}", "{'model': digest(model)}"],
     ["{'model': digest(model), 'dtype': dtype}", "{'dtype': dtype}"],
     ['freeze(model, getattr(torch, dtype))', 'freeze(model)'],
-    ['ImportanceWeighted.name not in self.asked', 'self.name != ImportanceWeighted.name'],
-    ['order = draw_orders([b], N, 1, self.c.seed)[0, 0]', 'order = draw_orders([0], N, 1, self.c.seed)[0, 0]'],
-    ['orders = draw_orders(numbers, N, K, self.c.seed)',
-     'orders = draw_orders(range(len(numbers)), N, K, self.c.seed)'],
-    ['known = draw_known(numbers, N, K, self.c.seed).flatten()', 'known = draw_known(numbers, N, K).flatten()'],
-    ['return check_finite(self.nats(model, text.blocks, numbers, bar))',
-     'return self.nats(model, text.blocks, numbers, bar)'],
     ['config.split, config.n_blocks)', 'config.split)'],
     ['if estimate.dataset in (None, text.name)', 'if True'],
+    ['sample_order(1, checkpoint.config.block_size, **order, generator=stream())', 'order'],
+    ['elif name not in names:', 'else:'],
     ['unigram_row(text.tokens,', 'unigram_row(text.blocks.flatten().numpy(),'],
-    ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
     ["for name in ('weights', 'seed', *options)}", "for name in ('weights', 'seed')}"],
 ]
 

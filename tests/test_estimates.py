@@ -8,13 +8,14 @@ import torch
 from conftest import make_model
 
 import eval_ppl
+from anyorder import estimates
+from anyorder.estimates import ESTIMATES, Along
 from anyorder.journal import Journal
 from anyorder.likelihood import block_nll, draw_known, ensemble_block_nll, ensemble_totals, one_by_one, sample_groups
-from anyorder.orders import derive_seed, draw_orders, sample_order
+from anyorder.orders import ORDERS, derive_seed, draw_orders, order_of, sample_order, stream
 from configurator import configure
 from data.measured import Text
 from data.tokenizers import Bytes
-from eval_ppl import ESTIMATES
 
 SEED = 1337
 from model import AOGPTConfig
@@ -58,6 +59,45 @@ def test_one_order_for_all_blocks(blocks):
         torch.testing.assert_close(it.nats(model, blocks, [2, 0], None), want, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('kind, n_numbers', [('swaps', 4), ('fixed', 9), ('r2l', 0), ('listed', 0), ('drawn', 9)])
+def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch, kind, n_numbers, causal):
+    """One order for all blocks is that of successive seeds; a network without a decoder's loss visits one by one."""
+    monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
+    model, order = make_model(causal=causal), order_of({'order_seed': 3, 'order_swaps': 2}, {
+        'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind))
+    it = Along(options('--n_orders=3', '--batch_size=6'), opened(causal=causal), (), order, 'a label')
+    K = 3 if n_numbers else 1
+    assert it.n_at_once() == 6 // K and it.n_tokens(0, 9) == 9 * K
+    got = it.nats(model, blocks, [2, 0], None)
+    for row, b in zip(got, (2, 0)):
+        orders = torch.cat([sample_order(1, 9, **order | {'seed': 3 + k}) for k in range(K)])
+        if kind == 'drawn':
+            orders = sample_order(3, 9, generator=stream(SEED, b))
+        want = one_by_one(model, blocks[b].expand(K, 9), orders).sum(1)
+        torch.testing.assert_close(row, want, rtol=0, atol=1e-10)
+    row, = it.rows(got, text_of(blocks[[2, 0]]))
+    assert row['estimate'] == ('a label x 3' if n_numbers else 'a label') and row['n'] == K and row['kind'] == 'order'
+    assert math.isclose(row['nats_per_token'], got.mean() / 9)
+    assert ('orders_stderr' in row) == (kind in ('swaps', 'fixed')) == bool(it.remarks([row], text_of(blocks)))
+
+
+def test_orders_that_all_blocks_share_have_an_error_of_their_own():
+    it = Along(options('--n_orders=2'), opened(), (), order_of({}, 'swaps:3'), 'swaps:3')
+    text = text_of(torch.zeros(2, 9, dtype=torch.long))
+    row, = it.rows(torch.tensor([[1, 3], [5, 11]]).double(), text)             # means 3 and 7: their error is 2
+    assert math.isclose(row['orders_stderr'], 2 / 9) and math.isclose(row['stderr'], 3 / 9)
+    assert it.remarks([row], text) == [
+        'swaps:3 x 2: ± 0.2222 nats/token between its orders, which ± above leaves out']
+
+
+def test_a_journal_tells_families_apart():
+    def work(order, label='x', **run):
+        return Along(options(), opened(), (), order_of({'block_size': 9} | run, order), label).work
+    words = [work('swaps:3'), work('swaps:4'), work('swaps:3', order_seed=1), work([*range(9)]), work([8, *range(8)])]
+    assert len(set(words)) == 5 and words[0] == work('swaps:3') == work('swaps', order_swaps=3)
+
+
 def test_bounds_are_of_the_orders_of_each_block(blocks):
     model = make_model()
     got = estimate('any', '--n_orders=3', '--batch_size=2').nats(model, blocks, [3, 1], None)
@@ -95,7 +135,7 @@ def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     """Two blocks of equal tokens and, here, one order: only their contexts tell them apart."""
     it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
     assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5 and it.groups(2, 9)[0] == it.groups(2, 9)[0]
-    monkeypatch.setattr(eval_ppl, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED))
+    monkeypatch.setattr(estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED))
     nats = estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [0, 3], None)
     assert nats[0, 0] == nats[1, 0] and (nats[0, 1:] - nats[1, 1:]).abs().min() > 1e-6
     assert torch.equal(nats[1:], estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [3], None))
@@ -185,8 +225,9 @@ def test_the_gain_has_an_error_of_its_own():
 
 
 def test_own_is_the_order_of_the_training():
-    _, (row,), _ = rows_of('own', [[3], [9]], checkpoint=opened({'kind': 'r2l'}))
-    assert row['estimate'] == 'own order (r2l)' and row['kind'] == 'own'
+    for kind in ('r2l', 'fixed'):   # one of them, however many are asked for
+        _, (row,), _ = rows_of('own', [[3], [9]], '--n_orders=3', checkpoint=opened({'kind': kind}))
+        assert (row['estimate'], row['kind'], row['n']) == (f'own order ({kind})', 'own', 1)
 
 
 def test_last_words_are_counted_over_all_processes(monkeypatch):
@@ -198,11 +239,11 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
     def last_word_hits(model, rows, *_):
         seen.append(rows)
         return [word[1] < 100 for _, word in rows]
-    monkeypatch.setattr(eval_ppl, 'last_word_hits', last_word_hits)
+    monkeypatch.setattr(estimates, 'last_word_hits', last_word_hits)
     assert it.measure(None, text, None) == (3, 7)   # a, b, c
     for rank in (0, 1):
-        monkeypatch.setattr(eval_ppl, 'processes', lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(eval_ppl, 'gather', lambda n: [n, 10])
+        monkeypatch.setattr(estimates, 'processes', lambda rank=rank: (rank, 2))
+        monkeypatch.setattr(estimates, 'gather', lambda n: [n, 10])
         n_hits, n = it.measure(None, text, None)
         assert n == 7 and n_hits == 10 + sum(word[1] < 100 for _, word in seen[-1])
     assert sorted(seen[1] + seen[2]) == sorted(seen[0])

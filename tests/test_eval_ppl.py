@@ -15,10 +15,10 @@ from conftest import ROOT, make_model
 from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
-from anyorder import likelihood
+from anyorder import estimates, likelihood
 from anyorder.checkpoint import save_checkpoint
 from anyorder.journal import Journal
-from anyorder.orders import draw_orders, sample_order
+from anyorder.orders import ORDERS, Family, draw_orders, sample_order
 from anyorder.tables import summarize
 from configurator import one_line_errors
 from data.prepare import prepare
@@ -41,21 +41,41 @@ def test_programs_find_the_functions_here():
 
 def test_which_estimates_are_made():
     def names(*asked, datasets=('lambada',), **how):
-        return [it.name for it in choose_estimates(list(asked), datasets, options(), opened(**how))]
+        return [it.name for it in choose_estimates(list(asked), {}, datasets, options(), opened(**how))]
     assert names() == ['l2r', 'any'] and names(order={'kind': 'l2r'}) == ['l2r']
     assert names(order={'kind': 'r2l'}) == ['l2r', 'own']
     assert names(causal=False) == ['any'] and names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
     for asked, said, how in ((['own'], 'take any', {}), (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
                              (['accuracy'], 'accuracy is of the set lambada, .* ptb', {'datasets': ['ptb']}),
-                             (['ensemble'], "^ensemble is a decoder's: .* order of the context", {'causal': False}),
+                             (['ensemble'], "^ensemble is a decoder's: others cannot score", {'causal': False}),
                              (['accuracy'], "^accuracy is a decoder's", {'causal': False})):
         with pytest.raises(ValueError, match=said):
             names(*asked, **how)
 
 
+def test_every_order_that_is_asked_for_is_a_row_once():
+    def labels(*asked, **orders):
+        checkpoint = opened({'kind': 'block', 'parameter': 2}, causal=causal)
+        checkpoint.run = {'order_seed': 3, 'order_block': 2}
+        names = list(asked)
+        return [(it.name, it.label) for it in choose_estimates(names, orders, ['words'], options(), checkpoint)]
+    for causal in (True, False):
+        assert labels(l2r='l2r', swaps='swaps', random='random') == [
+            ('l2r', 'left to right'), ('order', 'swaps'), ('any', 'any order')]
+        assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block')]
+    texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
+    listed, swaps, fixed = (it for it in choose_estimates([], texts, ['words'], options(), SimpleNamespace(
+        **vars(opened()), run={'order_seed': 3, 'order_swaps': 5, 'block_size': 9})))
+    assert listed.label == 'b.json' and listed.order['parameter'] == tuple(range(9))
+    assert swaps.order == {'kind': 'swaps', 'parameter': 3, 'seed': 3, 'length': 9} and fixed.order['seed'] == 3
+    assert len({it.work for it in (listed, swaps, fixed)}) == 3
+    with pytest.raises(ValueError, match='from 0 to 8, once; got 2 from 0 to 1'):
+        choose_estimates([], {'short.json': [1, 0]}, ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
+
+
 def test_estimates_of_the_same_work_share_its_nats():
     text, journal = text_of(torch.zeros(4, 9, dtype=torch.long)), Journal('', {})
-    estimates = choose_estimates(['any', 'iw', 'accuracy'], ['lambada'], options('--n_orders=2'), opened())
+    estimates = choose_estimates(['any', 'iw', 'accuracy'], {}, ['lambada'], options('--n_orders=2'), opened())
     model, calls = make_model(), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     rows = evaluate(model, text, estimates, journal)
@@ -78,7 +98,7 @@ def test_a_journal_is_of_all_that_the_nats_depend_on(tmp_path):
             ('n_contexts', ['--n_contexts=8'], {}), ('n_positions', ['--n_positions=6'], {}),
             ('ensemble_block', ['--ensemble_block=4'], {}), ('dtype', [], {'dtype': 'bfloat16'}),
             ('model', [], {'model': scaled}), ('model', [], {'model': make_model(rotary=True)}),   # of the same weights
-            ('order', [], {'order': {'kind': 'r2l'}}), ('one_by_one', [], {'causal': False, 'asked': ['iw']})):
+            ('one_by_one', [], {'causal': False, 'asked': ['iw']})):
         with pytest.raises(ValueError, match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)'):
             journal(*args, **how)
     assert open_journal(options(), opened(), [], None, 'float32').path == ''
@@ -166,6 +186,29 @@ def test_estimates_do_not_depend_on_batch_processes_or_being_killed(script, fold
     assert nats['iw x 4'] < nats['any order x 4'] and math.isclose(nats['ensemble x 1'], nats['iw x 1'], rel_tol=1e-5)
 
 
+def test_any_order_is_scored_and_none_of_it_by_chance(script, folder, tmp_path, monkeypatch):
+    """A family that is drawn for each block gives the same nats again, and with what a killed run has left."""
+    rotated = Family(lambda u, n, _: (torch.arange(n) + (u * n).long()) % n, drawn=True, n_numbers=lambda n, _: 1)
+    monkeypatch.setitem(ORDERS, 'rotated', rotated)
+    (tmp_path / 'odd.json').write_text(json.dumps([*range(1, 16, 2), *range(0, 16, 2)]))
+    run = ('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_blocks=5', '--n_orders=2')
+    orders = '--orders=r2l,rotated,random,swaps:3,odd.json,l2r'
+    said = script(*run, orders, '--out=a.json').stdout
+    rows = results(tmp_path / 'a.json')
+    assert [(r['kind'], r['estimate'], r['n']) for r in rows] == [
+        ('order', 'r2l', 1), ('order', 'rotated x 2', 2), ('any', 'any order x 2', 2), ('order', 'swaps:3 x 2', 2),
+        ('order', 'odd.json', 1), ('l2r', 'left to right', 1)] and all(r['estimate'] in said for r in rows)
+    assert len({r['nats_per_token'] for r in rows}) == 6 and all(r['stderr'] > 0 for r in rows)
+    lines = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
+    assert len(lines) == 1 + 6 * 5
+    for name, kept, more in (('b', lines[:13], '--batch_size=3'), ('c', lines[:1], '--estimates=l2r')):
+        torch.manual_seed(len(kept))
+        (tmp_path / f'{name}.json.blocks.jsonl').write_text(''.join(kept))
+        script(*run, orders, more, f'--out={name}.json')
+        again = {r['estimate']: r['nats_per_token'] for r in results(tmp_path / f'{name}.json')}
+        assert again == pytest.approx({r['estimate']: r['nats_per_token'] for r in rows}, rel=1e-6)
+
+
 def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path):
     out = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--datasets=lambada', '--out=l.json',
                  '--estimates=l2r,accuracy').stdout
@@ -176,7 +219,7 @@ def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path
 
 
 def test_another_estimate_is_one_class(folder, capsys, monkeypatch):
-    class RightToLeft(eval_ppl.LeftToRight):
+    class RightToLeft(estimates.LeftToRight):
         name = work = 'r2l'
         label, order = 'right to left', {'kind': 'r2l'}
     monkeypatch.setitem(ESTIMATES, 'r2l', RightToLeft)
@@ -200,7 +243,7 @@ def test_which_text_is_measured(folder, tmp_path):
 def test_the_unigram_row_is_of_the_whole_set():
     text = text_of(torch.zeros(1, 10, dtype=torch.long))
     text.tokens = np.array([0] * 10 + [1] * 10)
-    own, = choose_estimates(['l2r'], ['words'], options(), opened())
+    own, = choose_estimates(['l2r'], {}, ['words'], options(), opened())
     lines = report(text, {own: [summarize('left to right', torch.tensor([3.0]), 10, 10)]}, Bytes()).splitlines()
     assert 'unigram, whole set' in lines[4] and f' {math.log(2):.4f} ' in lines[4]
 
@@ -222,7 +265,9 @@ def test_options_that_change_nothing_are_ignored(script, folder):
 
 
 @pytest.mark.parametrize('args, said', [
-    (['--estimates=l2r,best'], "got 'l2r,best'"), (['--protocol=mine'], 'protocol'),
+    (['--estimates=l2r,best'], "got 'l2r,best'"), (['--orders=l2r,up'], "got 'up'"),
+    (['--orders=swaps:x'], "got 'swaps:x'"), (['--orders=block:0'], 'at least 1 position'),
+    (['--orders=no.json'], "got 'no.json'"), (['--protocol=mine'], 'protocol'),
     (['--n_contexts=0'], 'n_contexts'), (['--n_positions=-1'], 'n_positions'),
     (['--ensemble_block=0'], 'ensemble_block'),
     (['--n_positions=1', '--ensemble_block=2'], 'n_positions'), (['--n_blocks=-1'], 'n_blocks'),
