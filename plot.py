@@ -1,14 +1,15 @@
 """
-Draw the results of runs and print their last values: training curves, the ensemble by its members, generation time by
-the number of steps, quality by the number of passes.
+Draw the results of runs and print their last values: training curves, nats by order, the ensemble by its members,
+puzzles solved by what they cost, generation time by the number of steps, quality by the number of passes.
 
     python plot.py out/a out/b -o loss.png
     python plot.py out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,loss --labels='AdamW,Muon'
     python plot.py decoder.json encoder.json -o ensemble.png        # of eval_ppl.py --out
+    python plot.py decoder.json encoder.json -o puzzles.png         # of eval_puzzle.py --out
     python plot.py grid.json -o generation.png                      # of bench.py grid --out
     python plot.py frontier.json -o frontier.png                    # of bench.py frontier --out
 
-Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of eval_ppl.py or
+Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of an evaluation or
 bench.py. Runs that are called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and
 its standard error. val_own is the loss in the order that a run was trained in: val_any for a random one, val_l2r for
 left to right.
@@ -16,32 +17,38 @@ left to right.
 import statistics
 
 from anyorder.curves import read_all
-from anyorder.figures import PICTURES, draw
+from anyorder.figures import PICTURES, draw, place
 from anyorder.files import check_out
 from configurator import configure, one_line_errors
 
-INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py or bench.py'
+INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
 SHORT = {'o': 'out'}
-AXES = ('', 'tokens', 'time', 'iter', 'passes', 'seconds')
+AXES = ('', 'tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
+# of an entry: the key that says what it is of
+KINDS = {'steps': 'generation', 'nats': 'likelihoods', 'passes': 'frontiers', 'solved': 'puzzles'}
 
 out = 'loss.png'   # picture to write: .png, .svg or .pdf; `-o FILE` is the same
-x = ''             # axis of training curves: tokens, time or iter; '' is tokens. Of a frontier: passes or seconds
+x = ''             # axis of training curves: tokens, time or iter; '' is tokens. Of a frontier: passes or seconds. Of
+                   # puzzles: slots or puzzle_seconds. Of likelihoods: order or members
 y = ''             # keys with commas between, one panel each; '' is loss and validations, or what a JSON file holds
-labels = ''        # what to call the runs, with commas between; '' is the names of folders and files
+labels = ''        # what to call the runs, or all lines, with commas between; '' is the names of folders and files
 
 
 def choose_panels(runs):
     """[(x, y), ...] that are drawn of runs unless the command line says otherwise."""
-    kinds = {next((kind for kind in ('steps', 'members', 'passes') if kind in entry), 'logs')
+    kinds = {next((kind for key, kind in KINDS.items() if key in entry), 'logs')
              for _, entries in runs for entry in entries[:1]}
     if len(kinds) > 1:
-        raise ValueError('logs of training, ensembles, generation and frontiers are pictures of their own: name files '
-                         'of one kind')
-    if kinds == {'steps'}:
+        raise ValueError(f'{" and ".join(sorted(kinds))} are pictures of their own: name files of one kind')
+    if kinds == {'generation'}:
         return [('steps', 'seconds')]
-    if kinds == {'passes'}:
+    if kinds == {'frontiers'}:
         return [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
-    if kinds == {'members'}:
+    if kinds == {'puzzles'}:
+        return [('slots', 'solved'), ('puzzle_seconds', 'solved')]
+    if kinds == {'likelihoods'}:
+        if all(entry.get('members', 1) == 1 for _, entries in runs for entry in entries):
+            return [('order', 'nats')]
         gains = any('gain' in entry for _, entries in runs for entry in entries)
         return [('members', y) for y in (['nats', 'gain'] if gains else ['nats'])]
     there = [set().union(*entries) for _, entries in runs]
@@ -51,29 +58,35 @@ def choose_panels(runs):
 
 
 def format_ends(runs, panels):
-    """A table of the last value of every panel: the mean over the runs of a label, its standard error, their number,
-    and whether they end at different updates."""
-    groups, x_of = {}, {}
-    for x, y in panels:
-        x_of.setdefault(y, x)   # what two panels show stands once
+    """A table of the last value of every panel, of every order and of what puzzles cost: the mean over the runs of a
+    label, its standard error, their number, and whether they end at different places."""
+    groups, columns = {}, {}   # of a heading: x, y, and the order that the column is of
+    for x, y in panels:        # what two panels show stands once
+        if x == 'order':
+            columns |= {entry[x]: (x, y, entry[x]) for _, entries in runs for entry in entries if x in entry}
+        else:
+            for name in (y, 'right', 'slots', 'puzzle_seconds') if y == 'solved' else (y,):
+                columns.setdefault(name, (x, name, None))
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
-    width = max(map(len, groups))
-    lines = [' ' * width + ''.join(f'{y:>28}' for y in x_of)]
+    table = [['', *columns]]
     for label, group in groups.items():
-        line = label.ljust(width)
-        for y, x in x_of.items():
-            last = [entry for entries in group for entry in [e for e in entries if x in e and y in e][-1:]]
-            line += format_mean([entry[y] for entry in last], {entry.get('iter', entry[x]) for entry in last}).rjust(28)
-        lines.append(line)
-    return '\n'.join(lines)
+        table.append([label])
+        for x, y, order in columns.values():
+            last = [entry for entries in group
+                    for entry in [e for e in entries if x in e and y in e and e.get('order') == order][-1:]]
+            table[-1].append(format_mean([entry[y] for entry in last], {place(entry, x) for entry in last}))
+    first, *widths = (max(map(len, column)) for column in zip(*table))
+    return '\n'.join(label.ljust(first) + ''.join(cell.rjust(width + 3) for cell, width in zip(cells, widths))
+                     for label, *cells in table)
 
 
 def format_mean(values, ends):
     """Mean of `values` ± its standard error (number of values), 'uneven' if they are of more than one of `ends`."""
     if not values:
         return ''
-    digits = '.3f' if all(abs(value) >= 0.1 for value in values) else '.3g'
+    least = min(map(abs, values))
+    digits = '.3g' if least < 0.1 else '.3f' if least < 1000 else '.0f'
     mean = f'{statistics.mean(values):{digits}}'
     if len(values) == 1:
         return mean

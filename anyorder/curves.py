@@ -1,5 +1,5 @@
 """
-What numbers has a run to draw? Its entries: a folder or log of train.py, a JSON file of eval_ppl.py or bench.py.
+What numbers has a run to draw? Its entries: a folder or log of train.py, a JSON file of an evaluation or of bench.py.
 
 An entry is a dict of numbers, e.g. {'iter': 150, 'tokens': 307200, 'val_any': 3.19} of a log.
 """
@@ -23,7 +23,7 @@ def read_run(path):
     Validation and checkpoints do not count as time."""
     path = log_of(path)
     if not os.path.isfile(path):
-        raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of eval_ppl.py and bench.py')
+        raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of evaluations and bench.py')
     from anyorder.run_folder import read_log  # imports torch, for which --help and a missing file need not wait
     entries, time, tokens = read_log(path), 0.0, 0
     for entry in entries:
@@ -37,23 +37,25 @@ def read_run(path):
 
 
 def read_results(path):
-    """{data set or network: entries} of a JSON file.
+    """{data set, network, way or policy: entries} of a JSON file.
 
-    Of eval_ppl.py, for each data set: the nats of the ensemble by its members; of an encoder its any-order bound, which
-    has one member. Of bench.py grid, for each network: the seconds of generation by the steps. Of bench.py frontier,
-    for each way of unmasking: its points, see frontier."""
+    Of eval_ppl.py, for each data set: the nats by order, and those of the ensemble by its members; without an ensemble
+    the any-order bound, as one of an encoder, has one member. Of eval_puzzle.py, for each policy: what is solved, and
+    what it cost. Of bench.py grid, for each network: the seconds of generation by the steps. Of bench.py frontier, for
+    each way of unmasking: its points, see frontier."""
     try:
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
         found = (generation_times(result) if 'generation' in result else
-                 frontier(result) if 'frontier' in result else ensembles(result))
+                 frontier(result) if 'frontier' in result else
+                 puzzles(result) if 'set' in result else likelihoods(result))
     except FileNotFoundError:
         raise ValueError(f'no file {path}') from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise ValueError(f'{path} is not what eval_ppl.py --out or bench.py --out writes') from None
+        raise ValueError(f'{path} is not what eval_ppl.py, eval_puzzle.py or bench.py writes with --out') from None
     if not any(found.values()):
-        raise ValueError(f'{path} has neither an ensemble nor an any-order bound nor times of generation: run '
-                         'eval_ppl.py with --estimates=ensemble or any, or bench.py grid or frontier')
+        raise ValueError(f'{path} has neither likelihoods nor solved puzzles nor times of generation: run eval_ppl.py '
+                         'or eval_puzzle.py, or bench.py grid or frontier')
     return found
 
 
@@ -70,8 +72,9 @@ def above_0(value):
 
 
 def generation_times(result):
-    return {network: [{'steps': above_0(row['steps']), 'seconds': above_0(row[network])}
-                      for row in result['generation']] for network in ('decoder', 'encoder')}
+    rows = result['generation']
+    return {network: [{'steps': above_0(row['steps']), 'seconds': above_0(row[network])} for row in rows]
+            for network in (rows or [{}])[0] if network != 'steps'}
 
 
 def frontier(result):
@@ -84,11 +87,22 @@ def frontier(result):
     return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
 
-def ensembles(result):
-    """{data set: entries} of its ensembles, or of its any-order bound where there is none."""
-    found, bounds = {}, {}
+def puzzles(result):
+    """{policy, with its noise: entries}, one for every number of steps."""
+    found = {}
     for row in result['results']:
-        if 'nats_per_token' not in row:   # an accuracy
+        policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
+        entry = {name: finite(row[name]) for name in ('n_steps', 'solved', 'right', 'slots')}
+        entry |= {f'{name}_error': finite(row[f'{name}_stderr']) for name in ('solved', 'right')}
+        found.setdefault(policy, []).append(entry | {'puzzle_seconds': above_0(row['seconds'])})
+    return found
+
+
+def likelihoods(result):
+    """{data set: entries}: of ensembles, or of the any-order bound where there is none, by members; of orders."""
+    found, bounds, orders = {}, {}, {}
+    for row in result['results']:
+        if 'nats_per_token' not in row or row['estimate'].startswith('iw '):   # an accuracy, or another bound
             continue
         if not isinstance(row['dataset'], str):
             raise TypeError
@@ -97,21 +111,26 @@ def ensembles(result):
         entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}
         if kind == 'ensemble':
             found.setdefault(row['dataset'], []).append({'members': above_0(int(members)), **entry})
-        elif kind == 'any order':
+            continue
+        orders.setdefault(row['dataset'], []).append({'order': kind, **entry})
+        if kind == 'any order':
             bounds.setdefault(row['dataset'], [{'members': 1, **entry}])
-    return bounds | found
+    return {dataset: (bounds | found).get(dataset, []) + orders.get(dataset, []) for dataset in found | orders}
 
 
 def read_all(paths, labels=()):
     """[(label, entries)] of runs that are named by their paths; a path that is given twice counts once.
 
-    Runs called NAME_seed1, NAME_seed2, ... share a label. `labels` replace the names of folders and files."""
+    Runs called NAME_seed1, NAME_seed2, ... share a label. `labels` replace all labels, or the names of the runs in
+    them, which are folders and files."""
     runs = []
     for path in {os.path.realpath(log_of(path)): path for path in paths}.values():
         parts = read_results(path) if path.endswith('.json') else {'': read_run(path)}
         runs += [((label_of(path), what), entries) for what, entries in parts.items()]
     names = list(dict.fromkeys(name for name, _ in runs))   # (run without its seed, data set or network)
     run_names, whats = (shortest(list(dict.fromkeys(column))) for column in zip(*names))
+    if len(labels) == len(run_names):
+        run_names, labels = dict(zip(run_names, labels)), ()
     found = [run_names[run] if len(whats) == 1 else whats[what] if len(run_names) == 1 else
              f'{run_names[run]}: {whats[what]}' for run, what in names]
     if labels and len(labels) != len(found):

@@ -405,9 +405,18 @@ FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
     ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],
 ]
 
+FAULTS['anyorder/curves.py'] = 'test_plot', [
+    ['if len(labels) == len(run_names):', 'if False:'],
+    ["or row['estimate'].startswith('iw '):", ':'],
+    ["for name in ('solved', 'right')}", "for name in ('solved',)}"],
+    ["entry | {'puzzle_seconds': above_0(row['seconds'])}", "entry | {'puzzle_seconds': row['slots']}"],
+]
+
 FAULTS['anyorder/figures.py'] = 'test_plot', [
+    ["for key in ('iter', 'n_steps', x) if", "for key in ('iter', x) if"],
+    ['[means[0] - least[0]], [greatest[0] - means[0]]', '[means[0]], [greatest[0]]'],
+    ['style(colors.setdefault(run, len(colors)), markers', 'style(colors.setdefault(way, len(colors)), markers'],
     ["way.removesuffix(' threshold'), len(colors)", 'way, len(colors)'],
-    ['label.rpartition(\': \')[2] if levels', 'label if levels'],
     ['        rounds[way] += 1\n', ''],
     ["values[0] - errors[0], values[0] + errors[0]", "values[0], values[0] + errors[0]"],
     ["bound or any('level' in entry for entry in entries)", 'bound'],

@@ -106,15 +106,68 @@ def test_ensembles_and_generation_are_read_from_json(runs, capsys):
     encoder = write(runs / 'e_seed1.json', {'results': [result('any order x 4', 2.5)]})
     rows = [{'steps': n, 'decoder': n / 4, 'encoder': n / 2} for n in (4, 8)]
     grid, other = (write(runs / name, {'generation': rows}) for name in ('grid.json', 'other.json'))
-    assert read_results('d_seed1.json') == {'books': [{'members': m, 'nats': 3 - m / 10} for m in (1, 2, 4)]}
-    assert read_results('e_seed1.json') == {'books': [{'members': 1, 'nats': 2.5}]}
+    of_members = [{'members': m, 'nats': 3 - m / 10} for m in (1, 2, 4)]
+    assert read_results('d_seed1.json') == {'books': [*of_members, {'order': 'left to right', 'nats': 2}]}
+    assert read_results('e_seed1.json') == {'books': [{'members': 1, 'nats': 2.5}, {'order': 'any order', 'nats': 2.5}]}
     assert read_results('grid.json')['encoder'] == [{'steps': 4, 'seconds': 2.0}, {'steps': 8, 'seconds': 4.0}]
     two = write(runs / 'two.json', {'results': [*ensemble, result('any order x 4', 9, 'ptb')]})
-    assert read_results('two.json') == {**read_results('d_seed1.json'), 'ptb': [{'members': 1, 'nats': 9}]}
+    assert read_results('two.json') == {'books': of_members,
+                                        'ptb': [{'members': 1, 'nats': 9}, {'order': 'any order', 'nats': 9}]}
     for paths in ([decoder, encoder], [two], [grid, other]):
         main([*paths, '-o', 'picture.png'])
     said = capsys.readouterr().out.splitlines()
     assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
+
+
+def test_nats_are_drawn_by_the_order(runs, drawn, capsys):
+    for name, nats in (('d_seed1', (1.0, 2.0)), ('d_seed2', (1.5, 2.5)), ('e_seed1', (3.0,))):
+        rows = [result(order, n) for order, n in zip(('any order x 2', 'left to right'), nats)]
+        write(runs / f'{name}.json', {'results': [*rows, result('iw x 2', 9.0)]})
+    paths = [f'{name}.json' for name in ('d_seed1', 'd_seed2', 'e_seed1')]
+    main(paths)
+    assert drawn == [([('order', 'nats')], 'loss.png')]
+    said = [' '.join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert said[:3] == ['any order left to right', 'd 1.250 ± 0.250 (2) 2.250 ± 0.250 (2)', 'e 3.000']
+    axis, = draw(read_all(paths), [('order', 'nats')], 'x.png').axes
+    mean, other = axis.lines
+    assert list(mean.get_xdata()) == ['any order', 'left to right'] and list(mean.get_ydata()) == [1.25, 2.25]
+    assert list(other.get_ydata()) == [3.0]
+    main([*paths, '--x=members'])
+    assert drawn[1:] == [([('members', 'nats')], 'loss.png')]
+
+
+def solved(name, share, slots, seconds, policies=('random', 'margin')):
+    rows = [{'policy': policy, 'n_steps': 0, 'noise': n / 2, 'solved': share + n / 4, 'solved_stderr': 0.125,
+             'right': 0.75, 'right_stderr': 0.25, 'slots': slots, 'seconds': seconds, 'puzzles': 9}
+            for n, policy in enumerate(policies)]
+    return write(name, {'set': 'sudoku (test)', 'results': rows})
+
+
+def test_solved_puzzles_are_drawn_by_what_they_cost(runs, drawn, capsys):
+    """Seeds have the same slots and other seconds: they are one point still."""
+    paths = [solved(runs / 'd_seed1.json', 0.25, 1702, 1.0), solved(runs / 'd_seed2.json', 0.5, 1702, 2.0),
+             solved(runs / 'e_seed1.json', 0.5, 4000, 4.0)]
+    point = {'n_steps': 0, 'solved': 0.25, 'solved_error': 0.125, 'right': 0.75, 'right_error': 0.25, 'slots': 1702,
+             'puzzle_seconds': 1.0}
+    assert read_results(paths[0]) == {'random': [point], 'margin, noise 0.5': [point | {'solved': 0.5}]}
+    main([*paths, '--labels=decoder,encoder'])
+    assert drawn == [([('slots', 'solved'), ('puzzle_seconds', 'solved')], 'loss.png')]
+    said = [' '.join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert said[:2] == ['solved right slots puzzle_seconds',
+                        'decoder: random 0.375 ± 0.125 (2) 0.750 ± 0.000 (2) 1702 ± 0 (2) 1.500 ± 0.500 (2)']
+    assert [line.partition(' 0')[0] for line in said[2:5]] == ['decoder: margin, noise', 'encoder: random',
+                                                               'encoder: margin, noise']
+    labelled = read_all(paths, ['decoder', 'encoder'])
+    style = styles({label: [entries] for label, entries in labelled})
+    assert {(label.partition(':')[0], s['color']) for label, s in style.items()} == {
+        ('decoder', COLORS[0]), ('encoder', COLORS[1])}
+    assert {(label.partition(': ')[2], s['marker']) for label, s in style.items()} == {
+        ('random', 'o'), ('margin, noise 0.5', 's')}
+    axis, = draw(labelled, [('puzzle_seconds', 'solved')], 'x.png').axes
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in axis.lines if line.get_marker() in 'os'] == [
+        (1.5, 0.375), (1.5, 0.625), (4.0, 0.5), (4.0, 0.75)]
+    bars = [bar.get_segments()[0][:, 1].tolist() for bar in axis.collections]
+    assert bars == [[0.25, 0.5], [0.5, 0.75], [0.375, 0.625], [0.625, 0.875]]   # of seeds, then of puzzles
 
 
 def points(**ways):
@@ -254,10 +307,11 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, p
 
 
 @pytest.mark.parametrize('args, said', [
-    (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['l2r.json'], 'neither'),
+    (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['word.json'], 'neither'),
     (['huge.jsonl'], 'huge.jsonl has a line'), (['number.json'], 'number.json is not what'),
     (['steps.json'], 'steps.json is not what'), (['points.json'], 'points.json is not what'),
-    (['way.json'], 'way.json is not what'), (['frontier.json', 'e.json'], 'of one kind'),
+    (['way.json'], 'way.json is not what'), (['map.json'], 'map.json is not what'),
+    (['frontier.json', 'e.json'], 'of one kind'),
     (['none.json'], 'nor times of generation'), (['null.json'], 'null.json is not what'),
     (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
@@ -267,7 +321,8 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, p
     (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):
     write(runs / 'x.json', [])
-    write(runs / 'l2r.json', {'results': [result('left to right', 2)]})
+    write(runs / 'word.json', {'results': [{'dataset': 'books', 'estimate': 'last word', 'accuracy': 0.5}]})
+    write(runs / 'map.json', {'set': 'coins', 'results': [{'masked': 0.5, 'latents': 0.7}]})
     write(runs / 'e.json', {'results': [result('any order x 1', 2)]})
     write(runs / 'null.json', {'results': [result('any order x 1', None)]})
     (runs / 'null.jsonl').write_text('{"iter": 1, "loss": null}\n')
