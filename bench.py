@@ -21,8 +21,8 @@ ensemble  slots and seconds for one block of the context-order ensemble, and the
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
 loss      seconds, peak memory and error of the loss and its gradients alone, ours and others
-grid      seconds of generation of the decoder, with its cache, and of the encoder of the same size, and tokens/s of an
-          update of every network
+grid      seconds of generation of decoder and mixed network, with their caches, and of the encoder of the same size;
+          tokens/s of an update of every network
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
           judge, entropy, distinct-2, each with its standard error over samples, that of distinct-2 by the jackknife.
           Seconds are of generation alone. Every way has the same seeds, and so the same orders but where the model
@@ -278,17 +278,19 @@ def bench_loss(config):
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
             'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
             'rotary alone': {'rotary': True, 'learned_positions': False},
-            'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'causal': False}}
+            'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'attention': 'bidirectional'},
+            'mixed': {'attention': 'mixed'}}
+WRITERS = {'decoder': {}} | {name: NETWORKS[name] for name in ('encoder', 'mixed')}   # whose generation is timed
 
 
 def generation_times(config, device, dtype):
-    """Prints and returns [{'steps', 'decoder', 'encoder'}]: seconds of generate at each number of steps."""
-    models = {name: random_model(config, device, causal=name == 'decoder') for name in ('decoder', 'encoder')}
+    """Prints and returns [{'steps', 'decoder', ...}]: seconds of generate of the WRITERS at each number of steps."""
+    models = {name: random_model(config, device, **network) for name, network in WRITERS.items()}
     B, N, times = config.batch_size, config.block_size, []
     order = sample_order(B, N, device=device)
     print(f"{models['decoder'].n_parameters():,} parameters, batch {B} x {N} tokens, "
           f"vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
-          f"generation, seconds\n{'steps':>6}{'decoder':>10}{'encoder':>10}{'encoder / decoder':>19}")
+          f"generation, seconds, and times the decoder's\n{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
     with autocast(device, dtype):
         for n_steps in numbers('steps', config.steps):
             row = {'steps': n_steps}
@@ -296,8 +298,8 @@ def generation_times(config, device, dtype):
                 run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
                 run(max(0, N - 2 * (N // n_steps or 1)), 2)    # warm up: two steps as wide
                 row[name] = seconds(partial(run, 0, n_steps), device, config.repeats)
-            ratio = row['encoder'] / row['decoder']
-            print(f"{n_steps:>6}{row['decoder']:>10.2f}{row['encoder']:>10.2f}{ratio:>19.1f}", flush=True)
+            cells = (f"{row[name]:>12.2f}{row[name] / row['decoder']:>8.1f}" for name in models)
+            print(f"{n_steps:>6}{''.join(cells)}", flush=True)
             times.append(row)
     return times
 

@@ -56,7 +56,8 @@ class AOGPTConfig:
     learned_positions  embeddings of the positions that are read; rotary can do without
     gpt2_blocks        LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
                        target_position='input' the network is sigma-GPT
-    causal             False is the encoder-only masked diffusion model, see EncoderSlots
+    attention          which slots see which: 'causal' is the decoder, 'bidirectional' the encoder-only masked diffusion
+                       model, 'mixed' the network between them, see ATTENTION
     """
     block_size: int = 1024
     vocab_size: int = 50304
@@ -72,7 +73,7 @@ class AOGPTConfig:
     rotary: bool = False
     learned_positions: bool = True
     gpt2_blocks: bool = False
-    causal: bool = True
+    attention: str = 'causal'
 
     def __post_init__(self):
         for field in fields(self):
@@ -90,6 +91,8 @@ class AOGPTConfig:
             raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
         if self.target_position not in TARGET_POSITIONS:
             raise ValueError(f'target_position must be {", ".join(TARGET_POSITIONS)}, got {self.target_position!r}')
+        if self.attention not in ATTENTION:
+            raise ValueError(f'attention must be {", ".join(ATTENTION)}, got {self.attention!r}')
         if self.rotary and self.n_embd // self.n_head % 2:
             raise ValueError(f'rotary wants heads of even width, got n_embd={self.n_embd} and n_head={self.n_head}')
         if not self.learned_positions and not self.rotary:
@@ -103,7 +106,7 @@ class AOGPTConfig:
     @property
     def slots(self):
         """The kind of the network: which class of Slots plans its passes."""
-        return DecoderSlots if self.causal else EncoderSlots
+        return ATTENTION[self.attention]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -112,36 +115,44 @@ class AOGPTConfig:
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and sees.
 
-    number   (B, S) the visit that a slot predicts; short rows repeat their last slot
+    number   (B, S) the visit that a slot predicts, by which a cache keeps its key; short rows repeat their last slot
     target   (B, S) the position that a slot predicts
     reads    (B, S) the visit whose token a slot reads, -1 is [None]
     stands   (B, S) the position at which a slot reads, -1 is the place of [None]
     sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if `causal`, else all
     columns  (B, n) the slots that the caller asks for; None: all
 
-    A network is a subclass. `masked_loss` says whether one pass scores the unknown visits alone, so that `forward`
-    wants n_known. `cached` says whether the keys of known slots stay as they are. `read`, `see` and `span` say the
-    rest.
+    A network is a subclass, named in ATTENTION. `masked_loss` says whether one pass scores the unknown visits alone, so
+    that `forward` wants n_known; `cached` whether the keys of known slots stay as they are; `told` whether these keys
+    depend on targets; `masked` whether every pass needs a mask; `share` which part of all pairs of slots a training
+    step needs. `read`, `see` and `span` say the rest.
     """
+    causal = masked_loss = cached = told = masked = False
+    share = 1.0
 
-    def __init__(self, order, known, columns=None, number=None, n_keys=None, end=None):
+    def __init__(self, order, known, wanted=None, number=None, n_keys=None, end=None):
         """The plan of all visits of order (B, T), or of the visits `number` (B, S). The first `known` visits, (B, 1) or
-        int, are known. With `n_keys` there is a mask over so many keys. Visits from `end` (B, 1) on are padding."""
+        int, are known; `wanted` (B, n) are asked for. With `n_keys` there is a mask over so many keys. Visits from
+        `end` (B, 1) on are padding."""
+        T = order.size(1)
         if number is None:
-            number = torch.arange(order.size(1), device=order.device).expand(order.shape)
-        self.number, self.columns, self.target, self.sees = number, columns, order.gather(1, number), None
+            self.number, self.columns = torch.arange(T, device=order.device).expand(order.shape), wanted
+        else:
+            self.number, self.columns = number, (wanted - number[:, :1]).clamp(max=number.size(1) - 1)
+        self.target, self.sees = order.gather(1, self.number), None
         self.reads, self.stands = self.read(order, known)
-        if n_keys is not None:
-            keys = torch.arange(n_keys, device=order.device)
-            self.sees = self.see(keys, known.unsqueeze(-1), end.unsqueeze(-1)).unsqueeze(1)
+        if n_keys is not None or self.masked:
+            keys = torch.arange(n_keys or T, device=order.device)
+            end = T if end is None else end.unsqueeze(-1)
+            self.sees = self.see(keys, known.unsqueeze(-1), end).unsqueeze(1)
 
     @classmethod
     def between(cls, order, known, first, start, end, sizes):
-        """The slots `start` to `end` - 1 of each row, (B, 1) each; those from `first` (B, 1) on are asked for."""
+        """The slots `start` to `end` - 1 of each row, (B, 1) each; the visits from `first` (B, 1) on are asked for."""
         slots, targets = (torch.arange(n, device=order.device) for n in (sizes.n_slots, sizes.n_targets))
         number = torch.minimum(start + slots, end - 1)                                      # (B, S)
-        columns = torch.minimum(first - start + targets, end - 1 - start)                   # (B, n)
-        return cls(order, known, columns, number, sizes.n_keys if sizes.masked else None, end)
+        wanted = (first + targets).clamp(max=order.size(1) - 1)                             # (B, n)
+        return cls(order, known, wanted, number, sizes.n_keys if sizes.masked else None, end)
 
     def mask(self, columns):
         """`sees` of the slots `columns` (B, n) alone, (B, 1, n, keys), or of all for None; None is as in `sees`."""
@@ -163,8 +174,11 @@ class Sizes(NamedTuple):
 
 class DecoderSlots(Slots):
     """The causal decoder: a slot reads the visit before its own, or the last known one, and stands where that token is.
-    It sees the known slots before it, so that the keys of a slot are final once its target is."""
-    causal, masked_loss, cached = True, False, True
+    It sees the known slots before it, so that the keys of a slot are final once its target is.
+
+    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n slots for n targets:
+    all r of them if the model chooses its order."""
+    causal, cached, told, share = True, True, True, 0.5
 
     def read(self, order, known):
         """(reads, stands) (B, S)."""
@@ -189,8 +203,8 @@ class DecoderSlots(Slots):
 class EncoderSlots(Slots):
     """The encoder-only masked diffusion model: a slot stands at the position that it predicts, reads its own token, or
     [None] if the visit is not known, and sees every slot. What it says depends on which visits are known, not on their
-    order; a new token changes all keys, so that there is nothing to cache."""
-    causal, masked_loss, cached = False, True, False
+    order; a new token changes all keys, so that there is nothing to cache. A step runs all slots."""
+    masked_loss = True
 
     def read(self, order, known):
         return torch.where(self.number < known, self.number, -1), self.target
@@ -202,6 +216,31 @@ class EncoderSlots(Slots):
     def span(known, first, n, T, visits, cache):
         end = visits.clamp(min=1)
         return torch.zeros_like(known), end, None, bool((end < end.max()).any())
+
+
+class MixedSlots(EncoderSlots):
+    """Between the two: the encoder's slots, of which the known ones see the known ones before them, in the order of
+    their visits, and the others see every slot. The keys of known slots are final, whatever is visited next, and
+    unknown visits know of each other. What it says depends on the order of what is known. (The mask of Eso-LM's mixed
+    mode, arXiv 2506.01928)
+
+    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
+    cached = masked = True
+    share = 2 / 3
+
+    def see(self, keys, known, end):
+        query = self.number.unsqueeze(-1)
+        return ((keys <= query) | (query >= known)) & (keys < end)
+
+    @staticmethod
+    def span(known, first, n, T, visits, cache):
+        end = visits.clamp(min=1)
+        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
+        return start, end, known, True
+
+
+# config.attention: another network is a subclass of Slots, named here
+ATTENTION = {'causal': DecoderSlots, 'bidirectional': EncoderSlots, 'mixed': MixedSlots}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -399,7 +438,7 @@ class AOGPT(nn.Module):
 
         idx      (B, N') int64 tokens in natural order, N' at most block_size
         order    (B, T) int64 positions, T at most N'; a decoder takes a prefix of an order, and gives that of its nll
-        n_known  (B,), for an encoder only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
+        n_known  (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
                  others T / (T - n_known) times their nll. For a uniform n_known the sum of the row is then an unbiased
                  bound in nats (AO, L_MDM)
         n_given  (B,) visits that are given, as the clues of a puzzle are: their columns are 0. n_known must be at least
@@ -409,10 +448,10 @@ class AOGPT(nn.Module):
         """
         T = self._check(idx, order)[1]
         if not self.slots.masked_loss and n_known is not None:
-            raise ValueError('n_known is for an encoder (causal=False); a decoder gives the nll of all visits at once')
+            raise ValueError('n_known is for a masked loss; a decoder gives the nll of all visits at once')
         if self.slots.masked_loss and (n_known is None or columns is not None):
-            raise ValueError(f'an encoder wants n_known (B,), the number of known visits of each row, 0 to {T - 1}, '
-                             'and no columns: it gives single visits by predict')
+            raise ValueError(f'a masked loss wants n_known (B,), the number of known visits of each row, 0 to {T - 1}, '
+                             'and no columns: single visits are given by predict')
         for name, x in (('n_known', n_known), ('columns', columns)):
             if x is None or x.device.type != 'cpu' or torch.compiler.is_compiling():
                 continue   # a check would wait for the device
@@ -432,7 +471,7 @@ class AOGPT(nn.Module):
     def logits(self, idx, order, columns=None):
         """Logits (B, n, V) of the visits `columns` (B, n; None: all T) of order (B, T), each given those before it."""
         if self.slots.masked_loss:
-            raise ValueError('an encoder needs a pass for every visit: use predict')
+            raise ValueError(f'attention={self.config.attention} needs a pass for every visit: use predict')
         T = self._check(idx, order)[1]
         return self.lm_head(self._trunk(idx, order, self.slots(order, T - 1, columns)))
 
@@ -443,8 +482,9 @@ class AOGPT(nn.Module):
         order      (B, T) positions
         n_known    int or (B,) known visits of each row (a CPU tensor or int needs no device synchronisation)
         n_targets  n columns, by default T - min(first)
-        cache      KVCache: runs only what is not in it and leaves n_known + 1 slots there. Slot n_known was run for the
-                   target order[:, n_known]: whoever then reorders the tail must set cache.length back to n_known
+        cache      KVCache: runs only what is not in it, and leaves the known slots there. A decoder leaves slot n_known
+                   too, which was run for the target order[:, n_known]: whoever then reorders the tail must set
+                   cache.length back to n_known
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which nothing sees
         picked     index of (B, n), as (rows of idx, columns), (m,) each: the head is run for these alone, giving (m, V)
         first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with known visits, each
@@ -462,7 +502,7 @@ class AOGPT(nn.Module):
                              f'target left, and first 0 to n_known; got n_known={known.tolist()}, '
                              f'n_visits={visits.tolist()}, n_targets={n_targets} and first={first.tolist()}')
         if self.slots.masked_loss and (first < known).any():
-            raise ValueError('an encoder says nothing of visits that are known: first is for a decoder')
+            raise ValueError('a masked loss says nothing of visits that are known: first is for a decoder')
         if cache is not None and not self.slots.cached:
             raise ValueError('an encoder has no cache: every slot depends on which are known')
         start, end, kept, masked = self.slots.span(known, first, n, T, visits, cache)
@@ -481,7 +521,8 @@ class AOGPT(nn.Module):
             raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
                              f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
         if self.slots.masked_loss and order.size(1) < idx.size(1):
-            raise ValueError(f'an encoder wants whole orders, got T={order.size(1)} visits of N={idx.size(1)} tokens')
+            raise ValueError(f'attention={self.config.attention} wants whole orders, got T={order.size(1)} visits of '
+                             f'N={idx.size(1)} tokens')
         return order.shape
 
     def run(self, idx, order, bounds, sizes, cache=None):

@@ -31,7 +31,8 @@ gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the pa
 target_position = 'adaln'         # how a slot is told its target: 'adaln', or added at 'input', 'layer_shared', 'layer'
 rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
 learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
-causal = True                     # False is the encoder-only masked diffusion model: full attention, no cache
+attention = 'causal'              # 'causal' is the decoder, 'bidirectional' the encoder, 'mixed' between them: a cache,
+                                  # and blanks that see each other
 gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head; sigma-GPT if added at the 'input'
 # batch
 batch_size = 16                   # sequences of a micro-batch
@@ -155,12 +156,6 @@ def check_options(c, world_size):
         raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {c.optimizer!r}')
     if not 0 <= c.l2r_ratio <= 1:
         raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
-    if not c.causal and c.l2r_ratio:
-        raise ValueError('an encoder (causal=False) is trained on the masked loss alone: l2r_ratio must be 0, '
-                         f'got {c.l2r_ratio}')
-    if not c.causal and c.order != 'random':
-        raise ValueError("an encoder's masked loss is a bound for random orders alone: order must be 'random', "
-                         f'got {c.order!r}')
     if c.compile not in ('auto', True, False):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
@@ -168,6 +163,12 @@ def check_options(c, world_size):
                          f'got {c.gradient_accumulation_steps} and {world_size}')
     check_folder('out_dir', c.out_dir)
     sizes = model_config(c)                        # checks the options of the network
+    if sizes.slots.masked_loss and c.l2r_ratio:
+        raise ValueError(f'attention={c.attention} is trained on the masked loss alone: l2r_ratio must be 0, '
+                         f'got {c.l2r_ratio}')
+    if sizes.slots.masked_loss and c.order != 'random':
+        raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
+                         f'got {c.order!r}')
     sample_order(1, sizes.block_size, **order_of(c))   # and this those of the order
 
 

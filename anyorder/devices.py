@@ -148,10 +148,10 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
 
 def training_flops(model, batch_size):
     """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
-    product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 6 N C a slot and layer if it is causal,
-    12 N C if it is full."""
+    product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 12 N C times the share of the pairs that
+    see each other, a slot and layer."""
     c, tokens = model.config, batch_size * model.config.block_size
     matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
     adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
-    attention = tokens * c.n_layer * c.block_size * c.n_embd * (1 if model.slots.causal else 2)
+    attention = 2 * tokens * c.n_layer * c.block_size * c.n_embd * model.slots.share
     return 6 * (tokens * (sum(matrices.values()) - adaln) + c.block_size * adaln + attention)

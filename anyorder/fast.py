@@ -193,8 +193,8 @@ def graphed(model):
     ValueError where there is nothing to record."""
     device = model.lm_head.weight.device
     if device.type == 'cpu' or not model.slots.cached:
-        why = f'the device is {device}' if device.type == 'cpu' else 'the model is an encoder'
-        raise ValueError(f'cuda_graphs is for a decoder with a cache on a GPU: {why}')
+        why = f'the device is {device}' if device.type == 'cpu' else f'attention={model.config.attention} has none'
+        raise ValueError(f'cuda_graphs is for a network with a cache on a GPU: {why}')
     model.run = StepGraphs(model.run)
     return model
 

@@ -154,8 +154,8 @@ class Unmasking:
     def check_network(self, slots):
         """Raises ValueError unless networks of this class of Slots can do it."""
         if self.lossless and slots.masked_loss:
-            raise ValueError('lossless unmasking wants a decoder (causal=True), which checks many drafts in one pass: '
-                             'an encoder would need a pass for each; choose unmask=fixed or binomial')
+            raise ValueError('lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
+                             'pass: others would need a pass for each; choose unmask=fixed or binomial')
 
     def ends(self, n_blanks, seeds):
         """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
@@ -298,7 +298,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)
-            if cache is not None:
+            if cache is not None and network.slots.told:
                 cache.length = part.known                              # slot n_known was run for another target
         position = part.order[row, visit]                                       # (m,)
         if drawing is None:
@@ -340,6 +340,6 @@ def start_cache(network, part):
             rows, prompts = near.nonzero()[:, 0], part.take(near)
             n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
             own = KVCache(network.config, len(rows), device, dtype, n)
-            network.predict(prompts.idx, prompts.order, prompts.known, 1, own, picked=slice(0))   # the cache alone
+            network.predict(prompts.idx, prompts.order, prompts.known, 1, own, prompts.known, slice(0))   # no head
             cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = own.k, own.v, own.length
     return cache

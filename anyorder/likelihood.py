@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.devices import autocast
+from anyorder.fast import product_dtype
 from anyorder.orders import stream
-from model import float32_or_better
+from model import KVCache, float32_or_better
 
 # ---------------------------------------------------------------------------------------------------------------------
 # nats of blocks, each under its own order
@@ -22,9 +23,9 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
 
     blocks   (n, N) tokens in natural order
     orders   (n, N) positions
-    n_known  (n,) numbers of known visits, for an encoder, see AOGPT.forward: if they are uniform, one pass is unbiased
-             for the mean over orders. An encoder without them takes N passes, one for each visit.
-    n_given  (n,) visits that are given and cost nothing; an encoder wants n_known with them
+    n_known  (n,) numbers of known visits, for a masked loss, see AOGPT.forward: if they are uniform, one pass is
+             unbiased for the mean over orders. Without them such a network takes N passes, one for each visit.
+    n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
     counted  (n, N) bool, the visits d of the sum; all by default
     returns  (n,) float64"""
     device, sums = model.lm_head.weight.device, []
@@ -54,9 +55,10 @@ def check_finite(nats):
 
 def one_by_one(model, idx, order):
     """nll (B, N) of every visit given the visits before it, by a pass for each; a decoder's forward gives the same."""
-    tokens, nll = idx.gather(1, order), []
+    tokens, nll, weight = idx.gather(1, order), [], model.lm_head.weight
+    cache = KVCache(model.config, len(idx), idx.device, product_dtype(weight)) if model.slots.cached else None
     for d in range(order.size(1)):
-        logits = float32_or_better(model.predict(idx, order, d, 1)[:, 0])                   # (B, V)
+        logits = float32_or_better(model.predict(idx, order, d, 1, cache)[:, 0])            # (B, V)
         nll.append(F.cross_entropy(logits, tokens[:, d], reduction='none'))
     return torch.stack(nll, 1)
 

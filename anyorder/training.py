@@ -130,8 +130,8 @@ class TrainState:
 def draw_batch(tokens, config, masked_loss, device):
     """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch, from torch's default generators.
 
-    n_known, of an encoder alone, is uniform over the blanks; n_given is how many visits are given, as clues are, which
-    come first and cost nothing."""
+    n_known, of a masked loss alone, is uniform over the blanks; n_given is how many visits are given, as clues are,
+    which come first and cost nothing."""
     B, N = config.batch_size, config.block_size
     idx = random_blocks(tokens, B, N)
     idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
@@ -202,8 +202,8 @@ def validate(model, blocks, given, config):
     """{'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks (n, N) in the order of the run and left to right.
 
     Tokens that are `given` (n, N) come first and cost nothing. The order of the run is 'any', a fixed random order for
-    each block, or 'own' where it is one for all. An encoder has no 'l2r', which would need a pass for every token; its
-    number of known visits is fixed for each block. Processes share the blocks."""
+    each block, or 'own' where it is one for all. A masked loss has no 'l2r', which would need a pass for every token;
+    its number of known visits is fixed for each block. Processes share the blocks."""
     (n, N), result, (rank, world_size) = blocks.shape, {}, processes()
     mine, masked_loss, own = slice(rank, None, world_size), model.slots.masked_loss, order_of(config)
     orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}

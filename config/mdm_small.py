@@ -9,5 +9,5 @@ Hardware, time, result: not yet run. Its validation is the any-order bound alone
 What 1, 8 and 16 GPUs need: see ao_gpt_small.py.
 """
 out_dir = 'out/mdm_small'
-causal = False
+attention = 'bidirectional'
 l2r_ratio = 0.0     # left to right is no direction for it

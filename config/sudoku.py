@@ -2,7 +2,7 @@
 9 x 9 Sudoku, a model of 962,048 parameters for one core of a CPU, trained on puzzles that data/puzzles.py generates.
 
     python data/puzzles.py sudoku --n_train=200000
-    python train.py config/sudoku.py   # and with --causal=False --out_dir=out/sudoku_encoder the encoder
+    python train.py config/sudoku.py   # and with --attention=bidirectional --out_dir=out/sudoku_encoder the encoder
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 47 min undisturbed.

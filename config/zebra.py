@@ -13,7 +13,7 @@ CPU learns them in part, and only after puzzles of 3 or 4 houses: 4.7 % solved a
 out_dir = 'out/zebra'
 dataset = 'zebra'
 block_size = 66
-causal = False
+attention = 'bidirectional'
 n_layer = 6
 n_head = 8
 n_embd = 480

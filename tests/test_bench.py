@@ -65,18 +65,21 @@ def test_training_flops_are_those_of_the_matrix_products(batch):
     products = sum(counts.get(op, 0) for op in (torch.ops.aten.mm, torch.ops.aten.addmm))
     attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
     assert training_flops(model, 5) == products + attention
-    assert training_flops(make_model(vocab_size=16, n_tokens=11, causal=False), 5) == products + 2 * attention
+    for kind, share in (('bidirectional', 1), ('mixed', 2 / 3)):
+        other = make_model(vocab_size=16, n_tokens=11, attention=kind)
+        assert training_flops(other, 5) == pytest.approx(products + 2 * share * attention, rel=1e-12)
 
 
-def test_the_grid_times_both_networks_alike(monkeypatch):
+def test_the_grid_times_all_networks_alike(monkeypatch):
     runs = []
     monkeypatch.setattr(bench, 'generate', lambda model, idx, order, n_known, n_steps, **how:
-                        runs.append((model.config.causal, n_known, n_steps)))
+                        runs.append((model.config.attention, n_known, n_steps)))
     sizes = ['--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16']
     config = configure(vars(bench), ['grid', *sizes, '--steps=4,64', '--repeats=3'])
     rows = bench.generation_times(config, torch.device('cpu'), 'float32')
     one = [(32, 2)] + [(0, 4)] * 3, [(62, 2)] + [(0, 64)] * 3     # the warm-up is two steps of the same width
-    assert runs == [(causal, *run) for part in one for causal in (True, False) for run in part]
+    assert runs == [(network, *run) for part in one for network in ('causal', 'bidirectional', 'mixed')
+                    for run in part]
     assert [r['steps'] for r in rows] == [4, 64]
 
 
@@ -108,7 +111,8 @@ def test_the_commands_count_what_they_time(script, tmp_path):
         grid = json.load(f)
     assert [row['steps'] for row in grid['generation']] == [4, 64]
     assert {row['network'] for row in grid['training']} == set(NETWORKS)
-    assert all(min(row['decoder'], row['encoder']) > 0 for row in grid['generation']) and 'encoder / decoder' in out
+    assert all(row[name] > 0 for row in grid['generation'] for name in ('decoder', 'encoder', 'mixed'))
+    assert "times the decoder's" in out
     parameters = {row['network']: row['parameters'] for row in grid['training']}
     assert parameters['encoder'] == parameters['adaln'] == parameters['rotary']
     assert parameters['rotary'] > parameters['rotary alone'] > parameters['layer']

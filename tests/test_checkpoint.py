@@ -47,7 +47,8 @@ def test_published_format(name, weights, prefix):
 
 @pytest.mark.parametrize('config', [dict(gate_init=1.0, n_cond=24, n_tokens=7), dict(target_position='input'),
                                     dict(target_position='layer', rotary=True, learned_positions=False),
-                                    dict(target_position='input', gpt2_blocks=True, bias=False), dict(causal=False)])
+                                    dict(target_position='input', gpt2_blocks=True, bias=False),
+                                    dict(attention='bidirectional'), dict(attention='mixed')])
 def test_our_file_gives_the_model_back(tmp_path, config):
     model = make_model(**config).float()
     ema = EMA(model, 0.9)
@@ -83,7 +84,7 @@ def test_what_published_sizes_leave_out_is_inferred():
 
 
 def test_a_digest_is_of_all_weights_and_of_the_sizes(model):
-    other = AOGPT(replace(model.config, causal=False)).double()   # of the same weights
+    other = AOGPT(replace(model.config, attention='bidirectional')).double()   # of the same weights
     other.load_state_dict(model.state_dict())
     digests = {digest(model), digest(other)}
     for p in model.parameters():
@@ -176,7 +177,8 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, 
     ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'weights differ in name or shape, the first is aa'),
     ('raw', {'model_args': {'n_embd': 32}}, 'differ'), ('raw', {'model_args': {'n_layer': 1}}, 'differ'),
     ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'), ('raw', {'model_args': {'dropout': '0'}}, 'dropout'),
-    ('raw', {'model_args': {'causal': 'no'}}, 'causal'), ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),
+    ('raw', {'model_args': {'attention': 'no'}}, 'attention'),
+    ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),
     ('both', {}, "weights must be 'ema' or 'raw'")])
 def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, weights, change, said):
     save_checkpoint(tmp_path / 'c.pt', model)

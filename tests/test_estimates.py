@@ -59,14 +59,14 @@ def test_one_order_for_all_blocks(blocks):
         torch.testing.assert_close(it.nats(model, blocks, [2, 0], None), want, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 @pytest.mark.parametrize('kind, n_numbers', [('swaps', 4), ('fixed', 9), ('r2l', 0), ('listed', 0), ('drawn', 9)])
-def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch, kind, n_numbers, causal):
+def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch, kind, n_numbers, attention):
     """One order for all blocks is that of successive seeds; a network without a decoder's loss visits one by one."""
     monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
-    model, order = make_model(causal=causal), order_of({'order_seed': 3, 'order_swaps': 2}, {
+    model, order = make_model(attention=attention), order_of({'order_seed': 3, 'order_swaps': 2}, {
         'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind))
-    it = Along(options('--n_orders=3', '--batch_size=6'), opened(causal=causal), (), order, 'a label')
+    it = Along(options('--n_orders=3', '--batch_size=6'), opened(attention=attention), (), order, 'a label')
     K = 3 if n_numbers else 1
     assert it.n_at_once() == 6 // K and it.n_tokens(0, 9) == 9 * K
     got = it.nats(model, blocks, [2, 0], None)
@@ -107,8 +107,9 @@ def test_bounds_are_of_the_orders_of_each_block(blocks):
         torch.testing.assert_close(row, model(blocks[b].expand(3, 9), orders).sum(1), rtol=0, atol=1e-10)
 
 
-def test_an_encoder_draws_for_the_bound_and_passes_one_by_one_for_importance_weights(blocks):
-    model, encoder = make_model(causal=False), opened(causal=False)
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance_weights(attention, blocks):
+    model, encoder = make_model(attention=attention), opened(attention=attention)
     orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), blocks[[3, 1]].repeat_interleave(2, 0)
     known = draw_known([3, 1], 9, 2, SEED).flatten()
     drawn = block_nll(model, repeated, orders, 9, n_known=known).view(2, 2)

@@ -44,22 +44,23 @@ def test_which_estimates_are_made():
         return [it.name for it in choose_estimates(list(asked), {}, datasets, options(), opened(**how))]
     assert names() == ['l2r', 'any'] and names(order={'kind': 'l2r'}) == ['l2r']
     assert names(order={'kind': 'r2l'}) == ['l2r', 'own']
-    assert names(causal=False) == ['any'] and names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
+    assert names(attention='bidirectional') == names(attention='mixed') == ['any']
+    assert names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
     for asked, said, how in ((['own'], 'take any', {}), (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
                              (['accuracy'], 'accuracy is of the set lambada, .* ptb', {'datasets': ['ptb']}),
-                             (['ensemble'], "^ensemble is a decoder's: others cannot score", {'causal': False}),
-                             (['accuracy'], "^accuracy is a decoder's", {'causal': False})):
+                             (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
+                             (['accuracy'], "^accuracy is a decoder's", {'attention': 'bidirectional'})):
         with pytest.raises(ValueError, match=said):
             names(*asked, **how)
 
 
 def test_every_order_that_is_asked_for_is_a_row_once():
     def labels(*asked, **orders):
-        checkpoint = opened({'kind': 'block', 'parameter': 2}, causal=causal)
+        checkpoint = opened({'kind': 'block', 'parameter': 2}, attention=attention)
         checkpoint.run = {'order_seed': 3, 'order_block': 2}
         names = list(asked)
         return [(it.name, it.label) for it in choose_estimates(names, orders, ['words'], options(), checkpoint)]
-    for causal in (True, False):
+    for attention in ('causal', 'bidirectional', 'mixed'):
         assert labels(l2r='l2r', swaps='swaps', random='random') == [
             ('l2r', 'left to right'), ('order', 'swaps'), ('any', 'any order')]
         assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block')]
@@ -98,14 +99,14 @@ def test_a_journal_is_of_all_that_the_nats_depend_on(tmp_path):
             ('n_contexts', ['--n_contexts=8'], {}), ('n_positions', ['--n_positions=6'], {}),
             ('ensemble_block', ['--ensemble_block=4'], {}), ('dtype', [], {'dtype': 'bfloat16'}),
             ('model', [], {'model': scaled}), ('model', [], {'model': make_model(rotary=True)}),   # of the same weights
-            ('one_by_one', [], {'causal': False, 'asked': ['iw']})):
+            ('one_by_one', [], {'attention': 'bidirectional', 'asked': ['iw']})):
         with pytest.raises(ValueError, match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)'):
             journal(*args, **how)
     assert open_journal(options(), opened(), [], None, 'float32').path == ''
     (tmp_path / 'x.json.blocks.jsonl').unlink()
-    journal(causal=False)
+    journal(attention='bidirectional')
     with pytest.raises(ValueError, match='one_by_one differ'):
-        journal(causal=False, asked=['any', 'iw'])
+        journal(attention='bidirectional', asked=['any', 'iw'])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

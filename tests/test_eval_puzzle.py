@@ -105,25 +105,27 @@ def test_scores_by_hand():
     assert share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_slots_and_seconds_are_those_of_a_puzzle(causal):
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_slots_and_seconds_are_those_of_a_puzzle(attention):
     """A decoder runs every slot once in an order that is given. Where it chooses, it runs what was just revealed and
-    what remains. An encoder runs all slots in every step."""
+    what remains, as the mixed network always does. An encoder runs all slots in every step."""
     puzzles = Puzzles(Sudoku(4), *some_puzzles(Sudoku(4), 6), 'some')
-    model, runs = make_model(block_size=16, vocab_size=4, causal=causal), read_runs(options_of('--policies=l2r,margin'))
+    model = make_model(block_size=16, vocab_size=4, attention=attention)
+    runs = read_runs(options_of('--policies=l2r,margin'))
     start = time.perf_counter()
     rows = [row for row, _ in solve_all(model, puzzles, runs, {'kind': 'random'}, [0], options_of('--temperature=0'))]
     blanks = (~puzzles.given).sum(1)
     assert len(blanks.unique()) > 1
     by_margin = 16 + sum(sum(1 + left for left in range(1, b)) for b in blanks.tolist()) / 6
     every = 16 * float(blanks.double().mean())
-    assert [row['slots'] for row in rows] == pytest.approx([16, by_margin] if causal else [every, every])
+    want = {'causal': [16, by_margin], 'bidirectional': [every, every], 'mixed': [by_margin, by_margin]}[attention]
+    assert [row['slots'] for row in rows] == pytest.approx(want)
     assert 0 < 6 * sum(row['seconds'] for row in rows) < time.perf_counter() - start
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_the_error_map_is_the_mean_loss_of_what_is_masked(causal):
-    task, model = NaeSat(4, 4, 0), make_model(block_size=8, vocab_size=4, n_tokens=2, causal=causal)
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_the_error_map_is_the_mean_loss_of_what_is_masked(attention):
+    task, model = NaeSat(4, 4, 0), make_model(block_size=8, vocab_size=4, n_tokens=2, attention=attention)
     tokens = some_puzzles(task, 6)[0]
     rows = masked_loss(model, tokens, task.groups, seed=1, batch_size=4, n_shares=4)
     assert [r['masked'] for r in rows] == [0.25, 0.5, 0.75, 1.0]
@@ -155,7 +157,7 @@ def test_a_run_on_puzzles_is_validated_on_blanks_and_scored(tmp_path, monkeypatc
     assert json.loads((tmp_path / 'q.json').read_text())['results'][0]['right'] == rows[-3]['right'], again.stdout
 
 
-@pytest.mark.parametrize('options', [['--causal=False', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']])
+@pytest.mark.parametrize('options', [['--attention=bidirectional', '--l2r_ratio=0'], ['--order=l2r', '--l2r_ratio=0']])
 def test_other_networks_and_orders_are_validated_and_scored(tmp_path, monkeypatch, script, options):
     tiny_run(tmp_path, monkeypatch, *options)
     val = json.loads((tmp_path / 'out' / 'log.jsonl').read_text().splitlines()[-1])

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from conftest import make_model
-from test_model import VARIANTS, close
+from test_model import FINAL, VARIANTS, close
 
 from anyorder.fast import freeze, lean, pad_size, pad_sizes
 from anyorder.orders import sample_order
@@ -80,16 +80,16 @@ def test_the_whole_model_is_one_graph(monkeypatch):
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     for name, g in gradients(model, compiled(idx, order).mean()).items():
         torch.testing.assert_close(g, expected[name], rtol=1e-4, atol=1e-6, msg=name)
-    encoder = torch.compile(
-        make_model(causal=False, rotary=True).float().requires_grad_(True), fullgraph=True, backend='aot_eager'
-    )
     with torch.autocast('cpu', torch.bfloat16):
         compiled.train()(idx, order).mean().backward()
-        encoder.train()(idx, order, torch.tensor([0, 3, 8, 5])).mean().backward()
+        for attention in ('bidirectional', 'mixed'):
+            network = make_model(attention=attention, rotary=True).float().requires_grad_(True)
+            network = torch.compile(network, fullgraph=True, backend='aot_eager').train()
+            network(idx, order, torch.tensor([0, 3, 8, 5])).mean().backward()
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('variant', VARIANTS + FINAL)
 def test_frozen_answers_as_the_model(variant):
     config = dict(block_size=9, vocab_size=32, n_tokens=27, n_embd=32, **variant)
     g = torch.Generator().manual_seed(0)
@@ -125,10 +125,11 @@ def test_padded_sizes_are_few():
     assert sizes[:5] == [1, 2, 4, 4, 8] and len(set(sizes)) == 22
 
 
+@pytest.mark.parametrize('variant', [{}, *FINAL])
 @pytest.mark.parametrize('n', [1, 3])
-def test_padded_steps_answer_as_the_others(batch, n):
+def test_padded_steps_answer_as_the_others(batch, n, variant):
     """The sizes of CUDA graphs, which a CPU does not have: unequal rows, rows that end, reordered tails."""
-    (idx, order), model, plain = batch, make_model(), make_model()
+    (idx, order), model, plain = batch, make_model(**variant), make_model(**variant)
     run, cache, g = model.run, KVCache(model.config, 5, dtype=torch.float64), torch.Generator().manual_seed(3)
     model.run = lambda idx, order, bounds, sizes, cache: run(idx, order, bounds, pad_sizes(sizes, cache), cache)[
         :, : sizes[1]

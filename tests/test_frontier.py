@@ -40,7 +40,7 @@ def test_the_ways_of_a_checkpoint(frontier):
                                     ('fixed', {'n_steps': 2}, Unmasking(2))]
     assert ('cosine', {'n_steps': 4}, Unmasking(4, 'cosine')) in decoder.settings
     assert ('margin threshold', {'threshold': 0.05}, Unmasking(policy='margin', threshold=0.05)) in decoder.settings
-    encoder = frontier(causal=False)
+    encoder = frontier(attention='bidirectional')
     assert [*dict.fromkeys(way for way, _, _ in encoder.settings)] == [way for way in WAYS if way != 'lossless']
     (why, ways), = encoder.left_out.items()
     assert ways == ['lossless'] and 'wants a decoder' in why

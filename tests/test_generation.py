@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from conftest import ROOT, make_model
-from test_model import VARIANTS
+from test_model import FINAL, VARIANTS
 
 from anyorder.canvas import Canvas
 from anyorder.checkpoint import model_from_checkpoint
@@ -100,13 +100,13 @@ def sequence_law(model, order, ends):
     return idx, logprob.exp()
 
 
-@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 @pytest.mark.parametrize('ends', [[1, 2, 3], [1, 3], [3]])
-def test_sampling_is_exact(ends, causal):
-    model, order, n = make_model(block_size=3, vocab_size=3, causal=causal), torch.tensor([[2, 0, 1]]), 12_000
+def test_sampling_is_exact(ends, attention):
+    model, order, n = make_model(block_size=3, vocab_size=3, attention=attention), torch.tensor([[2, 0, 1]]), 12_000
     idx, law = sequence_law(model, order, ends)
     torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
-    if ends == [1, 2, 3] and causal:
+    if ends == [1, 2, 3] and attention == 'causal':
         torch.testing.assert_close(law, (-model(idx, order.expand(27, 3)).sum(1)).exp())
     drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, schedule=ends,
                      generator=torch.Generator().manual_seed(0))
@@ -294,9 +294,9 @@ def test_scores_that_tie_do_not_depend_on_the_batch(batch):
         assert torch.equal(alone['order'][0], trace['order'][r])
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_rows_do_not_depend_on_the_width_of_the_batch(causal):
-    model = make_model(vocab_size=16, n_tokens=11, causal=causal)
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_rows_do_not_depend_on_the_width_of_the_batch(attention):
+    model = make_model(vocab_size=16, n_tokens=11, attention=attention)
     rows = [([3, 0], [True, False]), ([4, 4], [True, True]), ([1, 0, 0, 2, 0], [True, False, False, True, False]),
             ([0] * 9, [False] * 9)]
     for order in ('random', 'r2l', 'margin'):
@@ -315,10 +315,11 @@ def test_a_vocabulary_of_one_token():
         assert not generate(model, order * 0, order, 0, 3, policy).any()
 
 
+@pytest.mark.parametrize('variant', [{}, *FINAL])
 @pytest.mark.parametrize('how', EVERY)
-def test_every_policy_cached_alone_and_in_a_batch_is_the_same(batch, how):
-    model, (idx, order), known = make_model(vocab_size=16, n_tokens=11), batch, torch.tensor([0, 3, 9, 5, 1])
-    n_visits = torch.tensor([9, 8, 9, 6, 9])
+def test_every_policy_cached_alone_and_in_a_batch_is_the_same(batch, how, variant):
+    model, (idx, order) = make_model(vocab_size=16, n_tokens=11, **variant), batch
+    known, n_visits = torch.tensor([0, 3, 9, 5, 1]), torch.tensor([9, 8, 9, 6, 9])
 
     def run(rows, use_cache=True):
         canvas = Canvas(idx[rows], order[rows], known[rows], list(range(5))[rows], n_visits[rows])
@@ -382,7 +383,7 @@ def test_binomial_numbers():
         assert abs(counts[:, k].var() - 10 * share * (1 - share)) < 0.25
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('variant', VARIANTS + FINAL)
 @pytest.mark.parametrize('policy', ['given', 'margin'])
 def test_every_network_writes_the_same_cached_and_uncached(variant, policy):
     model, order = make_model(**variant), sample_order(3, 9, generator=torch.Generator().manual_seed(0))
@@ -393,10 +394,11 @@ def test_every_network_writes_the_same_cached_and_uncached(variant, policy):
     torch.testing.assert_close(a[1]['logprob'], b[1]['logprob'], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 @pytest.mark.parametrize('policy, unmask', [('given', 'fixed'), ('given', 'binomial'), ('margin', 'fixed')])
-def test_an_encoder_writes_what_it_scores(policy, unmask):
+def test_a_network_with_a_masked_loss_writes_what_it_scores(attention, policy, unmask):
     """Log-probabilities collected while it writes are those of predict in the order and the steps that were taken."""
-    model, known = make_model(causal=False), 2
+    model, known = make_model(attention=attention), 2
     order = sample_order(4, 9, generator=torch.Generator().manual_seed(0))
     idx, trace = generate(model, torch.ones_like(order), order, known, 3, policy=policy, unmask=unmask, seeds=range(4),
                           return_trace=True)
@@ -469,7 +471,7 @@ def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch, order, n_b
 
 
 def test_the_head_of_an_encoder_is_run_for_what_is_drawn():
-    model, heads = freeze(make_model(block_size=8, causal=False)), []
+    model, heads = freeze(make_model(block_size=8, attention='bidirectional')), []
     model.lm_head.register_forward_pre_hook(lambda _, args: heads.append(args[0].shape[:-1].numel()))
     write(model, [([0] * 8, [False] * 8), ([0] * 5, [False] * 5)], 'random', 0, 8)
     assert heads == [2] * 5 + [1] * 3
@@ -488,9 +490,10 @@ def test_generation_runs_on_one_frozen_copy(monkeypatch):
         generate(model.train(), torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
 
 
+@pytest.mark.parametrize('variant', [{}, *FINAL])
 @pytest.mark.parametrize('order', ['random', 'margin'])
-def test_prompts_that_are_read_in_groups_change_nothing(order):
-    model = make_model(block_size=80)
+def test_prompts_that_are_read_in_groups_change_nothing(order, variant):
+    model = make_model(block_size=80, **variant)
     rows = [([r] * 80, [i < n for i in range(80)]) for r, n in enumerate((40, 3, 75, 70, 0))]
     together = write(model, rows, order, 7, 6)
     for r, row in enumerate(rows):
@@ -528,9 +531,9 @@ def test_published_greedy_runs(use_cache):
                                         use_cache=use_cache), run['tokens'])
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_a_blank_may_hold_anything(causal):
-    model, order = make_model(causal=causal), sample_order(4, 9)
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_a_blank_may_hold_anything(attention):
+    model, order = make_model(attention=attention), sample_order(4, 9)
     idx, known = torch.randint(11, (4, 9)), torch.tensor([0, 3, 5, 2])
     blank = torch.arange(9) >= known.unsqueeze(1)
     blank = torch.zeros_like(blank).scatter(1, order, blank)                                 # by position

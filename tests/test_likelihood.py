@@ -94,11 +94,12 @@ def test_the_bar_counts_the_tokens_that_ran(batch):
     assert bar.n == 9 + 3 * (4 + 8)
 
 
-def test_the_encoder_is_scored_by_a_pass_for_each_visit_or_by_a_draw(batch):
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_a_network_with_a_masked_loss_is_scored_by_a_pass_for_each_visit_or_by_a_draw(attention, batch):
     """One by one gives what a decoder's forward gives. Draws agree with the mean of all orders."""
     idx, order = batch
     torch.testing.assert_close(one_by_one(make_model(), idx, order), make_model()(idx, order), rtol=0, atol=1e-10)
-    encoder, idx = make_model(causal=False, block_size=4), idx[:, :4]
+    encoder, idx = make_model(attention=attention, block_size=4), idx[:, :4]
     orders = torch.tensor(list(itertools.permutations(range(4))))
     exact = torch.stack([block_nll(encoder, row.expand(24, 4), orders, 7).mean() for row in idx])
     K = 400

@@ -305,4 +305,4 @@ def test_what_lossless_cannot_do(wrong, said):
 def test_an_encoder_is_refused():
     order = orders_of('random')
     with pytest.raises(ValueError, match='lossless unmasking wants a decoder'):
-        lossless(make_model(block_size=12, causal=False), torch.zeros_like(order), order, 4)
+        lossless(make_model(block_size=12, attention='bidirectional'), torch.zeros_like(order), order, 4)

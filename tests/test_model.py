@@ -22,22 +22,29 @@ VARIANTS = [
     dict(target_position='input', gpt2_blocks=True, bias=False),
     dict(target_position='layer', gpt2_blocks=True, rotary=True),
 ]
+# networks whose cache knows nothing of targets
+FINAL = [dict(attention='mixed'), dict(attention='mixed', target_position='layer', rotary=True)]
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda v: '-'.join(f'{k}={x}' for k, x in v.items()) or 'paper')
+def name_of(variant):
+    return '-'.join(f'{k}={x}' for k, x in variant.items()) or 'paper'
+
+
+@pytest.fixture(params=VARIANTS, ids=name_of)
 def model(request):
     return make_model(**request.param)
 
 
 def oracle(model, tokens, order, n_known, d):
-    """Logits (V,) for visit d of one row, written from the definition of the slot: the slots below min(d, n_known) with
-    their true targets, then the slot of d, through plain causal attention."""
+    """Logits (V,) for visit d of one row, written from the definition of the slot. Of a decoder: the slots below
+    min(d, n_known) with their true targets, then the slot of d, through plain causal attention. Of the others: every
+    slot where it stands, that of visit d last. Of the mixed network a known slot sees none behind it."""
     w, c = model.state_dict(), model.config
-    if c.causal:
+    if c.attention == 'causal':
         read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
         target = [order[s] for s in range(min(d, n_known))] + [order[d]]
         stand = [0 if p is None else p + 1 for p in read]
-    else:                                  # every slot where it stands, the one of visit d last
+    else:
         target = [p for p in order if p != order[d]] + [order[d]]
         read, stand = [p if p in order[:n_known] else None for p in target], [p + 1 for p in target]
     t = 'transformer.'
@@ -89,8 +96,9 @@ def oracle(model, tokens, order, n_known, d):
             q_a = turned(norm(q[:, s], h + 'attn.q_norm'), [p + 1 for p in target])
             k_a = turned(norm(k[:, s], h + 'attn.k_norm'), stand)
             score = q_a @ k_a.T / D ** 0.5
-            if c.causal:
-                score = score.masked_fill(torch.ones_like(score).triu(1).bool(), -math.inf)
+            n_causal = {'causal': len(x), 'bidirectional': 0, 'mixed': n_known}[c.attention]
+            for query in range(n_causal):
+                score[query, query + 1:] = -math.inf
             heads.append(score.softmax(-1) @ v[:, s])
         x = x + gate * linear(torch.cat(heads, -1), h + 'attn.c_proj')
         y = linear(norm(x, h + 'ln_2') * (1 + scale2) + shift2, h + 'mlp.c_fc')
@@ -209,9 +217,9 @@ def test_causal_decoder_depends_on_the_order_of_its_context(model, batch):
     assert (model.predict(idx, order, 4) - model.predict(idx, swapped, 4)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_what_stands_in_a_blank_need_not_be_a_token(causal, batch):
-    model, (idx, order) = make_model(causal=causal), batch
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_what_stands_in_a_blank_need_not_be_a_token(attention, batch):
+    model, (idx, order) = make_model(attention=attention), batch
     for known in (0, 3):
         logits = model.predict(idx, order, known)
         for value in (-1, 99):
@@ -240,19 +248,21 @@ def test_angles_are_those_of_float32_in_a_bfloat16_model():
 
 # ---- the encoder
 
-@pytest.fixture(params=VARIANTS, ids=lambda v: '-'.join(f'{k}={x}' for k, x in v.items()) or 'paper')
+@pytest.fixture(params=VARIANTS, ids=name_of)
 def encoder(request):
-    return make_model(causal=False, **request.param)
+    return make_model(attention='bidirectional', **request.param)
 
 
-def test_the_encoder_is_the_definition(encoder, batch):
-    idx, order = batch
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+@pytest.mark.parametrize('variant', VARIANTS, ids=name_of)
+def test_a_network_with_a_masked_loss_is_the_definition(attention, variant, batch):
+    model, (idx, order) = make_model(attention=attention, **variant), batch
     known = torch.tensor([0, 3, 8, 5, 1])
-    nll, logits = encoder(idx, order, known), encoder.predict(idx, order, known)
+    nll, logits = model(idx, order, known), model.predict(idx, order, known)
     for r, k in enumerate(known.tolist()):
         assert (nll[r, :k] == 0).all()
         for d in range(k, 9):
-            expected = oracle(encoder, idx[r].tolist(), order[r].tolist(), k, d)
+            expected = oracle(model, idx[r].tolist(), order[r].tolist(), k, d)
             torch.testing.assert_close(logits[r, d - k], expected, **close)
             torch.testing.assert_close(nll[r, d], -expected.log_softmax(-1)[idx[r, order[r, d]]] * 9 / (9 - k), **close)
 
@@ -266,8 +276,9 @@ def test_the_encoder_does_not_depend_on_the_order_of_what_is_known_nor_on_what_i
     torch.testing.assert_close(encoder.predict(blind, order, 4, 2), a[:, :2], **close)
 
 
-def test_given_visits_cost_an_encoder_nothing_and_are_not_counted(encoder, batch):
-    idx, order = batch
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_given_visits_cost_a_masked_loss_nothing_and_are_not_counted(attention, batch):
+    encoder, (idx, order) = make_model(attention=attention), batch
     known, given = torch.tensor([0, 3, 8, 5, 2]), torch.tensor([0, 2, 8, 1, 2])
     want = torch.zeros(5, 9, dtype=torch.float64)
     for r, (k, n) in enumerate(zip(known.tolist(), given.tolist())):
@@ -276,10 +287,11 @@ def test_given_visits_cost_an_encoder_nothing_and_are_not_counted(encoder, batch
     torch.testing.assert_close(encoder(idx, order, known, n_given=given), want, **close)
 
 
-def test_the_masked_loss_is_the_any_order_bound(batch):
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_the_masked_loss_is_the_any_order_bound(attention):
     """By enumeration: the mean over all orders and numbers of known tokens equals the mean over all orders of one token
     after the other, and a Monte Carlo of both agrees with it within its standard error."""
-    encoder = make_model(causal=False, block_size=3, vocab_size=3)
+    encoder = make_model(attention=attention, block_size=3, vocab_size=3)
     idx, orders = torch.tensor([[2, 0, 1]]), torch.tensor(list(itertools.permutations(range(3))))
     one_by_one = sum(
         -encoder.predict(idx.expand(6, 3), orders, d, 1)[:, 0].log_softmax(-1).gather(1, idx[0][orders[:, d : d + 1]])
@@ -295,7 +307,7 @@ def test_the_masked_loss_is_the_any_order_bound(batch):
 
 
 def test_the_encoder_says_what_it_wants(batch):
-    encoder, (idx, order) = make_model(causal=False), batch
+    encoder, (idx, order) = make_model(attention='bidirectional'), batch
     for call, said in (
         (lambda: encoder(idx, order), 'wants n_known'),
         (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
@@ -304,7 +316,7 @@ def test_the_encoder_says_what_it_wants(batch):
         (lambda: encoder.logits(idx, order), 'predict'),
         (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
         (lambda: encoder.predict(idx, order, 3, 2, first=2), 'first is for a decoder'),
-        (lambda: make_model()(idx, order, torch.zeros(5)), 'for an encoder'),
+        (lambda: make_model()(idx, order, torch.zeros(5)), 'for a masked loss'),
     ):
         with pytest.raises(ValueError, match=said):
             call()
@@ -312,32 +324,41 @@ def test_the_encoder_says_what_it_wants(batch):
 
 # ---- the cache
 
+@pytest.fixture(params=VARIANTS + FINAL, ids=name_of)
+def cached(request):
+    return make_model(**request.param)
+
+
+def kept(model, known):
+    return known + 1 if model.slots.causal else known
+
+
 @pytest.mark.parametrize('ends', [[1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 9], [9], [1, 5, 6, 9]])
 @pytest.mark.parametrize('prompt', [0, 3])
-def test_cached_equals_uncached_on_any_schedule(model, batch, ends, prompt):
-    idx, order = batch
+def test_cached_equals_uncached_on_any_schedule(cached, batch, ends, prompt):
+    model, (idx, order) = cached, batch
     cache, known = KVCache(model.config, 5, dtype=torch.float64), prompt
     for end in [e for e in ends if e > prompt]:
-        cached = model.predict(idx, order, known, end - known, cache)
-        torch.testing.assert_close(cached, model.predict(idx, order, known, end - known), **close)
-        assert cache.length.tolist() == [known + 1] * 5
+        logits = model.predict(idx, order, known, end - known, cache)
+        torch.testing.assert_close(logits, model.predict(idx, order, known, end - known), **close)
+        assert cache.length.tolist() == [kept(model, known)] * 5
         known = end
 
 
 @pytest.mark.parametrize('n', [1, 3])
-def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(model, batch, n):
-    idx, order = batch
+def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(cached, batch, n):
+    model, (idx, order) = cached, batch
     cache = KVCache(model.config, 5, dtype=torch.float64)
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
         known = torch.tensor(known)
-        cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
-        assert cached.isfinite().all() and cached.shape == plain.shape
+        logits, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
+        assert logits.isfinite().all() and logits.shape == plain.shape
         for r, k in enumerate(known.tolist()):
-            torch.testing.assert_close(cached[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
+            torch.testing.assert_close(logits[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
 
 
-def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
-    idx, order = batch
+def test_cached_equals_uncached_when_the_tail_is_reordered(cached, batch):
+    model, (idx, order) = cached, batch
     g, cache, known = (
         torch.Generator().manual_seed(3),
         KVCache(model.config, 5, dtype=torch.float64),
@@ -345,27 +366,28 @@ def test_cached_equals_uncached_when_the_tail_is_reordered(model, batch):
     )
     while known.min() < 9:
         n = 9 - int(known.min())
-        cached, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
+        logits, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
         for r, k in enumerate(known.tolist()):
-            torch.testing.assert_close(cached[r, :9 - k], plain[r, :9 - k], **close)
+            torch.testing.assert_close(logits[r, :9 - k], plain[r, :9 - k], **close)
         for r, k in enumerate(known.tolist()):   # an adaptive policy: the tail in a new order
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
-        cache.length = known                     # slot n_known was run for another target
+        if model.slots.told:
+            cache.length = known                 # slot n_known was run for another target
         known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
 
 
-def test_rows_that_stay_in_the_cache_go_on(batch):
-    model, (idx, order) = make_model(), batch
+def test_rows_that_stay_in_the_cache_go_on(cached, batch):
+    model, (idx, order) = cached, batch
     cache, known = KVCache(model.config, 5, dtype=torch.float64), torch.tensor([5, 0, 3, 7, 2])
     model.predict(idx, order, known, 2, cache)
     for rows in ([1, 3, 4], [1, 2], [1]):   # of the rows that are left
         rows = torch.tensor(rows)
         cache.keep(rows)
         idx, order, known = idx[rows], order[rows], known[rows]
-        assert torch.equal(cache.length, known + 1)
+        assert torch.equal(cache.length, kept(model, known))
         known = known + 1
-        cached, plain = model.predict(idx, order, known, 1, cache), model.predict(idx, order, known, 1)
-        torch.testing.assert_close(cached, plain, **close)
+        logits, plain = model.predict(idx, order, known, 1, cache), model.predict(idx, order, known, 1)
+        torch.testing.assert_close(logits, plain, **close)
 
 
 def test_a_stale_slot_would_be_noticed(model, batch):
@@ -445,13 +467,15 @@ def test_shapes_are_checked(model):
             model.predict(idx, sample_order(2, 9), known)
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_what_lies_behind_n_visits_is_not_seen(causal):
-    model, g = make_model(causal=causal), torch.Generator().manual_seed(3)
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+@pytest.mark.parametrize('with_cache', [False, True])
+def test_what_lies_behind_n_visits_is_not_seen(attention, with_cache):
+    model, g = make_model(attention=attention), torch.Generator().manual_seed(3)
     n_visits, known = torch.tensor([9, 4, 6]), torch.tensor([2, 4, 0])
     idx = torch.randint(11, (3, 9), generator=g)
     order = torch.stack([torch.cat([torch.randperm(n, generator=g), torch.arange(n, 9)]) for n in n_visits.tolist()])
-    logits = model.predict(idx, order, known, n_visits=n_visits)
+    cache = KVCache(model.config, 3, dtype=torch.float64) if with_cache and model.slots.cached else None
+    logits = model.predict(idx, order, known, cache=cache, n_visits=n_visits)
     for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
         if k < n:
             alone = model.predict(idx[r:r + 1, :n], order[r:r + 1, :n], k)[0]

@@ -148,13 +148,13 @@ def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
         prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_the_loss_is_of_the_blanks(batch, causal):
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_the_loss_is_of_the_blanks(batch, attention):
     """Of a decoder the nll of the blanks alone; of an encoder their masked loss, averaged over all numbers of known
     visits."""
-    model, (idx, order) = make_model(causal=causal), batch
+    model, (idx, order) = make_model(attention=attention), batch
     n_given = torch.tensor([0, 3, 8, 5, 1])
-    if causal:
+    if attention == 'causal':
         nll = model(idx, order, n_given=n_given)
         whole = model(idx, order)
         for r, n in enumerate(n_given.tolist()):
@@ -204,9 +204,10 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
 
 
 def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monkeypatch):
-    config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0', '--causal=False', '--batch_size=40', '--max_iters=1')
+    options = ['--l2r_ratio=0', '--attention=bidirectional', '--batch_size=40', '--max_iters=1']
+    config = tiny_run(tmp_path, monkeypatch, *options)
     tokens = open_split('data', 'sudoku4', 'train')[0]
-    model = make_model(block_size=16, vocab_size=64, n_tokens=4, causal=False).float()
+    model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention='bidirectional').float()
     model.requires_grad_(True)
     seen, forward = [], AOGPT.forward
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
@@ -224,9 +225,9 @@ def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monk
         assert rows.sum() > 60 and (counts - rows.sum() / (16 - n)).abs().max() < 5 * (rows.sum() / (16 - n)).sqrt()
 
 
-@pytest.mark.parametrize('causal', [True, False])
-def test_validation_is_the_loss_of_each_blank_by_hand(causal):
-    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4, causal=causal)
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_validation_is_the_loss_of_each_blank_by_hand(attention):
+    rules, model = Sudoku(4), make_model(block_size=16, vocab_size=4, attention=attention)
     rows = rules.make(6, np.random.default_rng(0), lambda tokens: np.ones(len(tokens), bool))
     tokens, given = map(torch.from_numpy, rows)
     val = validate(model, tokens, given, Config(batch_size=4, dtype='float32', order='random'))
@@ -234,7 +235,7 @@ def test_validation_is_the_loss_of_each_blank_by_hand(causal):
     for r in range(6):
         order = [p for p in orders[r].tolist() if given[r, p]] + [p for p in orders[r].tolist() if not given[r, p]]
         n, order = int(given[r].sum()), torch.tensor([order])
-        if causal:
+        if attention == 'causal':
             logp = [model.predict(tokens[r:r + 1], order, d, 1)[0, 0].log_softmax(-1) for d in range(n, 16)]
             direct = sum(-p[tokens[r, order[0, d]]] for d, p in enumerate(logp, n))
         else:

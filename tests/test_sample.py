@@ -215,7 +215,8 @@ def test_lossless_text_does_not_depend_on_window_and_batch(ckpt, script, tmp_pat
 
 
 def test_lossless_wants_a_decoder(script, tmp_path):
-    save_checkpoint(tmp_path / 'encoder.pt', make_model(vocab_size=320, n_tokens=257, causal=False), tokenizer='bytes')
+    encoder = make_model(vocab_size=320, n_tokens=257, attention='bidirectional')
+    save_checkpoint(tmp_path / 'encoder.pt', encoder, tokenizer='bytes')
     p = script('sample.py', '--ckpt=encoder.pt', '--weights=raw', '--unmask=lossless', code=1)
     assert p.stderr.count('\n') == 1 and 'choose unmask=fixed' in p.stderr
 

@@ -130,8 +130,8 @@ def test_text(gpu, script, words, tmp_path):
 @pytest.mark.slow
 def test_puzzles(gpu, script, tmp_path):
     prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 200, 'val': 20, 'test': 20})
-    options = ['--dataset=sudoku4', '--data_dir=data', *SMALL, '--causal=False', '--l2r_ratio=0', '--optimizer=muon',
-               '--max_iters=3']
+    options = ['--dataset=sudoku4', '--data_dir=data', *SMALL, '--attention=bidirectional', '--l2r_ratio=0',
+               '--optimizer=muon', '--max_iters=3']
     gpu('train.py', *options, '--out_dir=gpu')
     script('train.py', *options, '--out_dir=cpu', '--device=cpu', '--dtype=float32')
     same(last_of(tmp_path / 'cpu/log.jsonl'), last_of(tmp_path / 'gpu/log.jsonl'), ('loss', 'grad_norm', 'val_any'))

@@ -207,9 +207,10 @@ def test_every_network_is_trained_saved_and_resumed(data, variant):
         run('--init_from=resume', f'--rotary={"--rotary=True" not in variant}')
 
 
-def test_an_encoder_is_trained_resumed_sampled_and_scored(data, script):
-    toy = [*TOY, '--causal=False', '--l2r_ratio=0', '--rotary=True', '--lr_decay_iters=6']
-    assert 'l2r_ratio must be 0' in script('train.py', *TOY, '--causal=False', code=1).stderr
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_a_network_with_a_masked_loss_is_trained_resumed_sampled_and_scored(attention, data, script):
+    toy = [*TOY, f'--attention={attention}', '--l2r_ratio=0', '--rotary=True', '--lr_decay_iters=6']
+    assert 'l2r_ratio must be 0' in script('train.py', *TOY, f'--attention={attention}', code=1).stderr
     said = script('train.py', *toy, '--max_iters=6', '--out_dir=whole').stdout
     assert 'left to right' not in said.split('written')[0]
     script('train.py', *toy, '--max_iters=4')
@@ -459,7 +460,8 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
     (['--order_block=0'], 'order_block must'), (['--beta1=1.5'], 'beta1 must'),
-    (['--causal=False', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
+    (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
+    (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
     (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'),
     (['--optimizer=sgd'], 'optimizer'), (['--gradient_accumulation_steps=0'], 'gradient_accumulation_steps'),
     (['--ema_decay=1.0'], 'ema_decay'), (['--init_from=resume'], 'ckpt.pt'), (['--init_from=none.pt'], 'none.pt'),

@@ -248,8 +248,9 @@ def test_micro_batches_are_functions_of_seed_iteration_and_number(monkeypatch):
         assert drawn[2:4] == drawn[4:6] and len({str(x) for x in drawn}) == 6
 
 
-def test_an_encoder_is_trained_and_validated_on_uniform_numbers_of_known_visits():
-    encoder, seen = learner(causal=False), []
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_a_masked_loss_is_trained_and_validated_on_uniform_numbers_of_known_visits(attention):
+    encoder, seen = learner(attention=attention), []
     encoder.register_forward_pre_hook(lambda _, args, how: seen.append((*args[2:], how.get('n_known'))[0].tolist()),
                                       with_kwargs=True)
     config = Config(OPTIONS | {'l2r_ratio': 0.0, 'batch_size': 64, 'gradient_accumulation_steps': 1})

@@ -34,7 +34,7 @@ DATA = {'pydocs': 'data/prepare.py pydocs'}
 
 BASE = 'config/findings/base.py'
 ADAMW = f'{BASE} config/findings/adamw.py'
-ENCODER = '--causal=False --l2r_ratio=0'
+ENCODER = '--attention=bidirectional --l2r_ratio=0'
 
 # what train.py is given for a run; every seed has an order of its own
 RUNS = {
