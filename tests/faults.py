@@ -409,6 +409,17 @@ FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
     ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],
 ]
 
+FAULTS['config/findings/run.py'] = 'test_findings', [
+    ['    if made_by != shlex.join(command):', '    if False:'],
+    [".replace('SEED', seed)", ".replace('SEED', '1')"],
+    ['return not wanted or os.path', 'return not wanted or not os.path'],
+    ["os.replace(f'{path}.part'", "os.path.join(f'{path}.part'"],
+    ['    if code:', '    if not code:'],
+    ['*item) for number, item in enumerate(missing', '*item) for number, item in enumerate(commands.items()'],
+    ['*options, *where]', '*options]'],
+    ['                done.result()', '                pass'],
+]
+
 FAULTS['anyorder/curves.py'] = 'test_plot', [
     ['if len(labels) == len(run_names):', 'if False:'],
     ["or row['estimate'].startswith('iw '):", ':'],

@@ -43,7 +43,9 @@ def of(commands, script):
 
 
 @pytest.mark.parametrize('name, n_train, n_measure', [
-    ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 22, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8)])
+    ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 22, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8),
+    ('networks', 8, 8), ('swaps', 10, 2), ('sudoku', 6, 6),
+    ('zebra4', 6, 6), ('nae_sat', 6, 6)])
 def test_every_command_of_a_finding_is_understood_and_run_once(findings, script, tmp_path, name, n_train, n_measure):
     commands = findings(name, '--jobs=2', more=['--dtype=float32'])
     trained, drawn = of(commands, 'train.py'), of(commands, 'plot.py')
@@ -64,8 +66,21 @@ def test_sets_that_are_there_are_not_made_and_seeds_have_their_own_orders(findin
     assert findings('orders', data='missing')[0] == ['data/prepare.py', 'pydocs', f'--out={tmp_path / "missing"}']
     commands = findings('orders', '--seeds=7', data='there')
     assert not of(commands, 'data/prepare.py')
+    assert all(f'--data_dir={tmp_path / "there"}' in c for c in of(commands, 'train.py'))
     assert [[word for word in c if '_seed' in word and 'out' not in word] for c in of(commands, 'train.py')] == [
         [], ['--order_seed=7'], ['--order_seed=7'], []]
+
+
+def test_evaluations_want_sets_that_are_there(findings, tmp_path, capsys):
+    (tmp_path / 'there' / 'graded').mkdir(parents=True)
+    commands = findings('sudoku', '--seeds=1', data='there')
+    assert 'left out: sudoku_diabolical, whose puzzles are not in' in capsys.readouterr().out
+    measured = [c[-2] for c in of(commands, 'eval_puzzle.py')]
+    assert measured == ['--n_puzzles=500'] * 3 + ['--dataset=graded'] * 3
+    assert [c[2].rpartition('/')[2] for c in of(commands, 'plot.py')] == ['sudoku.png', 'sudoku_solved.png',
+                                                                          'sudoku_graded.png']
+    labels = ['--labels=decoder,encoder,mixed'] * 3
+    assert [word for c in of(commands, 'plot.py') for word in c if word.startswith('--labels')] == labels
 
 
 def test_generation_is_timed_and_drawn(findings, script, capsys):

@@ -2,7 +2,7 @@
 The findings, at a size of minutes to hours: train what one needs, evaluate it, draw its figures and print their tables.
 
     python config/findings/run.py orders --seeds=1,2,3
-    python config/findings/run.py positions --jobs=2 --data_dir=elsewhere
+    python config/findings/run.py sudoku --jobs=2 --data_dir=elsewhere
     python config/findings/run.py orders --out=out/longer -- --max_iters=12000
 
 A table has the mean over the seeds, its standard error and their number. What is finished is not made again, what was
@@ -30,11 +30,16 @@ data_dir = 'data'      # where prepared sets are; what is missing is made there
 # what there is to make
 
 # how a set is made; others are used where they are there
-DATA = {'pydocs': 'data/prepare.py pydocs'}
+DATA = {'pydocs': 'data/prepare.py pydocs',
+        'sudoku_60k': 'data/puzzles.py sudoku --n_train=60000 --name=sudoku_60k',
+        'zebra4': 'data/puzzles.py zebra4',
+        'nae_sat': 'data/puzzles.py nae_sat'}
 
 BASE = 'config/findings/base.py'
 ADAMW = f'{BASE} config/findings/adamw.py'
-ENCODER = '--attention=bidirectional --l2r_ratio=0'
+SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
+SUDOKU = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
+ENCODER, MIXED = '--attention=bidirectional --l2r_ratio=0', '--attention=mixed --l2r_ratio=0'
 
 # what train.py is given for a run; every seed has an order of its own
 RUNS = {
@@ -55,12 +60,26 @@ RUNS = {
     'ema_0.999': f'{BASE} --ema_decay=0.999',
     'encoder': f'{BASE} {ENCODER}',
     'encoder_rotary': f'{BASE} {ENCODER} --rotary=True',
+    'mixed': f'{BASE} {MIXED}',
+    'swaps_any': SWAPS,
+    'swaps_l2r': f'{SWAPS} --order=l2r',
+    **{f'swaps_{n}': f'{SWAPS} --order=swaps:{n} --order_seed=SEED' for n in (16, 26)},
+    'swaps_fixed': f'{SWAPS} --order=fixed --order_seed=SEED',
+    **{f'{puzzle}_{network}': f'{config} {options}'
+       for puzzle, config in (('sudoku', SUDOKU), ('zebra4', 'config/zebra4.py'),
+                              ('nae_sat', 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'))
+       for network, options in (('decoder', '--attention=causal'), ('encoder', ENCODER), ('mixed', MIXED))},
 }
 
 # what measures a checkpoint
 EVALUATIONS = {
     'ensemble': 'eval_ppl.py --n_blocks=512 --estimates=ensemble --n_contexts=64',
     'bound': 'eval_ppl.py --n_blocks=512 --estimates=any --n_orders=64',
+    'likelihood': 'eval_ppl.py --n_blocks=512 --estimates=l2r,any --n_orders=16',
+    'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',
+    **{name: f'eval_puzzle.py --policies=random,margin {options}' for name, options in (
+        ('solved', '--n_puzzles=500'), ('agree', '--n_puzzles=200'), ('graded', '--n_puzzles=500 --dataset=graded'),
+        ('diabolical', '--n_puzzles=500 --dataset=diabolical'))},
 }
 
 
@@ -78,6 +97,19 @@ class Finding(NamedTuple):
 BY_TOKENS = '--y=val_any,val_l2r'
 POSITIONS = {'AdaLN': 'base', 'added at the input': 'input', 'the same in every layer': 'layer_shared',
              'another in every layer': 'layer', 'AdaLN and rotary': 'rotary'}
+TEXT = {'decoder': 'base', 'decoder without left to right': 'any', 'encoder': 'encoder', 'mixed': 'mixed'}
+
+
+def evaluated(lines, evaluation):
+    return {label: f'{run}/{evaluation}' for label, run in lines.items()}
+
+
+def networks(puzzle, options='', evaluations=('solved',)):
+    """The figures of decoder, encoder and mixed network: their training, and each of the evaluations."""
+    lines = {network: f'{puzzle}_{network}' for network in ('decoder', 'encoder', 'mixed')}
+    return {puzzle: ('--y=val_any', lines)} | {f'{puzzle}_{evaluation}': (options, evaluated(lines, evaluation))
+                                               for evaluation in evaluations}
+
 
 FINDINGS = {
     'orders': Finding('1, 2: any order, left to right, and one fixed order (block-wise, random)', {
@@ -98,6 +130,17 @@ FINDINGS = {
         'ensemble': ('', {'decoder': 'base/ensemble', 'encoder': 'encoder/bound',
                           'decoder with rotary': 'rotary/ensemble', 'encoder with rotary': 'encoder_rotary/bound'})}),
     'generation': Finding('6, 7: time of generation by the number of steps and by network', {}),
+    'networks': Finding('text by decoder, encoder and mixed network', {
+        'networks': ('--y=val_any', TEXT), 'networks_likelihood': ('', evaluated(TEXT, 'likelihood'))}),
+    'swaps': Finding('pi-learners: one order each between left to right and random; an any-order model along them', {
+        'swaps': ('--y=val_own', {'left to right': 'swaps_l2r', '16 swaps': 'swaps_16', '26 swaps': 'swaps_26',
+                                  'one permutation': 'swaps_fixed', 'any order': 'swaps_any'}),
+        'swaps_along': ('', {'any order': 'swaps_any/along'})}),
+    'sudoku': Finding('9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run', networks(
+        'sudoku', evaluations=('solved', 'graded', 'diabolical')), 'sudoku_60k'),
+    'zebra4': Finding('Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run', networks('zebra4'), 'zebra4'),
+    'nae_sat': Finding('latents and observations by the same; 25 minutes a run', networks(
+        'nae_sat', '--y=right', ('agree',)), 'nae_sat'),
 }
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
 
