@@ -37,12 +37,12 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # of the sequences: 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or a JSON file
-                                  # with a list of all positions; 'block:8' is 'block' with --order_block=8
+order = 'random'                  # 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or a JSON file with all positions
 order_seed = 0                    # which one 'fixed', 'block' and 'swaps' are
-order_block = 4                   # positions of a block
-order_swaps = 16                  # transpositions that 'swaps' makes in left to right
+order_block = 4                   # positions of a block; --order=block:4 says both
+order_swaps = 16                  # random transpositions of left to right, by 'swaps'; --order=swaps:16 says both
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
+l2r_ratio_end = None              # that share at max_iters, on a line from l2r_ratio; None: it stays
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
 max_iters = 100000                # updates
@@ -86,15 +86,16 @@ from anyorder.devices import peak_flops, resolve_compile
 from anyorder.fast import lean
 from anyorder.files import check_folder, progress
 from anyorder.generation import Drawing, Unmasking, fill
-from anyorder.orders import derive_seed, order_of, read_order, sample_order
-from anyorder.processes import end_processes, first_process_first, gather, processes, start_processes, stop_requests
+from anyorder.orders import derive_seed, order_of, read_order
+from anyorder.processes import check_same, end_processes, first_process_first, processes, start_processes, stop_requests
 from anyorder.run_folder import RunFolder, open_newest
 from anyorder.tables import format_table, summarize, unigram_row
 from anyorder.training import (  # noqa: F401  (a program may take get_lr from here)
-    OPTIMIZERS,
     Clock,
     TrainState,
+    check_update,
     get_lr,
+    l2r_ratio_of,
     lr_of,
     make_optimizers,
     update,
@@ -132,11 +133,12 @@ def start_checkpoint(config):
     resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir})
     if not resumes:
         return checkpoint, resolved, []
-    changed = [f'{name} {saved[name]} -> {value}' for name, value in given.items()
+    changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()
                if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
-    old, new = (lr_of(checkpoint.iter_num, options) for options in (config | saved, resolved))
-    if old != new:
-        changed.append(f'learning rate at once {old:.3g} -> {new:.3g}')
+    for name, at in (('learning rate', lr_of), ('share of left to right', l2r_ratio_of)):
+        old, new = (at(checkpoint.iter_num, options) for options in (config | saved, resolved))
+        if old != new:
+            changed.append(f'{name} at once {old:.3g} -> {new:.3g}')
     return checkpoint, resolved, changed
 
 
@@ -146,30 +148,13 @@ def check_options(c, world_size):
              'log_interval', 'save_interval')
     at_least(c, 0, 'order_swaps', 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
              'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
-    for name in ('learning_rate', 'muon_learning_rate'):
-        if not c[name] > 0:
-            raise ValueError(f'{name} must be above 0, got {c[name]}')
-    for name in ('beta1', 'beta2', 'ema_decay'):
-        if not 0 <= c[name] < 1:
-            raise ValueError(f'{name} must be at least 0 and below 1, got {c[name]}')
-    if c.optimizer not in OPTIMIZERS:
-        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {c.optimizer!r}')
-    if not 0 <= c.l2r_ratio <= 1:
-        raise ValueError(f'l2r_ratio must be 0 to 1, got {c.l2r_ratio}')
     if c.compile not in ('auto', True, False):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
         raise ValueError('gradient_accumulation_steps must be a multiple of the number of processes, '
                          f'got {c.gradient_accumulation_steps} and {world_size}')
     check_folder('out_dir', c.out_dir)
-    sizes = model_config(c)                        # checks the options of the network
-    if sizes.slots.masked_loss and c.l2r_ratio:
-        raise ValueError(f'attention={c.attention} is trained on the masked loss alone: l2r_ratio must be 0, '
-                         f'got {c.l2r_ratio}')
-    if sizes.slots.masked_loss and c.order != 'random':
-        raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
-                         f'got {c.order!r}')
-    sample_order(1, sizes.block_size, **order_of(c))   # and this those of the order
+    check_update(c, model_config(c))   # which checks the options of the network
 
 
 def model_config(config, **vocabulary):
@@ -235,16 +220,11 @@ def start_state(config, checkpoint, data, device):
     return state
 
 
-def check_agreement(state, data, config):
+def check_start(state, data, config):
     """Raise ValueError unless all processes go on from the same update and weights, on the same data and options."""
     own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
-    every = gather(own | {'the iteration to go on from': state.iter_num, 'the data': data.hashes,
-                          'the weights': digest(state.ema.model)})
-    differing = [name for name in every[0] if any(other.get(name) != every[0][name] for other in every)]
-    if differing:
-        values = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
-        raise ValueError(f'the processes differ in {", ".join(differing)} ({values}): give them the same command, '
-                         'checkpoint and data')
+    check_same(own | {'the iteration to go on from': state.iter_num, 'the data': data.hashes,
+                      'the weights': digest(state.ema.model)})
 
 
 def make_run_model(model, compiled, device):
@@ -322,6 +302,8 @@ def loop(state, data, clock, folder, config):
             loss, norm = state.averages(folder.way_on(), with_weights=saving or stopping)
             if evaluating or saving or logging:
                 entry = {'iter': state.iter_num, 'tokens': state.n_seen, 'loss': loss, 'lr': lr, 'grad_norm': norm}
+                if config.l2r_ratio_end is not None:
+                    entry['l2r_ratio'] = l2r_ratio_of(state.iter_num - 1, config)
                 entry |= clock.read(state.iter_num)
                 if evaluating:
                     val = validate(state.ema.model, data.blocks, data.given, config)
@@ -399,7 +381,7 @@ def main(config):
         changed.append('the training data')
     del checkpoint   # its weights are in the state
     if world_size > 1:
-        check_agreement(state, data, config)
+        check_start(state, data, config)
     clock = Clock(state.model, config, peak_flops(device, dtype))
     compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters, config.max_iters)
     config = Config(config | {'compile': compiled})

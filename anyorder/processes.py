@@ -54,6 +54,16 @@ def gather(x):
     return every
 
 
+def check_same(values):
+    """Raise ValueError unless the dict `values` is the same in all processes."""
+    every = gather(values)
+    differing = [name for name in values if any(other.get(name) != every[0].get(name) for other in every)]
+    if differing:
+        of_first = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
+        raise ValueError(f'the processes differ in {", ".join(differing)} ({of_first}): give them the same command, '
+                         'checkpoint and data')
+
+
 @contextlib.contextmanager
 def stop_requests():
     """A function to call once an iteration: was a process asked to end, by Ctrl-C, SIGTERM or the end of its terminal?

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.devices import autocast, training_flops
 from anyorder.likelihood import block_nll, draw_known, estimate_of
-from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order
+from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order, stream
 from anyorder.processes import processes
 from data.blocks import random_blocks
 from data.sets import unpack
@@ -31,7 +31,38 @@ def lr_of(it, config):
     return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters)
 
 
+def l2r_ratio_of(it, config):
+    """Share of left-to-right rows in update `it`, from 0: linear from l2r_ratio to l2r_ratio_end at max_iters."""
+    start, end = config['l2r_ratio'], config.get('l2r_ratio_end')
+    return start if end is None else start + (end - start) * min(1, it / max(1, config['max_iters']))
+
+
 OPTIMIZERS = ('adamw', 'muon')
+
+
+def check_update(config, network):
+    """Raise ValueError for an optimizer, an average or orders that no run can have, or none of such a network
+    (AOGPTConfig)."""
+    for name in ('learning_rate', 'muon_learning_rate'):
+        if not config[name] > 0:
+            raise ValueError(f'{name} must be above 0, got {config[name]}')
+    for name in ('beta1', 'beta2', 'ema_decay'):
+        if not 0 <= config[name] < 1:
+            raise ValueError(f'{name} must be at least 0 and below 1, got {config[name]}')
+    if config.optimizer not in OPTIMIZERS:
+        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {config.optimizer!r}')
+    for name in ('l2r_ratio', 'l2r_ratio_end'):
+        share = config[name]
+        if share is not None and (type(share) not in (int, float) or not 0 <= share <= 1):
+            raise ValueError(f'{name} must be 0 to 1, got {share!r}')
+        if share and network.slots.masked_loss:
+            raise ValueError(f'attention={network.attention} is trained on the masked loss alone: {name} must be 0, '
+                             f'got {share}')
+    order = order_of(config)
+    if network.slots.masked_loss and order['kind'] != 'random':
+        raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
+                         f"got {order['kind']!r}")
+    sample_order(1, network.block_size, **order, generator=stream())
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
@@ -127,15 +158,15 @@ class TrainState:
         self.logged = self.iter_num
 
 
-def draw_batch(tokens, config, masked_loss, device):
-    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch, from torch's default generators.
+def draw_batch(tokens, config, masked_loss, device, it=0):
+    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch of update `it`.
 
-    n_known, of a masked loss alone, is uniform over the blanks; n_given is how many visits are given, as clues are,
-    which come first and cost nothing."""
+    All is drawn from torch's default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given
+    is how many visits are given, as clues are, which come first and cost nothing."""
     B, N = config.batch_size, config.block_size
     idx = random_blocks(tokens, B, N)
     idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
-    order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
+    order = sample_order(B, N, l2r_ratio=l2r_ratio_of(it, config), device=device, **order_of(config))
     n_given = order.new_zeros(B)
     if tokens.ndim == 2:   # puzzles
         idx, given = unpack(idx)
@@ -157,7 +188,7 @@ def update(state, tokens, lr, config):
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
-        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device)
+        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device, state.iter_num)
         n_blanks = (config.block_size - n_given).sum()
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():

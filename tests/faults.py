@@ -86,7 +86,7 @@ FAULTS['anyorder/orders.py'] = 'test_orders', [
     ['pair, order.gather(1, pair.flip(1))', 'pair, order.gather(1, pair)'],
     ['lambda n, n_swaps: 2 * n_swaps', 'lambda n, n_swaps: n_swaps'],
     ['view(len(u), n_swaps, 2)', 'view(len(u), 2, n_swaps).mT'],
-    ["run.get(f'order_{kind}')", 'None'],
+    ["run.get(f'order_{kind}', family_of(kind).parameter)", 'family_of(kind).parameter'],
     ["order | {'seed': s}", 'order'],
     ['stream(seed, int(b))) for b in numbers', 'None) for b in numbers'],
     ['type(p) is not int', 'not isinstance(p, int)'],
@@ -350,7 +350,16 @@ FAULTS['anyorder/training.py'] = 'test_training', [
     ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks / config.gradient_accumulation_steps'],
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
     ['device=device, **order_of(config))', 'device=device)'],
+    ['state.model.slots.masked_loss, device, state.iter_num)', 'state.model.slots.masked_loss, device)'],
+    ["(end - start) * min(1, it / max(1, config['max_iters']))", "(end - start) * it / max(1, config['max_iters'])"],
+    ["return start if end is None else start +", 'return start if not end else start +'],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
+]
+
+FAULTS['train.py'] = 'test_train', [
+    ["config['order'] = read_order(config.order)", 'read_order(config.order)'],
+    ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
+    ["order_of(config, 'l2r')", "order_of({}, 'random')"],
 ]
 
 FAULTS['anyorder/fast.py'] = 'test_fast', [

@@ -226,12 +226,17 @@ def test_a_network_with_a_masked_loss_is_trained_resumed_sampled_and_scored(atte
     assert wrong.startswith("error: ensemble is a decoder's")
 
 
-@pytest.mark.parametrize('order', ['l2r', 'r2l', 'fixed', 'block'])
+@pytest.mark.parametrize('order', ['l2r', 'r2l', 'fixed', 'block', 'swaps', 'listed'])
 def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, order):
-    run(f'--order={order}', '--order_seed=3', '--order_block=5', '--l2r_ratio=0', '--max_iters=30', '--dtype=float32')
+    positions = [*range(1, 16, 2), *range(0, 16, 2)]
+    with open('odd.json', 'w') as f:
+        json.dump(positions, f)
+    named = ['--order=odd.json'] if order == 'listed' else [f'--order={order}', '--order_block=5', '--order_swaps=5']
+    run(*named, '--order_seed=3', '--l2r_ratio=0', '--max_iters=30', '--dtype=float32')
+    os.remove('odd.json')   # the checkpoint knows
     model, entry = model_from_checkpoint('out/ckpt.pt'), log()[-1]
     blocks = all_blocks(Data(configure(vars(train), TOY)).val, 16, 16)
-    own = sample_order(16, 16, order, seed=3, parameter=5)
+    own = sample_order(16, 16, order, seed=3, parameter=tuple(positions) if order == 'listed' else 5)
     nats = {kind: block_nll(model, blocks, orders, 16).sum().item() / 256 for kind, orders in
             {'l2r': sample_order(16, 16, 'l2r'), 'own': own}.items()}
     assert {k for k in entry if k.startswith('val_')} == {'val_l2r', 'val_own'} - {'val_own' if order == 'l2r' else ''}
@@ -248,6 +253,23 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     script('sample.py', '--ckpt=out/ckpt.pt', '--out=short.json', '--length=9')
     assert [s['order'] for s in json.load(open('s.json'))['samples']] == own[:2].tolist()
     assert json.load(open('short.json'))['samples'][0]['order'] == [p for p in own[0].tolist() if p < 9]
+
+
+def test_a_run_with_a_file_and_a_moving_share_is_resumed_exactly(data):
+    with open('even.json', 'w') as f:
+        json.dump([*range(0, 16, 2), *range(1, 16, 2)], f)
+    options = '--order=even.json', '--l2r_ratio=0.9', '--l2r_ratio_end=0.1', '--dropout=0.1', '--dtype=float32'
+    run(*options, '--max_iters=8')
+    whole = model_from_checkpoint('out/ckpt.pt', 'raw')
+    assert [entry['l2r_ratio'] for entry in log()] == pytest.approx([0.9 - 0.1 * it for it in range(8)])
+    run(*options, '--max_iters=8', '--out_dir=parts', '--save_interval=3')
+    os.replace('parts/ckpt_0000006.pt', 'parts/ckpt.pt')
+    os.remove('even.json')
+    resume('--out_dir=parts')
+    parts = load_checkpoint('parts/ckpt.pt')
+    assert parts['iter_num'] == 8 and parts['config']['order'] == [*range(0, 16, 2), *range(1, 16, 2)]
+    assert all(torch.equal(p, q) for p, q in zip(whole.parameters(), model_from_checkpoint(parts, 'raw').parameters()))
+    assert log('parts')[-1]['loss'] == log()[-1]['loss']
 
 
 def test_training_draws_the_order_that_is_asked_for(data, monkeypatch):
@@ -386,12 +408,12 @@ def test_what_processes_must_agree_on(monkeypatch):
                        ('the weights', (other, data, config)),
                        ('the data', (state, SimpleNamespace(hashes=data.hashes | {'val': 'x'}), config))):
         every = []
-        monkeypatch.setattr(train, 'gather', lambda own, every=every: every.append(own) or [own])
-        train.check_agreement(state, data, config)
-        train.check_agreement(*args)
-        monkeypatch.setattr(train, 'gather', lambda own, every=every: every)
+        monkeypatch.setattr('anyorder.processes.gather', lambda own, every=every: every.append(own) or [own])
+        train.check_start(state, data, config)
+        train.check_start(*args)
+        monkeypatch.setattr('anyorder.processes.gather', lambda own, every=every: every)
         with pytest.raises(ValueError, match=f'differ in .*{said}') if said else nullcontext():
-            train.check_agreement(state, data, config)
+            train.check_start(state, data, config)
 
 
 def test_processes_that_differ_do_not_start(data, forked, monkeypatch):
@@ -459,6 +481,10 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--n_embd=15'], 'n_embd must be divisible by n_head'), (['--block_size=100000'], 'beyond the data'),
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
+    (['--l2r_ratio_end=-1'], 'l2r_ratio_end'), (['--l2r_ratio_end=x'], 'l2r_ratio_end'),
+    (['--order=no.json'], 'no.json'), (['--order=short.json'], 'from 0 to 15, once; got 3'),
+    (['--order=swaps:-1'], 'swaps:-1'), (['--order_swaps=-1'], 'order_swaps must'),
+    (['--attention=mixed', '--l2r_ratio=0', '--l2r_ratio_end=0.1'], 'l2r_ratio_end must be 0'),
     (['--order_block=0'], 'order_block must'), (['--beta1=1.5'], 'beta1 must'),
     (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
@@ -468,6 +494,8 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--init_from=hf:a/b/c.pt'], 'hf:a/b/c.pt'), (['--learning_rate=0'], 'learning_rate'),
     (['--max_iter=3'], "'max_iters'")])
 def test_wrong_input_is_one_line_and_writes_nothing(data, args, said):
+    with open('short.json', 'w') as f:
+        f.write('[2, 0, 1]')
     with pytest.raises(SystemExit) as e, one_line_errors():
         run(*args)
     assert said in e.value.code and '\n' not in e.value.code and not os.path.exists('out')
