@@ -21,7 +21,7 @@ ensemble  slots and seconds for one block of the context-order ensemble, and the
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
 loss      seconds, peak memory and error of the loss and its gradients alone, ours and others
-grid      seconds of generation of decoder and mixed network, with their caches, and of the encoder of the same size;
+grid      seconds of generation of decoder, mixed network and two streams, with their caches, and of the encoder;
           tokens/s of an update of every network
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
           judge, entropy, distinct-2, each with its standard error over samples, that of distinct-2 by the jackknife.
@@ -279,8 +279,9 @@ NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': 
             'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
             'rotary alone': {'rotary': True, 'learned_positions': False},
             'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'attention': 'bidirectional'},
-            'mixed': {'attention': 'mixed'}}
-WRITERS = {'decoder': {}} | {name: NETWORKS[name] for name in ('encoder', 'mixed')}   # whose generation is timed
+            'mixed': {'attention': 'mixed'}, 'two streams': {'target_position': 'two_stream'}}
+# whose generation is timed
+WRITERS = {'decoder': {}} | {name: NETWORKS[name] for name in ('encoder', 'mixed', 'two streams')}
 
 
 def generation_times(config, device, dtype):

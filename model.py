@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer')
+TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer', 'two_stream')
 
 
 @dataclass
@@ -51,7 +51,8 @@ class AOGPTConfig:
     n_tokens           the real vocabulary, 0 is all of vocab_size; the rows above it are padding of probability zero
     gate_init          where the biases of the AdaLN gates start: 0 in the paper; 1 learns faster in runs of minutes
     target_position    how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same one
-                       again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation)
+                       again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation);
+                       'two_stream': not at all, see TwoStreamSlots
     rotary             rotate queries by the target position and keys by the position of their token
     learned_positions  embeddings of the positions that are read; rotary can do without
     gpt2_blocks        LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
@@ -93,6 +94,8 @@ class AOGPTConfig:
             raise ValueError(f'target_position must be {", ".join(TARGET_POSITIONS)}, got {self.target_position!r}')
         if self.attention not in ATTENTION:
             raise ValueError(f'attention must be {", ".join(ATTENTION)}, got {self.attention!r}')
+        if self.target_position == 'two_stream' and self.attention != 'causal':
+            raise ValueError(f'target_position=two_stream is a decoder: attention must be causal, got {self.attention}')
         if self.rotary and self.n_embd // self.n_head % 2:
             raise ValueError(f'rotary wants heads of even width, got n_embd={self.n_embd} and n_head={self.n_head}')
         if not self.learned_positions and not self.rotary:
@@ -106,7 +109,7 @@ class AOGPTConfig:
     @property
     def slots(self):
         """The kind of the network: which class of Slots plans its passes."""
-        return ATTENTION[self.attention]
+        return TwoStreamSlots if self.target_position == 'two_stream' else ATTENTION[self.attention]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -115,7 +118,8 @@ class AOGPTConfig:
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and sees.
 
-    number   (B, S) the visit that a slot predicts, by which a cache keeps its key; short rows repeat their last slot
+    number   (B, S) the visit that a slot predicts, by which a cache keeps its key; short rows repeat their last slot.
+             Slots behind the last number have no keys
     target   (B, S) the position that a slot predicts
     reads    (B, S) the visit whose token a slot reads, -1 is [None]
     stands   (B, S) the position at which a slot reads, -1 is the place of [None]
@@ -124,11 +128,11 @@ class Slots:
 
     A network is a subclass, named in ATTENTION. `masked_loss` says whether one pass scores the unknown visits alone, so
     that `forward` wants n_known; `cached` whether the keys of known slots stay as they are; `told` whether these keys
-    depend on targets; `masked` whether every pass needs a mask; `share` which part of all pairs of slots a training
-    step needs. `read`, `see` and `span` say the rest.
+    depend on targets; `masked` whether every pass needs a mask; `share` which part of all pairs of slots of a stream
+    a training step needs. `read`, `see` and `span` say the rest.
     """
     causal = masked_loss = cached = told = masked = False
-    share = 1.0
+    share, n_streams = 1.0, 1
 
     def __init__(self, order, known, wanted=None, number=None, n_keys=None, end=None):
         """The plan of all visits of order (B, T), or of the visits `number` (B, S). The first `known` visits, (B, 1) or
@@ -239,6 +243,41 @@ class MixedSlots(EncoderSlots):
         return start, end, known, True
 
 
+class TwoStreamSlots(DecoderSlots):
+    """XLNet's two streams, on the same weights. Slot d of the content reads visit d - 1 where it stands, sees the
+    content before it and itself, and knows no target. A query slot predicts visit d: it stands at order[d], reads one
+    learned vector, and sees the content slots 0 to min(d, n_known). Queries come behind the content and have no keys,
+    so that a cache is final whatever is visited next, and one prompt's cache serves many orders. (Yang et al. 2019,
+    arXiv 1906.08237)
+
+    A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n targets."""
+    told, n_streams = False, 2
+
+    def __init__(self, order, known, wanted=None, number=None, n_keys=None, end=None):
+        super().__init__(order, known, number, number)                                      # the content
+        S, whole = self.number.size(1), wanted is None
+        wanted = self.number if whole else wanted                                           # (B, n)
+        target = order.gather(1, wanted)
+        self.reads = torch.cat([self.reads, torch.full_like(target, QUERY)], 1)
+        self.stands = self.target = torch.cat([self.stands, target], 1)
+        self.columns = torch.arange(S, S + wanted.size(1), device=order.device).expand(wanted.shape)
+        if not whole:
+            last = torch.cat([self.number, wanted], 1).clamp(max=known)
+            keys = torch.arange(n_keys or S, device=order.device)
+            self.sees = (keys <= last.unsqueeze(-1)).unsqueeze(1)
+
+    def mask(self, columns):
+        return self.sees if self.sees is None else super().mask(columns)   # without one, each stream is causal
+
+    @staticmethod
+    def span(known, first, n, T, visits, cache):
+        end = (known + 1).clamp(max=T)
+        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), end - 1)
+        return start, end, end, True
+
+
+QUERY = -2   # what a query slot reads
+
 # config.attention: another network is a subclass of Slots, named here
 ATTENTION = {'causal': DecoderSlots, 'bidirectional': EncoderSlots, 'mixed': MixedSlots}
 
@@ -300,9 +339,12 @@ class SelfAttention(nn.Module):
         if rotary is not None:
             of_target, of_token = rotary
             q, k = apply_rotary(q, [take(part, columns) for part in of_target]), apply_rotary(k, of_token)
+        k, v = (x[:, :slots.number.size(1)] for x in (k, v))   # queries of two streams have none
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
-        y = self.attend(q, k, v, slots.mask(columns), slots.causal)
+        mask = slots.mask(columns)
+        streams = [q] if mask is not None else q.split(k.size(1), 1)   # without a mask they see the same
+        y = torch.cat([self.attend(stream, k, v, mask, slots.causal) for stream in streams], 1)
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)          # (B, n, C)
 
     def attend(self, q, k, v, mask, causal):
@@ -407,9 +449,11 @@ class AOGPT(nn.Module):
         t['wte'] = nn.Embedding(config.vocab_size, config.n_embd)
         if config.learned_positions:
             t['wpe'] = nn.Embedding(config.block_size + 1, config.n_embd)   # row 0 for [None], row p + 1 for position p
-        if config.target_position != 'layer':
+        if config.target_position not in ('layer', 'two_stream'):
             t['wtpe'] = nn.Embedding(config.block_size, config.n_cond if adaln else config.n_embd)
         t['wnonee'] = nn.Embedding(1, config.n_embd)                        # [None]
+        if config.target_position == 'two_stream':
+            t['wquery'] = nn.Embedding(1, config.n_embd)                    # what all queries read
         t['h'] = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         t['final_layer' if adaln else 'ln_f'] = FinalLayer(config) if adaln else make_norm(config)
         self.lm_head = Head(config)
@@ -535,6 +579,8 @@ class AOGPT(nn.Module):
         read = idx.gather(1, order.gather(1, slots.reads.clamp(min=0)))
         token = t.wte(read.masked_fill(none, 0))                                            # a blank may hold anything
         x = torch.where(none.unsqueeze(-1), t.wnonee.weight, token)                         # (B, S, C)
+        if self.config.target_position == 'two_stream':
+            x = torch.where((slots.reads == QUERY).unsqueeze(-1), t.wquery.weight, x)
         if self.config.learned_positions:
             x = x + t.wpe(slots.stands + 1)
         x = F.dropout(x, self.config.dropout, self.training)
@@ -554,7 +600,7 @@ class AOGPT(nn.Module):
             return x, block.adaLN(target, t.wtpe)
         if kind == 'layer':
             return x + block.wtpe(target), None
-        return x + t.wtpe(target) if kind == 'layer_shared' or layer == 0 else x, None
+        return x + t.wtpe(target) if kind == 'layer_shared' or kind == 'input' and layer == 0 else x, None
 
     def _cos_sin(self, position):
         """(cos, sin), each (B, S, 1, D / 2), of angles (p + 1) 10000^(-2 i / D) of positions p (B, S); -1 is [None]."""

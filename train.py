@@ -28,7 +28,8 @@ n_cond = 128                      # width of the target position embedding that 
 dropout = 0.0                     # of embeddings, attention and residual branches
 bias = True                       # in the linear layers of the blocks
 gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the paper's, 1 learns faster in a short run
-target_position = 'adaln'         # how a slot is told its target: 'adaln', or added at 'input', 'layer_shared', 'layer'
+target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer';
+                                  # not at all in 'two_stream'
 rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
 learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
 attention = 'causal'              # 'causal' is the decoder, 'bidirectional' the encoder, 'mixed' between them: a cache,

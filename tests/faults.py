@@ -45,6 +45,14 @@ FAULTS['model.py'] = 'test_model', [
     ['return start, end, known, True', 'return start, end, torch.minimum(known + 1, end), True'],
     ["cached = masked = True\n    share = 2 / 3", "cached = True\n    share = 2 / 3"],
     ['torch.minimum(cache.length.cpu(), known)', 'known'],
+    # two streams
+    ['last = torch.cat([self.number, wanted], 1).clamp(max=known)', 'last = torch.cat([self.number, wanted], 1)'],
+    ['self.stands = self.target = torch.cat([self.stands, target], 1)',
+     'self.stands, self.target = [torch.cat([x, target], 1) for x in (self.stands, self.target)]'],
+    ['        return self.sees if self.sees is None else super()', '        return super()'],
+    ['end = (known + 1).clamp(max=T)', 'end = known.clamp(min=1, max=T)'],
+    ['q.split(k.size(1), 1)', '[q]'],
+    ["slots.reads == QUERY", "slots.reads == QUERY - 1"],
     # dropout, everywhere and only in training
     ['        x = F.dropout(x, self.config.dropout, self.training)\n', ''],
     ['F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)', 'self.c_proj(y.flatten(2))'],

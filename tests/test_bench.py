@@ -65,6 +65,12 @@ def test_training_flops_are_those_of_the_matrix_products(batch):
     products = sum(counts.get(op, 0) for op in (torch.ops.aten.mm, torch.ops.aten.addmm))
     attention = 6 * 5 * 9 * 9 * 16 * 2   # 6 N C a slot and layer
     assert training_flops(model, 5) == products + attention
+    with FlopCounterMode(display=False) as counter:
+        two = make_model(vocab_size=16, n_tokens=11, target_position='two_stream').requires_grad_(True)
+        two(*batch).sum().backward()
+    counts = counter.get_flop_counts()['Global']
+    run = sum(counts.get(op, 0) for op in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    assert training_flops(two, 5) == run + 1.5 * attention   # the last layer asks for one stream alone
     for kind, share in (('bidirectional', 1), ('mixed', 2 / 3)):
         other = make_model(vocab_size=16, n_tokens=11, attention=kind)
         assert training_flops(other, 5) == pytest.approx(products + 2 * share * attention, rel=1e-12)
@@ -78,7 +84,7 @@ def test_the_grid_times_all_networks_alike(monkeypatch):
     config = configure(vars(bench), ['grid', *sizes, '--steps=4,64', '--repeats=3'])
     rows = bench.generation_times(config, torch.device('cpu'), 'float32')
     one = [(32, 2)] + [(0, 4)] * 3, [(62, 2)] + [(0, 64)] * 3     # the warm-up is two steps of the same width
-    assert runs == [(network, *run) for part in one for network in ('causal', 'bidirectional', 'mixed')
+    assert runs == [(network, *run) for part in one for network in ('causal', 'bidirectional', 'mixed', 'causal')
                     for run in part]
     assert [r['steps'] for r in rows] == [4, 64]
 
@@ -111,7 +117,7 @@ def test_the_commands_count_what_they_time(script, tmp_path):
         grid = json.load(f)
     assert [row['steps'] for row in grid['generation']] == [4, 64]
     assert {row['network'] for row in grid['training']} == set(NETWORKS)
-    assert all(row[name] > 0 for row in grid['generation'] for name in ('decoder', 'encoder', 'mixed'))
+    assert all(row[name] > 0 for row in grid['generation'] for name in bench.WRITERS)
     assert "times the decoder's" in out
     parameters = {row['network']: row['parameters'] for row in grid['training']}
     assert parameters['encoder'] == parameters['adaln'] == parameters['rotary']

@@ -2,17 +2,17 @@
 import pytest
 import torch
 from conftest import make_model
-from test_model import FINAL, VARIANTS, close
+from test_model import FINAL, TWO_STREAM, VARIANTS, close, name_of
 
 from anyorder.fast import freeze, lean, pad_size, pad_sizes
 from anyorder.orders import sample_order
 from model import KVCache
 
 
-@pytest.fixture(params=[0, 2, 6], ids=['adaln', 'layer_shared', 'sigma-GPT'])
+@pytest.fixture(params=[VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]], ids=name_of)
 def pair(request):
     """(the plain model, the same one made lean), to train."""
-    config = dict(vocab_size=16, n_tokens=11, **VARIANTS[request.param])
+    config = dict(vocab_size=16, n_tokens=11, **request.param)
     return make_model(**config).requires_grad_(True), lean(make_model(**config).requires_grad_(True))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import make_model
 from test_generation import write
-from test_model import VARIANTS
+from test_model import TWO_STREAM, VARIANTS
 
 from anyorder.canvas import Canvas
 from anyorder.drawing import Drawing, TokenNoise, gumbel, keep_largest
@@ -72,7 +72,7 @@ def test_drafts_are_right_and_wrong():
     assert passes.min() <= 4 and passes.max() >= 9
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('variant', VARIANTS + TWO_STREAM)
 def test_every_decoder_writes_that_text(variant):
     model, order = make_model(block_size=12, **variant), orders_of('random')
     runs = [lossless(model, torch.ones_like(order), order, window, use_cache=use_cache, return_trace=True)
