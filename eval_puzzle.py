@@ -112,12 +112,13 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
 class CountedRun:
     """AOGPT.run, and the number of slots that it has run, without those that pad short rows."""
 
-    def __init__(self, run):
-        self.run, self.n_slots = run, 0
+    def __init__(self, run, n_streams):
+        self.run, self.n_streams, self.n_slots = run, n_streams, 0
 
     def __call__(self, idx, order, bounds, sizes, cache=None):
-        _, _, start, end = bounds
-        self.n_slots = self.n_slots + (end - start).sum()   # on the device, without a wait for it
+        _, first, start, end = bounds
+        queries = (order.size(1) - first).clamp(max=sizes.n_targets) * (self.n_streams - 1)
+        self.n_slots = self.n_slots + (end - start + queries).sum()   # on the device, without a wait for it
         return self.run(idx, order, bounds, sizes, cache)
 
 
@@ -134,7 +135,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             def on_step(step, n_new, part, bar=bar):
                 bar.update(int(n_new.sum()))
-            start, model.run = time.perf_counter(), CountedRun(run)
+            start, model.run = time.perf_counter(), CountedRun(run, model.slots.n_streams)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, on_step)
             cost = {'slots': int(model.run.n_slots), 'seconds': time.perf_counter() - start}
         counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))

@@ -420,7 +420,7 @@ FAULTS['anyorder/frontier.py'] = 'test_frontier', [
 ]
 
 FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
-    ['self.n_slots + (end - start).sum()', 'self.n_slots + end.sum()'],
+    ['self.n_slots + (end - start + ', 'self.n_slots + (end + '],
     ['self.n_slots = self.n_slots + (end', 'self.n_slots = (end'],
     ['value / len(tokens) for', 'value for'],
     ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],

@@ -105,21 +105,25 @@ def test_scores_by_hand():
     assert share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
 
 
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-def test_slots_and_seconds_are_those_of_a_puzzle(attention):
+@pytest.mark.parametrize('network', ['causal', 'bidirectional', 'mixed', 'two_stream'])
+def test_slots_and_seconds_are_those_of_a_puzzle(network):
     """A decoder runs every slot once in an order that is given. Where it chooses, it runs what was just revealed and
-    what remains, as the mixed network always does. An encoder runs all slots in every step."""
+    what remains, as the mixed network always does. An encoder runs all slots in every step. Of two streams the content
+    runs every slot once, and the queries what is scored."""
     puzzles = Puzzles(Sudoku(4), *some_puzzles(Sudoku(4), 6), 'some')
-    model = make_model(block_size=16, vocab_size=4, attention=attention)
+    kind = {'target_position': network} if network == 'two_stream' else {'attention': network}
+    model = make_model(block_size=16, vocab_size=4, **kind)
     runs = read_runs(options_of('--policies=l2r,margin'))
     start = time.perf_counter()
     rows = [row for row, _ in solve_all(model, puzzles, runs, {'kind': 'random'}, [0], options_of('--temperature=0'))]
     blanks = (~puzzles.given).sum(1)
     assert len(blanks.unique()) > 1
     by_margin = 16 + sum(sum(1 + left for left in range(1, b)) for b in blanks.tolist()) / 6
-    every = 16 * float(blanks.double().mean())
-    want = {'causal': [16, by_margin], 'bidirectional': [every, every], 'mixed': [by_margin, by_margin]}[attention]
-    assert [row['slots'] for row in rows] == pytest.approx(want)
+    n = float(blanks.double().mean())
+    scored = sum(sum(range(b + 1)) for b in blanks.tolist()) / 6
+    want = {'causal': [16, by_margin], 'bidirectional': [16 * n, 16 * n], 'mixed': [by_margin, by_margin],
+            'two_stream': [16 + n, 16 + scored]}
+    assert [row['slots'] for row in rows] == pytest.approx(want[network])
     assert 0 < 6 * sum(row['seconds'] for row in rows) < time.perf_counter() - start
 
 

@@ -40,6 +40,9 @@ ADAMW = f'{BASE} config/findings/adamw.py'
 SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
 SUDOKU = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
 ENCODER, MIXED = '--attention=bidirectional --l2r_ratio=0', '--attention=mixed --l2r_ratio=0'
+TWO_STREAMS = '--target_position=two_stream'
+TWO_STREAMS_COST = 1.7   # seconds of an update of two streams by those of AdaLN
+LONGER = f'--max_iters={round(3000 * TWO_STREAMS_COST)}'
 
 # what train.py is given for a run; every seed has an order of its own
 RUNS = {
@@ -61,6 +64,10 @@ RUNS = {
     'encoder': f'{BASE} {ENCODER}',
     'encoder_rotary': f'{BASE} {ENCODER} --rotary=True',
     'mixed': f'{BASE} {MIXED}',
+    'two_stream': f'{BASE} {TWO_STREAMS}',
+    'two_stream_rotary': f'{BASE} {TWO_STREAMS} --rotary=True',
+    'longer': f'{BASE} {LONGER}',
+    'longer_rotary': f'{BASE} {LONGER} --rotary=True',
     'swaps_any': SWAPS,
     'swaps_l2r': f'{SWAPS} --order=l2r',
     **{f'swaps_{n}': f'{SWAPS} --order=swaps:{n} --order_seed=SEED' for n in (16, 26)},
@@ -97,7 +104,8 @@ class Finding(NamedTuple):
 BY_TOKENS = '--y=val_any,val_l2r'
 POSITIONS = {'AdaLN': 'base', 'added at the input': 'input', 'the same in every layer': 'layer_shared',
              'another in every layer': 'layer', 'AdaLN and rotary': 'rotary'}
-TEXT = {'decoder': 'base', 'decoder without left to right': 'any', 'encoder': 'encoder', 'mixed': 'mixed'}
+TEXT = {'decoder': 'base', 'decoder without left to right': 'any', 'encoder': 'encoder', 'mixed': 'mixed',
+        'two streams': 'two_stream'}
 
 
 def evaluated(lines, evaluation):
@@ -130,8 +138,12 @@ FINDINGS = {
         'ensemble': ('', {'decoder': 'base/ensemble', 'encoder': 'encoder/bound',
                           'decoder with rotary': 'rotary/ensemble', 'encoder with rotary': 'encoder_rotary/bound'})}),
     'generation': Finding('6, 7: time of generation by the number of steps and by network', {}),
-    'networks': Finding('text by decoder, encoder and mixed network', {
+    'networks': Finding('text by decoder, encoder, mixed network and two streams', {
         'networks': ('--y=val_any', TEXT), 'networks_likelihood': ('', evaluated(TEXT, 'likelihood'))}),
+    'two_stream': Finding('two streams against AdaLN at equal updates and at equal compute, without and with rotary', {
+        'two_stream': (BY_TOKENS, {
+            'AdaLN': 'base', 'AdaLN for longer': 'longer', 'two streams': 'two_stream', 'AdaLN and rotary': 'rotary',
+            'AdaLN and rotary for longer': 'longer_rotary', 'two streams and rotary': 'two_stream_rotary'})}),
     'swaps': Finding('pi-learners: one order each between left to right and random; an any-order model along them', {
         'swaps': ('--y=val_own', {'left to right': 'swaps_l2r', '16 swaps': 'swaps_16', '26 swaps': 'swaps_26',
                                   'one permutation': 'swaps_fixed', 'any order': 'swaps_any'}),
