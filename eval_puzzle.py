@@ -19,7 +19,8 @@ dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoin
 split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'all'       # orders of the blanks, as random,l2r,margin; 'all' is these two and every score of the model
+policies = 'all'       # orders of the blanks, as random,swaps:9,FILE.json,margin (see anyorder/orders.py); 'all' is
+                       # random, l2r and every score of the model
 n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
 noises = '0'           # scales of the noise on the scores by which the model chooses, with commas
 noise_kind = 'gumbel'  # or 'gaussian'
@@ -52,7 +53,7 @@ from anyorder.fast import freeze
 from anyorder.figures import PICTURES, draw
 from anyorder.files import check_out, progress, write_json
 from anyorder.generation import SCORES, Drawing, Unmasking, fill
-from anyorder.orders import derive_seed, draw_orders, given_first, order_of, read_order
+from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, read_order
 from anyorder.replay import REPLAYS, write_replay
 from anyorder.tables import ratio_error, share_error
 from data.blocks import all_blocks, open_split
@@ -256,6 +257,8 @@ def main(config):
         raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
+    for *_, order in runs:
+        check_order(order_of(checkpoint.run, order), tokens.size(1))   # before any is solved
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0

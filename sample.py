@@ -74,7 +74,7 @@ from anyorder.generation import (  # noqa: F401  (a program may take generate an
     sample_tokens,
 )
 from anyorder.judge import measure, open_judge
-from anyorder.orders import order_of, read_order, sample_order, stream
+from anyorder.orders import check_order, order_of, read_order
 from anyorder.replay import REPLAYS, write_replay, written_in_words
 from anyorder.watch import Watch, visible
 from data.prompts import parse_prompts, prompt_file, read_prompts
@@ -94,7 +94,7 @@ def read_texts(prompts, order, tokenizer, block_size, config):
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
     parsed = parse_prompts(prompts, tokenizer, config.length or block_size)
     for n in {len(tokens) for tokens, _, _ in parsed}:
-        sample_order(1, n, **order, generator=stream())   # before anything is written
+        check_order(order, n)   # before anything is written
     if config.score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
     if all(all(known) for _, known, _ in parsed):

@@ -129,6 +129,11 @@ def one_order(kind, n, parameter, seed, length, device):
     return kept.to(device)
 
 
+def check_order(order, n):
+    """Raise ValueError unless these arguments of sample_order are of orders of n positions."""
+    sample_order(1, n, **order, generator=stream())
+
+
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     """Orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
@@ -170,9 +175,12 @@ def read_order(text, *others):
 def order_of(run, order=None):
     """The arguments of sample_order of a run with these options (a checkpoint's `config`): of its own order, or of
     another that read_order gave. What the other does not say is as in the run."""
-    order = run.get('order', 'random') if order is None else order
+    own = run.get('order', 'random')
+    order = own if order is None else order
     if isinstance(order, str):
         kind, _, number = order.partition(':')
+        if not number and isinstance(own, str) and own.startswith(f'{kind}:'):
+            number = own.partition(':')[2]
         parameter = int(number) if number else run.get(f'order_{kind}', family_of(kind).parameter)
     else:
         kind, parameter = 'listed', tuple(order)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.devices import autocast, training_flops
 from anyorder.likelihood import block_nll, draw_known, estimate_of
-from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order, stream
+from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.processes import processes
 from data.blocks import random_blocks
 from data.sets import unpack
@@ -62,7 +62,7 @@ def check_update(config, network):
     if network.slots.masked_loss and order['kind'] != 'random':
         raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
                          f"got {order['kind']!r}")
-    sample_order(1, network.block_size, **order, generator=stream())
+    check_order(order, network.block_size)
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):

@@ -170,6 +170,19 @@ def test_other_networks_and_orders_are_validated_and_scored(tmp_path, monkeypatc
     assert len(json.loads((tmp_path / 'p.json').read_text())['results']) == 2
 
 
+def test_blanks_are_written_along_a_file_and_any_family(folder, script, tmp_path):
+    (tmp_path / 'back.json').write_text(json.dumps([*range(15, -1, -1)]))
+    (tmp_path / 'short.json').write_text('[1, 0]')
+    run = ('eval_puzzle.py', f'--ckpt={folder}/sudoku4.pt', '--n_puzzles=6', '--temperature=1', '--out=o.json')
+    script(*run, '--policies=r2l,back.json,swaps:5,random,l2r')
+    rows = json.loads((tmp_path / 'o.json').read_text())['results']
+    assert [row['policy'] for row in rows] == ['r2l', 'back.json', 'swaps:5', 'random', 'l2r']
+    right = [row['right'] for row in rows]
+    assert right[0] == right[1] and len(set(right)) > 2
+    failed = script(*run, '--policies=l2r,short.json', code=1)
+    assert 'from 0 to 15, once; got 2' in failed.stderr and not failed.stdout   # before any is solved
+
+
 def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, tmp_path):
     for name, temperature in ('sudoku4', 0.0), ('nae_sat', 1.0):
         script('eval_puzzle.py', f'--ckpt={folder}/{name}.pt', '--policies=random', '--n_puzzles=4', '--out=o.json')

@@ -156,6 +156,8 @@ def test_the_order_of_a_run_is_that_of_its_options():
     own = {'seed': 3, 'length': 8}
     assert order_of(run) == {'kind': 'block', 'parameter': 2} | own
     assert order_of(run, 'block:4') == order_of(run | {'order': 'block:4'}) == {'kind': 'block', 'parameter': 4} | own
+    assert order_of(run | {'order': 'block:5'}, 'block')['parameter'] == 5    # as in the run
+    assert order_of(run | {'order': 'block:5'}, 'swaps')['parameter'] == 16
     assert order_of(run | {'order_swaps': 7}, 'swaps') == {'kind': 'swaps', 'parameter': 7} | own
     assert order_of(run | {'order': [1, 0]}) == {'kind': 'listed', 'parameter': (1, 0)} | own
     assert order_of(run, [1, 0]) == order_of(run | {'order': [1, 0]})
