@@ -17,9 +17,9 @@ A slot reads one visited token and is told which position to predict next. With 
     sees       0      0-1    0-2    0-3                  sees       0      0,1    0,2    0,3
 
 Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a
-cache is the same call that starts later. A draft is checked as if it were known, by columns that begin earlier. Outside
-this file tokens stay in natural order, and nothing is known of [None] or masks; of slots only that a cache keeps them,
-see AOGPT.predict.
+cache is the same call that starts later. A draft is checked as if it were known, by columns that begin earlier. Other
+networks have other slots: the encoder, the mixed network between the two, and two streams. Outside this file tokens
+stay in natural order, and nothing is known of [None] or masks; of slots only that a cache keeps them.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
 slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
@@ -619,8 +619,8 @@ class AOGPT(nn.Module):
 
 class KVCache:
     """Keys and values of the slots that are kept, allocated once: 2 L B N C numbers. `length` (B,), on the host, is the
-    number of slots kept in each row; later ones are overwritten by their number. The key of a slot depends on its
-    target, see AOGPT.predict. There is room for `n_slots`, by default N."""
+    number of slots kept in each row; later ones are overwritten by their number. A decoder's key of a slot depends on
+    its target, see AOGPT.predict. There is room for `n_slots`, by default N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head
