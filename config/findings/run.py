@@ -104,7 +104,7 @@ class Finding(NamedTuple):
 BY_TOKENS = '--y=val_any,val_l2r'
 POSITIONS = {'AdaLN': 'base', 'added at the input': 'input', 'the same in every layer': 'layer_shared',
              'another in every layer': 'layer', 'AdaLN and rotary': 'rotary'}
-TEXT = {'decoder': 'base', 'decoder without left to right': 'any', 'encoder': 'encoder', 'mixed': 'mixed',
+TEXT = {'decoder': 'base', 'decoder without l2r': 'any', 'encoder': 'encoder', 'mixed': 'mixed',
         'two streams': 'two_stream'}
 
 
