@@ -19,7 +19,7 @@ A slot reads one visited token and is told which position to predict next. With 
 Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a
 cache is the same call that starts later. A draft is checked as if it were known, by columns that begin earlier. Other
 networks have other slots: the encoder, the mixed network between the two, and two streams. Outside this file tokens
-stay in natural order, and nothing is known of [None] or masks; of slots only that a cache keeps them.
+stay in natural order, and nothing is known of [None] or masks; of slots only what a cache keeps and a pass costs.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
 slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
@@ -52,7 +52,7 @@ class AOGPTConfig:
     gate_init          where the biases of the AdaLN gates start: 0 in the paper; 1 learns faster in runs of minutes
     target_position    how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same one
                        again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation);
-                       'two_stream': not at all, see TwoStreamSlots
+                       'two_stream': by a query beside it, see TwoStreamSlots
     rotary             rotate queries by the target position and keys by the position of their token
     learned_positions  embeddings of the positions that are read; rotary can do without
     gpt2_blocks        LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
@@ -115,48 +115,59 @@ class AOGPTConfig:
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan of one pass
 
+NONE, QUERY = -1, -2   # what a slot reads that reads no visit: [None], or what all queries of two streams read
+
+
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and sees.
 
-    number   (B, S) the visit that a slot predicts, by which a cache keeps its key; short rows repeat their last slot.
-             Slots behind the last number have no keys
-    target   (B, S) the position that a slot predicts
-    reads    (B, S) the visit whose token a slot reads, -1 is [None]
+    number   (B, S) the visit by which a cache keeps the key of a slot; short rows repeat their last slot. Slots behind
+             the last number have no keys
+    visit    (B, S) the visit that a slot predicts, `target` (B, S) its position
+    reads    (B, S) the visit whose token a slot reads, or NONE or QUERY
     stands   (B, S) the position at which a slot reads, -1 is the place of [None]
     sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if `causal`, else all
     columns  (B, n) the slots that the caller asks for; None: all
 
-    A network is a subclass, named in ATTENTION. `masked_loss` says whether one pass scores the unknown visits alone, so
-    that `forward` wants n_known; `cached` whether the keys of known slots stay as they are; `told` whether these keys
-    depend on targets; `masked` whether every pass needs a mask; `share` which part of all pairs of slots of a stream
-    a training step needs. `read`, `see` and `span` say the rest.
-    """
-    causal = masked_loss = cached = told = masked = False
-    share, n_streams = 1.0, 1
+    A network is a subclass, named in ATTENTION: `see` says which slots see which, `read` what they read, `span` which
+    of them `predict` runs. Its flags:
 
-    def __init__(self, order, known, wanted=None, number=None, n_keys=None, end=None):
-        """The plan of all visits of order (B, T), or of the visits `number` (B, S). The first `known` visits, (B, 1) or
-        int, are known; `wanted` (B, n) are asked for. With `n_keys` there is a mask over so many keys. Visits from
-        `end` (B, 1) on are padding."""
+    masked           a pass over all visits needs the mask of `see`; else it is plain causal, or full
+    masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known
+    cached           the keys of known slots stay as they are
+    targets_in_keys  these keys depend on targets
+    """
+    masked = True
+    causal = masked_loss = cached = targets_in_keys = False
+    share, n_streams = 1.0, 1   # the part of all pairs of slots that training needs, of each stream: see training_flops
+
+    def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
+        """The plan of all visits of order (B, T), or of the visits `number` (B, S). The first `known` (B, 1) visits are
+        known; `asked` (B, n) are asked for. With `n_keys` there is a mask over so many keys. Visits from `end` (B, 1)
+        on are padding."""
         T = order.size(1)
-        if number is None:
-            self.number, self.columns = torch.arange(T, device=order.device).expand(order.shape), wanted
-        else:
-            self.number, self.columns = number, (wanted - number[:, :1]).clamp(max=number.size(1) - 1)
-        self.target, self.sees = order.gather(1, self.number), None
+        self.number = torch.arange(T, device=order.device).expand(order.shape) if number is None else number
+        self.visit, self.columns = self.lay_out(asked)
+        self.target = order.gather(1, self.visit)
         self.reads, self.stands = self.read(order, known)
+        self.sees = None
         if n_keys is not None or self.masked:
-            keys = torch.arange(n_keys or T, device=order.device)
-            end = T if end is None else end.unsqueeze(-1)
-            self.sees = self.see(keys, known.unsqueeze(-1), end).unsqueeze(1)
+            key, end = torch.arange(n_keys or T, device=order.device), T if end is None else end.unsqueeze(-1)
+            self.sees = self.see(self.visit.unsqueeze(-1), key, known.unsqueeze(-1), end).unsqueeze(1)
 
     @classmethod
     def between(cls, order, known, first, start, end, sizes):
         """The slots `start` to `end` - 1 of each row, (B, 1) each; the visits from `first` (B, 1) on are asked for."""
         slots, targets = (torch.arange(n, device=order.device) for n in (sizes.n_slots, sizes.n_targets))
         number = torch.minimum(start + slots, end - 1)                                      # (B, S)
-        wanted = (first + targets).clamp(max=order.size(1) - 1)                             # (B, n)
-        return cls(order, known, wanted, number, sizes.n_keys if sizes.masked else None, end)
+        asked = (first + targets).clamp(max=order.size(1) - 1)                              # (B, n)
+        return cls(order, known, asked, number, sizes.n_keys if sizes.masked else None, end)
+
+    def lay_out(self, asked):
+        """(visit, columns) of the slots."""
+        if asked is not None:
+            asked = (asked - self.number[:, :1]).clamp(max=self.number.size(1) - 1)
+        return self.number, asked
 
     def mask(self, columns):
         """`sees` of the slots `columns` (B, n) alone, (B, 1, n, keys), or of all for None; None is as in `sees`."""
@@ -170,7 +181,7 @@ class Slots:
 
 class Sizes(NamedTuple):
     """What a pass of `predict` is in numbers: the same numbers are the same shapes."""
-    n_slots: int     # S
+    n_slots: int     # S, of two streams without the queries
     n_targets: int   # n
     n_keys: int      # keys that the slots may see
     masked: bool     # whether they need a mask
@@ -180,67 +191,64 @@ class DecoderSlots(Slots):
     """The causal decoder: a slot reads the visit before its own, or the last known one, and stands where that token is.
     It sees the known slots before it, so that the keys of a slot are final once its target is.
 
-    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n slots for n targets:
-    all r of them if the model chooses its order."""
-    causal, cached, told, share = True, True, True, 0.5
+    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
+    targets, and k + r if the model chooses its order."""
+    masked = False
+    causal, cached, targets_in_keys, share = True, True, True, 0.5
+
+    @staticmethod
+    def see(query, key, known, end):
+        """Whether slot `query` (B, S, 1) sees slot `key` (keys,); `known` and `end` are (B, 1, 1)."""
+        return (key < query) & (key < known) | (key == query)
 
     def read(self, order, known):
         """(reads, stands) (B, S)."""
-        reads = self.number.clamp(max=known) - 1
-        return reads, order.gather(1, reads.clamp(min=0)).masked_fill(reads < 0, -1)
-
-    def see(self, keys, known, end):
-        """(B, S, keys) for keys (keys,), `known` and `end` (B, 1, 1)."""
-        query = self.number.unsqueeze(-1)
-        return (keys < query) & (keys < known) | (keys == query)
+        reads = self.visit.clamp(max=known) - 1
+        return reads, order.gather(1, reads.clamp(min=0)).masked_fill(reads == NONE, -1)
 
     @staticmethod
-    def span(known, first, n, T, visits, cache):
-        """(start, end, kept, masked) of `predict`: it runs the slots start to end - 1, and the cache keeps `kept` then,
-        each (B,) on the host. `masked` says whether they need a mask."""
+    def span(known, first, n, T, visits):
+        """(end, kept, masked) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
+        each (B,) on the host. `masked` says whether a pass without a cache needs a mask."""
         end = (first + n).clamp(max=T)
-        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
-        masked = n > 1 or cache is not None   # one target is plain causal attention
-        return start, end, torch.minimum(known + 1, end), masked
+        return end, torch.minimum(known + 1, end), n > 1   # one target is plain causal attention
 
 
-class EncoderSlots(Slots):
-    """The encoder-only masked diffusion model: a slot stands at the position that it predicts, reads its own token, or
-    [None] if the visit is not known, and sees every slot. What it says depends on which visits are known, not on their
-    order; a new token changes all keys, so that there is nothing to cache. A step runs all slots."""
+class BlankSlots(Slots):
+    """A slot stands at the position that it predicts and reads its own token, or [None] if the visit is not known. Only
+    these blanks are predicted.
+
+    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
     masked_loss = True
 
     def read(self, order, known):
-        return torch.where(self.number < known, self.number, -1), self.target
+        return torch.where(self.visit < known, self.visit, NONE), self.target
 
-    def see(self, keys, known, end):
-        return (keys < end).expand(-1, self.number.size(1), -1)
+    @classmethod
+    def span(cls, known, first, n, T, visits):
+        end = visits.clamp(min=1)
+        return end, known, cls.masked or bool((end < end.max()).any())
+
+
+class EncoderSlots(BlankSlots):
+    """The encoder-only masked diffusion model: a slot sees every slot. What it says depends on which visits are known,
+    not on their order; a new token changes all keys, so that there is nothing to cache. A step runs all slots."""
+    masked = False
 
     @staticmethod
-    def span(known, first, n, T, visits, cache):
-        end = visits.clamp(min=1)
-        return torch.zeros_like(known), end, None, bool((end < end.max()).any())
+    def see(query, key, known, end):
+        return (key < end) & (query >= 0)
 
 
-class MixedSlots(EncoderSlots):
-    """Between the two: the encoder's slots, of which the known ones see the known ones before them, in the order of
-    their visits, and the others see every slot. The keys of known slots are final, whatever is visited next, and
-    unknown visits know of each other. What it says depends on the order of what is known. (The mask of Eso-LM's mixed
-    mode, arXiv 2506.01928)
-
-    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
-    cached = masked = True
-    share = 2 / 3
-
-    def see(self, keys, known, end):
-        query = self.number.unsqueeze(-1)
-        return ((keys <= query) | (query >= known)) & (keys < end)
+class MixedSlots(BlankSlots):
+    """Between the two: known slots see the known ones before them, in the order of their visits, and the others see
+    every slot. The keys of known slots are final, whatever is visited next, and unknown visits know of each other. What
+    it says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
+    cached, share = True, 2 / 3
 
     @staticmethod
-    def span(known, first, n, T, visits, cache):
-        end = visits.clamp(min=1)
-        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), known).minimum(end - 1)
-        return start, end, known, True
+    def see(query, key, known, end):
+        return ((key <= query) | (query >= known)) & (key < end)
 
 
 class TwoStreamSlots(DecoderSlots):
@@ -251,32 +259,32 @@ class TwoStreamSlots(DecoderSlots):
     arXiv 1906.08237)
 
     A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n targets."""
-    told, n_streams = False, 2
+    targets_in_keys, n_streams = False, 2
 
-    def __init__(self, order, known, wanted=None, number=None, n_keys=None, end=None):
-        super().__init__(order, known, number, number)                                      # the content
-        S, whole = self.number.size(1), wanted is None
-        wanted = self.number if whole else wanted                                           # (B, n)
-        target = order.gather(1, wanted)
-        self.reads = torch.cat([self.reads, torch.full_like(target, QUERY)], 1)
-        self.stands = self.target = torch.cat([self.stands, target], 1)
-        self.columns = torch.arange(S, S + wanted.size(1), device=order.device).expand(wanted.shape)
-        if not whole:
-            last = torch.cat([self.number, wanted], 1).clamp(max=known)
-            keys = torch.arange(n_keys or S, device=order.device)
-            self.sees = (keys <= last.unsqueeze(-1)).unsqueeze(1)
-
-    def mask(self, columns):
-        return self.sees if self.sees is None else super().mask(columns)   # without one, each stream is causal
+    def lay_out(self, asked):
+        S, self.masked = self.number.size(1), asked is not None   # whole, each stream is plainly causal
+        queries = asked if self.masked else self.number                                     # (B, n)
+        columns = torch.arange(S, S + queries.size(1), device=queries.device).expand(queries.shape)
+        return torch.cat([self.number, queries], 1), columns
 
     @staticmethod
-    def span(known, first, n, T, visits, cache):
+    def see(query, key, known, end):
+        return key <= torch.minimum(query, known)
+
+    def read(self, order, known):
+        reads, stands = super().read(order, known)
+        asks = torch.arange(reads.size(1), device=order.device) >= self.number.size(1)
+        self.target = torch.where(asks, self.target, stands)   # content has none: rotary turns it by where it stands
+        return reads.masked_fill(asks, QUERY), self.target
+
+    def mask(self, columns):
+        return self.sees if self.sees is None else super().mask(columns)
+
+    @staticmethod
+    def span(known, first, n, T, visits):
         end = (known + 1).clamp(max=T)
-        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), end - 1)
-        return start, end, end, True
+        return end, end, True
 
-
-QUERY = -2   # what a query slot reads
 
 # config.attention: another network is a subclass of Slots, named here
 ATTENTION = {'causal': DecoderSlots, 'bidirectional': EncoderSlots, 'mixed': MixedSlots}
@@ -501,7 +509,7 @@ class AOGPT(nn.Module):
                 continue   # a check would wait for the device
             if not 0 <= x.min() <= x.max() < T:
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
-        known = T - 1 if n_known is None else n_known.to(idx.device).unsqueeze(1)           # (B, 1)
+        known = order.new_full((len(order), 1), T - 1) if n_known is None else n_known.to(idx.device).unsqueeze(1)
         columns = columns if columns is None else columns.to(idx.device)
         visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
         x = self._trunk(idx, order, self.slots(order, known, columns))               # (B, n, C)
@@ -517,7 +525,8 @@ class AOGPT(nn.Module):
         if self.slots.masked_loss:
             raise ValueError(f'attention={self.config.attention} needs a pass for every visit: use predict')
         T = self._check(idx, order)[1]
-        return self.lm_head(self._trunk(idx, order, self.slots(order, T - 1, columns)))
+        known = order.new_full((len(order), 1), T - 1)
+        return self.lm_head(self._trunk(idx, order, self.slots(order, known, columns)))
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
         """Logits of `n_targets` visits, in parallel: each sees the known visits before it and nothing of the others.
@@ -526,9 +535,9 @@ class AOGPT(nn.Module):
         order      (B, T) positions
         n_known    int or (B,) known visits of each row (a CPU tensor or int needs no device synchronisation)
         n_targets  n columns, by default T - min(first)
-        cache      KVCache: runs only what is not in it, and leaves the known slots there. A decoder leaves slot n_known
-                   too, which was run for the target order[:, n_known]: whoever then reorders the tail must set
-                   cache.length back to n_known
+        cache      KVCache: runs only what is not in it, and leaves the known slots there. Where keys depend on targets,
+                   slot n_known stays too, which was run for the target order[:, n_known]: whoever then reorders the
+                   tail must set cache.length back to n_known
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which nothing sees
         picked     index of (B, n), as (rows of idx, columns), (m,) each: the head is run for these alone, giving (m, V)
         first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with known visits, each
@@ -548,10 +557,11 @@ class AOGPT(nn.Module):
         if self.slots.masked_loss and (first < known).any():
             raise ValueError('a masked loss says nothing of visits that are known: first is for a decoder')
         if cache is not None and not self.slots.cached:
-            raise ValueError('an encoder has no cache: every slot depends on which are known')
-        start, end, kept, masked = self.slots.span(known, first, n, T, visits, cache)
+            raise ValueError(f'attention={self.config.attention} has no cache: every slot depends on which are known')
+        end, kept, masked = self.slots.span(known, first, n, T, visits)
+        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
         bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (4, B, 1)
-        sizes = Sizes(int((end - start).max()), n, int(end.max()), masked)
+        sizes = Sizes(int((end - start).max()), n, int(end.max()), masked or cache is not None)
         x = self.run(idx, order, bounds, sizes, cache)
         if cache is not None:
             cache.length = kept
@@ -619,8 +629,8 @@ class AOGPT(nn.Module):
 
 class KVCache:
     """Keys and values of the slots that are kept, allocated once: 2 L B N C numbers. `length` (B,), on the host, is the
-    number of slots kept in each row; later ones are overwritten by their number. A decoder's key of a slot depends on
-    its target, see AOGPT.predict. There is room for `n_slots`, by default N."""
+    number of slots kept in each row; later ones are overwritten by their number. The key of a slot may depend on its
+    target, see AOGPT.predict. There is room for `n_slots`, by default N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head

@@ -80,7 +80,7 @@ def config_from_checkpoint(checkpoint):
     n_cond comes from the weights, and GPT-2's real vocabulary from its padded size."""
     known, args = {f.name for f in fields(AOGPTConfig)}, dict(checkpoint['model_args'])
     if 'causal' in args:   # of files from before attention was a word
-        args.setdefault('attention', {True: 'causal', False: 'bidirectional'}.get(args['causal'], args['causal']))
+        args.setdefault('attention', 'causal' if args['causal'] is True else 'bidirectional')
     args = {k: v for k, v in args.items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)

@@ -298,7 +298,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)
-            if cache is not None and network.slots.told:
+            if cache is not None and network.slots.targets_in_keys:
                 cache.length = part.known                              # slot n_known was run for another target
         position = part.order[row, visit]                                       # (m,)
         if drawing is None:

@@ -72,7 +72,7 @@ def estimate_of(order):
 
 
 def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
-    """Numbers of known visits of an encoder's passes, a function of the seed and of the block's number.
+    """Numbers of known visits of the passes of a masked loss, a function of the seed and of the block's number.
 
     The K numbers of a block are a stratified sample: one is uniform in each of K equal parts of n_given .. N - 1.
 

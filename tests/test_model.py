@@ -196,7 +196,7 @@ def test_columns_that_only_score_leave_the_cache_at_their_end(model, batch):
     cache = KVCache(model.config, 5, dtype=torch.float64)
     logits = model.predict(idx, order, 6, 2, cache, first=2)
     torch.testing.assert_close(logits, model.predict(idx, order, 6, 6, first=2)[:, :2], **close)
-    assert cache.length.tolist() == [4 if model.slots.told else 7] * 5
+    assert cache.length.tolist() == [4 if model.slots.targets_in_keys else 7] * 5
     torch.testing.assert_close(model.predict(idx, order, 7, 2, cache), model.predict(idx, order, 7, 2), **close)
     for first in (-1, 4, torch.tensor([3, -1, 3, 3, 3])):
         with pytest.raises(ValueError, match='first 0 to n_known'):
@@ -386,7 +386,7 @@ def test_cached_equals_uncached_when_the_tail_is_reordered(cached, batch):
             torch.testing.assert_close(logits[r, :9 - k], plain[r, :9 - k], **close)
         for r, k in enumerate(known.tolist()):   # an adaptive policy: the tail in a new order
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
-        if model.slots.told:
+        if model.slots.targets_in_keys:
             cache.length = known                 # slot n_known was run for another target
         known = (known + torch.randint(1, 4, (5,), generator=g)).clamp(max=9)
 
@@ -411,7 +411,7 @@ def test_a_reordered_tail_costs_a_slot_where_keys_depend_on_targets(cached, batc
     model.predict(idx, order, 3, 1, cache)
     order[:, 3:] = order[:, 3:].flip(1)          # without setting cache.length back
     error = (model.predict(idx, order, 4, 1, cache) - model.predict(idx, order, 4, 1)).abs().max()
-    assert error > 1e-3 if model.slots.told else error < 1e-10
+    assert error > 1e-3 if model.slots.targets_in_keys else error < 1e-10
 
 
 # ---- the vocabulary's padding, sizes, initialisation
