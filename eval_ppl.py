@@ -71,7 +71,7 @@ from anyorder.likelihood import (  # noqa: F401  (so that a program may take the
     ensemble_nll,
     estimate_of,
 )
-from anyorder.orders import check_order, order_of, read_order
+from anyorder.orders import check_order, name_of, order_of, read_order
 from anyorder.processes import end_processes, first_process_first, processes, start_processes
 from anyorder.tables import format_table, unigram_row
 from data.measured import PROTOCOLS, has_protocol, open_text
@@ -121,10 +121,11 @@ def choose_estimates(names, orders, datasets, c, checkpoint):
     estimates = [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
     for text, order in orders.items():
         order = order_of(checkpoint.run, order)
-        check_order(order, checkpoint.config.block_size)   # before anything is measured
+        check_order(order, *[checkpoint.config.block_size] * 2)   # before anything is measured
         name = estimate_of(order)
         if name == 'own':
-            estimates.append(Along(c, checkpoint, names, order, os.path.basename(text)))
+            label = os.path.basename(text) if order['kind'] == 'listed' else name_of(order)
+            estimates.append(Along(c, checkpoint, names, order, label))
         elif name not in names:   # any and l2r are estimates already
             estimates.append(ESTIMATES[name](c, checkpoint, names))
     return estimates

@@ -91,7 +91,7 @@ def read_runs(c):
             for noise in noises if policy in SCORES else [0.0]:
                 chosen = policy if policy in SCORES else 'given'
                 unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise, c.noise_kind)
-                runs.append((policy, n_steps, noise, unmasking, orders[policy]))
+                runs.append((os.path.basename(policy), n_steps, noise, unmasking, orders[policy]))
     return runs
 
 
@@ -258,7 +258,7 @@ def main(config):
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, order in runs:
-        check_order(order_of(checkpoint.run, order), tokens.size(1))   # before any is solved
+        check_order(order_of(checkpoint.run, order), *[tokens.size(1)] * 2)   # before any is solved
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0

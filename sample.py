@@ -94,7 +94,7 @@ def read_texts(prompts, order, tokenizer, block_size, config):
         raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
     parsed = parse_prompts(prompts, tokenizer, config.length or block_size)
     for n in {len(tokens) for tokens, _, _ in parsed}:
-        check_order(order, n)   # before anything is written
+        check_order(order, n, block_size)   # before anything is written
     if config.score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
         raise ValueError('score needs the text of every blank: write them as [[=text]]')
     if all(all(known) for _, known, _ in parsed):

@@ -28,8 +28,8 @@ n_cond = 128                      # width of the target position embedding that 
 dropout = 0.0                     # of embeddings, attention and residual branches
 bias = True                       # in the linear layers of the blocks
 gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the paper's, 1 learns faster in a short run
-target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer';
-                                  # not at all in 'two_stream'
+target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer',
+                                  # or by a query beside it in 'two_stream'
 rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
 learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
 attention = 'causal'              # 'causal' is the decoder, 'bidirectional' the encoder, 'mixed' between them: a cache,
@@ -87,7 +87,7 @@ from anyorder.devices import peak_flops, resolve_compile
 from anyorder.fast import lean
 from anyorder.files import check_folder, progress
 from anyorder.generation import Drawing, Unmasking, fill
-from anyorder.orders import derive_seed, order_of, read_order
+from anyorder.orders import derive_seed, order_of, order_options
 from anyorder.processes import check_same, end_processes, first_process_first, processes, start_processes, stop_requests
 from anyorder.run_folder import RunFolder, open_newest
 from anyorder.tables import format_table, summarize, unigram_row
@@ -120,11 +120,12 @@ def start_checkpoint(config):
 
     A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. The shape
     of the model is the checkpoint's."""
+    order = order_options(config) if 'order' in config.given else {}
     if config.init_from == 'scratch':
-        return None, config, []
+        return None, Config(config | order), []
     resumes = config.init_from == 'resume'
     checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(config.init_from)
-    given = {name: config[name] for name in sorted(config.given)}
+    given = {name: config[name] for name in sorted(config.given)} | order
     shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
     saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
     fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
@@ -137,9 +138,9 @@ def start_checkpoint(config):
     changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()
                if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
     for name, at in (('learning rate', lr_of), ('share of left to right', l2r_ratio_of)):
-        old, new = (at(checkpoint.iter_num, options) for options in (config | saved, resolved))
+        old, new = (f'{at(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
         if old != new:
-            changed.append(f'{name} at once {old:.3g} -> {new:.3g}')
+            changed.append(f'{name} at once {old} -> {new}')
     return checkpoint, resolved, changed
 
 
@@ -366,7 +367,6 @@ def write_both_ways(model, tokenizer, config):
 
 def main(config):
     # open: options, device, data
-    config['order'] = read_order(config.order)   # the positions of a file, which the checkpoint keeps
     checkpoint, config, changed = start_checkpoint(config)
     _, world_size = processes()
     check_options(config, world_size)

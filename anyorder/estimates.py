@@ -70,7 +70,7 @@ class Estimate:
         name = text.label, text.digest, self.work
         total = sum(self.n_tokens(block, N) for block in journal.missing(name, n)) // world_size
         how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0 or total == 0}
-        with progress(total=total, desc=f'{text.label} {self.work}', **how) as bar:
+        with progress(total=total, desc=f"{text.label} {self.work.partition(' ')[0]}", **how) as bar:
             def work(numbers):
                 return check_finite(self.nats(model, text.blocks, numbers, bar))
             return journal.complete(name, n, self.n_at_once(), work)

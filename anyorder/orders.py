@@ -107,7 +107,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
                    from n on are left out"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
-    m = family.n_numbers(n, parameter) if family.drawn else n
+    m = family.n_numbers(n, parameter) if family.drawn else n   # n: the share's numbers stay those of older runs
     if family.drawn or l2r_ratio:   # float64: no ties
         u = torch.rand(batch_size, m + 1, device=device, dtype=torch.float64, generator=generator)
     if family.drawn:
@@ -129,9 +129,18 @@ def one_order(kind, n, parameter, seed, length, device):
     return kept.to(device)
 
 
-def check_order(order, n):
-    """Raise ValueError unless these arguments of sample_order are of orders of n positions."""
+def check_order(order, n, block_size):
+    """Raise ValueError unless these arguments of sample_order are of orders of n positions, for a model of block_size
+    positions: a file may hold more than n, but not more than the model has."""
+    if order['kind'] == 'listed' and len(order['parameter']) > block_size:
+        raise ValueError(f'an order must hold at most the {block_size} positions of the model, got '
+                         f"{len(order['parameter'])}")
     sample_order(1, n, **order, generator=stream())
+
+
+def name_of(order):
+    """What a table calls these arguments of sample_order: NAME, or NAME:NUMBER where there is a number to choose."""
+    return order['kind'] if type(order['parameter']) is not int else f"{order['kind']}:{order['parameter']}"
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
@@ -162,25 +171,37 @@ def read_order(text, *others):
     try:
         with open(text, encoding='utf-8') as f:
             positions = json.load(f)
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
+        raise ValueError(f'{text} must hold a list of positions in JSON') from None
+    except OSError:
         numbered = [f'{name}:NUMBER' for name in names if ORDERS[name].parameter is not None]
         raise ValueError(f'an order must be {", ".join([*others, *names, *numbered])}, or a JSON file with a list of '
                          f'positions, got {text!r}') from None
-    if (not isinstance(positions, list) or any(type(p) is not int for p in positions)
+    if (not isinstance(positions, list) or not positions or any(type(p) is not int for p in positions)
             or sorted(positions) != list(range(len(positions)))):
         raise ValueError(f'{text} must hold a list of positions, every one from 0 on once')
     return positions
 
 
+def order_options(options):
+    """{option: value} of what the Config `options` says of an order: its name or the positions of a file, which a
+    checkpoint keeps, and of NAME:NUMBER the option order_NAME. Raises ValueError if order_NAME is given as another."""
+    order = read_order(options.order)
+    if not isinstance(order, str) or ':' not in order:
+        return {'order': order}
+    name, number = order.split(':')
+    option = f'order_{name}'
+    if option in options.given and options[option] != int(number):
+        raise ValueError(f'order={order} and {option}={options[option]} contradict each other: leave one out')
+    return {'order': name, option: int(number)}
+
+
 def order_of(run, order=None):
     """The arguments of sample_order of a run with these options (a checkpoint's `config`): of its own order, or of
     another that read_order gave. What the other does not say is as in the run."""
-    own = run.get('order', 'random')
-    order = own if order is None else order
+    order = run.get('order', 'random') if order is None else order
     if isinstance(order, str):
         kind, _, number = order.partition(':')
-        if not number and isinstance(own, str) and own.startswith(f'{kind}:'):
-            number = own.partition(':')[2]
         parameter = int(number) if number else run.get(f'order_{kind}', family_of(kind).parameter)
     else:
         kind, parameter = 'listed', tuple(order)

@@ -62,7 +62,7 @@ def check_update(config, network):
     if network.slots.masked_loss and order['kind'] != 'random':
         raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
                          f"got {order['kind']!r}")
-    check_order(order, network.block_size)
+    check_order(order, network.block_size, network.block_size)
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):

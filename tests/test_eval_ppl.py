@@ -62,8 +62,8 @@ def test_every_order_that_is_asked_for_is_a_row_once():
         return [(it.name, it.label) for it in choose_estimates(names, orders, ['words'], options(), checkpoint)]
     for attention in ('causal', 'bidirectional', 'mixed'):
         assert labels(l2r='l2r', swaps='swaps', random='random') == [
-            ('l2r', 'left to right'), ('order', 'swaps'), ('any', 'any order')]
-        assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block')]
+            ('l2r', 'left to right'), ('order', 'swaps:16'), ('any', 'any order')]
+        assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block:2')]
     texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
     listed, swaps, fixed = (it for it in choose_estimates([], texts, ['words'], options(), SimpleNamespace(
         **vars(opened()), run={'order_seed': 3, 'order_swaps': 5, 'block_size': 9})))
@@ -72,6 +72,8 @@ def test_every_order_that_is_asked_for_is_a_row_once():
     assert len({it.work for it in (listed, swaps, fixed)}) == 3
     with pytest.raises(ValueError, match='from 0 to 8, once; got 2 from 0 to 1'):
         choose_estimates([], {'short.json': [1, 0]}, ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
+    with pytest.raises(ValueError, match='at most the 9 positions of the model, got 10'):
+        choose_estimates([], {'x': list(range(10))}, ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
 
 
 def test_estimates_of_the_same_work_share_its_nats():

@@ -255,6 +255,15 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     assert json.load(open('short.json'))['samples'][0]['order'] == [p for p in own[0].tolist() if p < 9]
 
 
+def test_the_number_of_an_order_is_the_option_of_its_name(data):
+    run('--order=swaps:5', '--l2r_ratio=0', '--max_iters=1')
+    saved = load_checkpoint('out/ckpt.pt')['config']
+    assert (saved['order'], saved['order_swaps']) == ('swaps', 5)
+    resume('--order_swaps=9', '--max_iters=2')
+    saved = load_checkpoint('out/ckpt.pt')['config']
+    assert (saved['order'], saved['order_swaps']) == ('swaps', 9)
+
+
 def test_a_run_with_a_file_and_a_moving_share_is_resumed_exactly(data):
     with open('even.json', 'w') as f:
         json.dump([*range(0, 16, 2), *range(1, 16, 2)], f)
@@ -488,6 +497,7 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--order_block=0'], 'order_block must'), (['--beta1=1.5'], 'beta1 must'),
     (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
+    (['--order=swaps:5', '--order_swaps=7'], 'order=swaps:5 and order_swaps=7 contradict'),
     (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'),
     (['--optimizer=sgd'], 'optimizer'), (['--gradient_accumulation_steps=0'], 'gradient_accumulation_steps'),
     (['--ema_decay=1.0'], 'ema_decay'), (['--init_from=resume'], 'ckpt.pt'), (['--init_from=none.pt'], 'none.pt'),
