@@ -497,6 +497,8 @@ def test_what_lies_behind_n_visits_is_not_seen(attention, with_cache):
         if k < n:
             alone = model.predict(idx[r:r + 1, :n], order[r:r + 1, :n], k)[0]
             torch.testing.assert_close(logits[r, :n - k], alone, rtol=0, atol=1e-12)
+            equal = model.predict(idx[r:r + 1], order[r:r + 1], k, n_visits=n)[0]   # all rows of one length
+            torch.testing.assert_close(equal[:n - k], alone, rtol=0, atol=1e-12)
     for wrong in (3, 10, torch.tensor([9, 3, 6])):
         with pytest.raises(ValueError, match='n_visits'):
             model.predict(idx, order, known, n_visits=wrong)
