@@ -363,9 +363,12 @@ FAULTS['anyorder/training.py'] = 'test_training', [
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
-FAULTS['train.py'] = 'test_train', [
+FAULTS['anyorder/start.py'] = 'test_train', [
     ['sorted(config.given)} | order', 'sorted(config.given)}'],
     ['Config(config | order), []', 'config, []'],
+]
+
+FAULTS['train.py'] = 'test_train', [
     ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
     ["order_of(config, 'l2r')", "order_of({}, 'random')"],
 ]

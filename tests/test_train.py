@@ -22,6 +22,7 @@ from anyorder.devices import resolve_compile
 from anyorder.likelihood import block_nll
 from anyorder.orders import sample_order
 from anyorder.processes import start_processes
+from anyorder.start import SHAPE
 from anyorder.training import TrainState, get_lr, update
 from configurator import configure, one_line_errors
 from data.blocks import all_blocks
@@ -83,7 +84,7 @@ def test_every_config_is_a_run(path):
     config = configure(vars(train), [path])
     train.check_options(config, 1)
     with torch.device('meta'):
-        model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in train.SHAPE}))
+        model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}))
     # millions; GPT-2's are 124.44, and wtpe 0.79 more
     known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}
     millions = known.get(os.path.basename(path).removesuffix('.py'))

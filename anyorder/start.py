@@ -1,0 +1,114 @@
+"""
+How does a run begin? From nothing, from where it stopped, or from the weights of another; the same in all processes.
+"""
+from dataclasses import fields
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
+from anyorder.fast import lean
+from anyorder.files import check_folder
+from anyorder.orders import derive_seed, order_options
+from anyorder.processes import check_same, processes
+from anyorder.run_folder import open_newest
+from anyorder.training import TrainState, check_update, l2r_ratio_of, lr_of, make_optimizers
+from configurator import Config, at_least
+from model import AOGPT, EMA, AOGPTConfig
+
+# a checkpoint fixes these
+SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))
+
+
+def start_checkpoint(config):
+    """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words).
+
+    A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. The shape
+    of the model is the checkpoint's."""
+    order = order_options(config) if 'order' in config.given else {}
+    if config.init_from == 'scratch':
+        return None, Config(config | order), []
+    resumes = config.init_from == 'resume'
+    checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(config.init_from)
+    given = {name: config[name] for name in sorted(config.given)} | order
+    shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
+    saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
+    fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
+    for name, value in fixed.items():
+        if given.get(name, value) != value:
+            raise ValueError(f'{name}={given[name]} contradicts the checkpoint, which has {value}: leave it out')
+    resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir})
+    if not resumes:
+        return checkpoint, resolved, []
+    changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()
+               if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
+    for name, at in (('learning rate', lr_of), ('share of left to right', l2r_ratio_of)):
+        old, new = (f'{at(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
+        if old != new:
+            changed.append(f'{name} at once {old} -> {new}')
+    return checkpoint, resolved, changed
+
+
+def check_options(c, world_size):
+    """Raise ValueError for options that nobody else checks before data, model and device are touched."""
+    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters',
+             'log_interval', 'save_interval')
+    at_least(c, 0, 'order_swaps', 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
+             'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
+    if c.compile not in ('auto', True, False):
+        raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
+    if c.gradient_accumulation_steps % world_size:
+        raise ValueError('gradient_accumulation_steps must be a multiple of the number of processes, '
+                         f'got {c.gradient_accumulation_steps} and {world_size}')
+    check_folder('out_dir', c.out_dir)
+    check_update(c, model_config(c))   # which checks the options of the network
+
+
+def model_config(config, **vocabulary):
+    """AOGPTConfig of the options; `vocabulary` is its vocab_size and n_tokens."""
+    return AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary)
+
+
+def start_model(config, checkpoint, n_tokens, device):
+    """The model to train: new, with the vocabulary padded to a multiple of 64, or that of the checkpoint."""
+    if checkpoint is None:
+        torch.manual_seed(derive_seed(config.seed))
+        return AOGPT(model_config(config, vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens)).to(device)
+    entries = checkpoint.entries
+    sizes = entries['model_args'] | {'dropout': config.dropout}
+    weights = 'raw' if config.init_from == 'resume' or 'ema_model' not in entries else 'ema'
+    model = model_from_checkpoint(entries | {'model_args': sizes}, weights, device)
+    if model.config.n_real != n_tokens:
+        raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
+                         'it was trained with another tokenizer')
+    return model
+
+
+def start_state(config, checkpoint, data, device):
+    """The TrainState of a new run, or of the checkpoint that the run resumes."""
+    model = lean(start_model(config, checkpoint, data.tokenizer.n_tokens, device).train())
+    optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate,
+                                 config.weight_decay, (config.beta1, config.beta2))
+    state = TrainState(model, optimizers, EMA(model, config.ema_decay))
+    if config.init_from == 'resume':
+        if checkpoint.entries.get('puzzle') != data.puzzle:
+            raise ValueError(f'the checkpoint was trained on other puzzles than {config.dataset} holds: start a run '
+                             f'from its weights with --init_from={config.out_dir}/ckpt.pt')
+        state.resume(checkpoint.entries)
+    return state
+
+
+def check_start(state, data, config):
+    """Raise ValueError unless all processes go on from the same update and weights, on the same data and options."""
+    own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
+    check_same(own | {'the iteration to go on from': state.iter_num, 'the data': data.hashes,
+                      'the weights': digest(state.ema.model)})
+
+
+def make_run_model(model, compiled, device):
+    """The model as updates run it: compiled, and wrapped so that processes exchange their gradients."""
+    run_model = torch.compile(model) if compiled else model
+    if processes()[1] == 1:
+        return run_model
+    return DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None,
+                                   gradient_as_bucket_view=True)
