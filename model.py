@@ -211,7 +211,7 @@ class DecoderSlots(Slots):
         """(end, kept, masked) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
         each (B,) on the host. `masked` says whether a pass without a cache needs a mask."""
         end = (first + n).clamp(max=T)
-        return end, torch.minimum(known + 1, end), n > 1   # one target is plain causal attention
+        return end, torch.minimum(known + 1, end), bool((end > known + 1).any())   # else it is plain causal attention
 
 
 class BlankSlots(Slots):
@@ -519,14 +519,6 @@ class AOGPT(nn.Module):
         if n_known is not None:
             return torch.where(visits < known, 0, nll * (T - given) / (T - known))
         return nll if n_given is None else torch.where(visits < given, 0, nll)
-
-    def logits(self, idx, order, columns=None):
-        """Logits (B, n, V) of the visits `columns` (B, n; None: all T) of order (B, T), each given those before it."""
-        if self.slots.masked_loss:
-            raise ValueError(f'attention={self.config.attention} needs a pass for every visit: use predict')
-        T = self._check(idx, order)[1]
-        known = order.new_full((len(order), 1), T - 1)
-        return self.lm_head(self._trunk(idx, order, self.slots(order, known, columns)))
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
         """Logits of `n_targets` visits, in parallel: each sees the known visits before it and nothing of the others.

@@ -287,16 +287,15 @@ def last_word_hits(model, rows, batch_size, bar=None):
     fit.sort(key=lambda r: len(rows[r][0]) + len(rows[r][1]))                               # less padding
     for chunk in (fit[i:i + batch_size] for i in range(0, len(fit), batch_size)):
         texts = [(rows[r][0] + rows[r][1])[-N:] for r in chunk]
-        ends = torch.tensor([len(text) for text in texts]).unsqueeze(1)
-        sizes = torch.tensor([len(rows[r][1]) for r in chunk]).unsqueeze(1)                 # (n, 1)
-        width, nth = int(ends.max()), torch.arange(int(sizes.max()))
+        ends, sizes = (torch.tensor(n) for n in ([len(text) for text in texts], [len(rows[r][1]) for r in chunk]))
+        width, longest = int(ends.max()), int(sizes.max())
         idx = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
         visits = torch.arange(width, device=device).expand(len(texts), -1)
-        columns = (ends - sizes + nth).clamp(max=width - 1).to(device)                      # (n, longest word)
-        logits = model.logits(idx, visits, columns)                                         # (n, longest word, V)
+        logits = model.predict(idx, visits, width - 1, longest, first=ends - sizes)         # (n, longest, V)
         check_finite(logits.amax(-1))
-        likeliest = logits.argmax(-1)
-        right = (likeliest == idx.gather(1, columns)).cpu() | (nth >= sizes)
+        nth = torch.arange(longest)
+        columns = ((ends - sizes).unsqueeze(1) + nth).clamp(max=width - 1).to(device)       # (n, longest)
+        right = (logits.argmax(-1) == idx.gather(1, columns)).cpu() | (nth >= sizes.unsqueeze(1))
         for r, hit in zip(chunk, right.all(1).tolist()):
             hits[r] = hit
         if bar is not None:

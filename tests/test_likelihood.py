@@ -374,17 +374,17 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own():
 
 def test_a_word_as_long_as_a_block_is_asked_for_without_context():
     class Ones(Network):
-        def logits(self, idx, visits, columns):
-            return torch.nn.functional.one_hot(torch.ones_like(columns), 300).float()
+        def predict(self, idx, order, n_known, n_targets, first):
+            return torch.eye(300)[1].expand(len(idx), n_targets, 300)
     rows = [([7, 7], [1] * 9), ([7, 7], [1] * 8 + [2]), ([7, 7], [1] * 10)]
     assert last_word_hits(Ones(None), rows, 2) == [True, False, False]
 
 
 def test_contexts_are_cut_from_the_left():
     class Cut(Network):
-        def logits(self, idx, visits, columns):
+        def predict(self, idx, order, n_known, n_targets, first):
             self.asked.append(idx.tolist())
-            return torch.zeros(*columns.shape, 300)
+            return torch.zeros(len(idx), n_targets, 300)
     network = Cut(None)
     last_word_hits(network, [(list(range(100, 112)), [5, 6])], 1)
     assert network.asked == [[[105, 106, 107, 108, 109, 110, 111, 5, 6]]]
@@ -392,7 +392,7 @@ def test_contexts_are_cut_from_the_left():
 
 def test_a_model_that_overflowed_has_no_last_words():
     class Broken(Network):
-        def logits(self, idx, visits, columns):
-            return torch.full((*columns.shape, 300), torch.nan)
+        def predict(self, idx, order, n_known, n_targets, first):
+            return torch.full((len(idx), n_targets, 300), torch.nan)
     with pytest.raises(ValueError, match='not finite'):
         last_word_hits(Broken(None), [([1, 2], [5, 6])], 1)

@@ -244,7 +244,8 @@ def test_what_stands_in_a_blank_need_not_be_a_token(attention, batch):
 
 def test_losses_of_a_bfloat16_model_are_taken_in_float32(batch):
     model, (idx, order) = make_model().bfloat16(), batch
-    nll, logp = model(idx, order), model.logits(idx, order).float().log_softmax(-1)
+    nll, logits = model(idx, order), model.predict(idx, order, order.size(1) - 1, first=0)
+    logp = logits.float().log_softmax(-1)
     assert nll.dtype == torch.float32 and make_model()(idx, order).dtype == torch.float64
     want = -logp.gather(2, idx.gather(1, order).unsqueeze(-1))[..., 0]
     torch.testing.assert_close(nll, want, rtol=0, atol=1e-6)
@@ -328,7 +329,6 @@ def test_the_encoder_says_what_it_wants(batch):
         (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
         (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
         (lambda: encoder(idx, order, torch.zeros(5), torch.zeros(5, 3).long()), 'by predict'),
-        (lambda: encoder.logits(idx, order), 'predict'),
         (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
         (lambda: encoder.predict(idx, order, 3, 2, first=2), 'first is for a decoder'),
         (lambda: make_model()(idx, order, torch.zeros(5)), 'for a masked loss'),
