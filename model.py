@@ -237,7 +237,7 @@ class EncoderSlots(BlankSlots):
 
     @staticmethod
     def see(query, key, known, end):
-        return (key < end) & (query >= 0)
+        return (key < end) & (query >= 0)   # the second is always true, and gives a row of keys to every query
 
 
 class MixedSlots(BlankSlots):
