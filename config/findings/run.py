@@ -41,6 +41,7 @@ SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
 SUDOKU = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
 ENCODER, MIXED = '--attention=bidirectional --l2r_ratio=0', '--attention=mixed --l2r_ratio=0'
 TWO_STREAMS = '--target_position=two_stream'
+WIDE = f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 --rotary=True --max_iters=1500'
 
 # what train.py is given for a run; every seed has an order of its own
 RUNS = {
@@ -64,6 +65,9 @@ RUNS = {
     'mixed': f'{BASE} {MIXED}',
     'two_stream': f'{BASE} {TWO_STREAMS}',
     'two_stream_rotary': f'{BASE} {TWO_STREAMS} --rotary=True',
+    'wide': WIDE,
+    'wide_longer': f'{WIDE} --max_iters=2090',   # updates of two streams take 1.39 times as long
+    'wide_two_stream': f'{WIDE} {TWO_STREAMS}',
     'swaps_any': SWAPS,
     'swaps_l2r': f'{SWAPS} --order=l2r',
     **{f'swaps_{n}': f'{SWAPS} --order=swaps:{n} --order_seed=SEED' for n in (16, 26)},
@@ -136,9 +140,11 @@ FINDINGS = {
     'generation': Finding('6, 7: time of generation by the number of steps and by network', {}),
     'networks': Finding('text by decoder, encoder, mixed network and two streams', {
         'networks': ('--y=val_any', TEXT), 'networks_likelihood': ('', evaluated(TEXT, 'likelihood'))}),
-    'two_stream': Finding('two streams against AdaLN, without and with rotary; at this width updates cost the same', {
+    'two_stream': Finding('two streams against AdaLN, without and with rotary, and wider for as long', {
         'two_stream': (BY_TOKENS, {'AdaLN': 'base', 'two streams': 'two_stream', 'AdaLN and rotary': 'rotary',
-                                   'two streams and rotary': 'two_stream_rotary'})}),
+                                   'two streams and rotary': 'two_stream_rotary'}),
+        'two_stream_wide': (BY_TOKENS, {'AdaLN': 'wide', 'AdaLN for as long': 'wide_longer',
+                                        'two streams': 'wide_two_stream'})}),
     'swaps': Finding('pi-learners: one order each between left to right and random; an any-order model along them', {
         'swaps': ('--y=val_own', {'left to right': 'swaps_l2r', '16 swaps': 'swaps_16', '26 swaps': 'swaps_26',
                                   'one permutation': 'swaps_fixed', 'any order': 'swaps_any'}),
