@@ -30,9 +30,10 @@ from anyorder.files import check_checkpoint, is_out_of_memory
 class Config(dict):
     """The resolved options, config.name or config['name'].
 
-    `given` holds the names that a file or the command line set; `words` the arguments that are not options."""
+    `given` holds the names that a file or the command line set, `typed` those of the command line alone; `words` the
+    arguments that are not options."""
     __getattr__ = dict.__getitem__
-    given, words = frozenset(), ()
+    given, typed, words = frozenset(), frozenset(), ()
 
 
 def configure(namespace, argv=None):
@@ -63,7 +64,8 @@ def configure(namespace, argv=None):
     for _, key, equals, text in options:
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
     config = Config(defaults | given)
-    config.given, config.words = frozenset(given), tuple(words)
+    config.given, config.typed = frozenset(given), frozenset(key for _, key, _, _ in options)
+    config.words = tuple(words)
     return config
 
 

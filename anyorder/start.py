@@ -24,7 +24,8 @@ def start_checkpoint(config):
     """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words).
 
     A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. The shape
-    of the model is the checkpoint's."""
+    of the model is the checkpoint's: a line says which values of a config file it overrules, and typed ones are an
+    error."""
     order = order_options(config) if 'order' in config.given else {}
     if config.init_from == 'scratch':
         return None, Config(config | order), []
@@ -34,9 +35,14 @@ def start_checkpoint(config):
     shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
     saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
     fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
-    for name, value in fixed.items():
-        if given.get(name, value) != value:
-            raise ValueError(f'{name}={given[name]} contradicts the checkpoint, which has {value}: leave it out')
+    overruled = [name for name, value in fixed.items() if given.get(name, value) != value]
+    for name in overruled:
+        if name in config.typed:
+            raise ValueError(f'{name}={given[name]} contradicts the checkpoint, which has {fixed[name]}: leave it out')
+    if overruled and processes()[0] == 0:
+        print('the checkpoint overrules the config file: '
+              + ', '.join(f'{name} {given[name]} -> {fixed[name]}' for name in overruled))
+    given |= {name: fixed[name] for name in overruled}
     resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir})
     if not resumes:
         return checkpoint, resolved, []
@@ -58,10 +64,25 @@ def check_options(c, world_size):
     if c.compile not in ('auto', True, False):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
-        raise ValueError('gradient_accumulation_steps must be a multiple of the number of processes, '
-                         f'got {c.gradient_accumulation_steps} and {world_size}')
+        raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
+                         f'{world_size} processes; {same_update(c, world_size)}')
     check_folder('out_dir', c.out_dir)
     check_update(c, model_config(c))   # which checks the options of the network
+
+
+def same_update(c, world_size):
+    """What to type so that `world_size` processes share an update of as many sequences, in micro-batches no larger, and
+    validation keeps its blocks."""
+    total = c.batch_size * c.gradient_accumulation_steps
+    if total % world_size:
+        return (f'its {total} sequences of an update neither: make batch_size * gradient_accumulation_steps a '
+                f'multiple of {world_size}')
+    steps = next(n for n in range(world_size, total + 1, world_size)
+                 if n >= c.gradient_accumulation_steps and total % n == 0)
+    batch_size = total // steps
+    return (f'--batch_size={batch_size} --gradient_accumulation_steps={steps} '
+            f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)} has the same {total} sequences in an update '
+            'and the same validation; training draws other blocks and orders')
 
 
 def model_config(config, **vocabulary):

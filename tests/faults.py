@@ -363,9 +363,13 @@ FAULTS['anyorder/training.py'] = 'test_training', [
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
-FAULTS['anyorder/start.py'] = 'test_train', [
+FAULTS['anyorder/start.py'] = 'test_train test_start', [
     ['sorted(config.given)} | order', 'sorted(config.given)}'],
     ['Config(config | order), []', 'config, []'],
+    ['        if name in config.typed:', '        if name in config.given:'],
+    ['given |= {name: fixed[name] for name in overruled}', 'pass'],
+    ['if n >= c.gradient_accumulation_steps and total % n == 0', 'if total % n == 0'],
+    ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
 ]
 
 FAULTS['train.py'] = 'test_train', [

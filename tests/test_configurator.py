@@ -20,6 +20,7 @@ def test_order_of_overriding(tmp_path):
     config = configure(OPTIONS, ['--bias=False', str(tmp_path / 'base.py'), str(tmp_path / 'more.py'), '--out_dir=c=d'])
     assert config == dict(learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d', compile='auto', seed=None)
     assert config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'} and config.batch_size == 32
+    assert config.typed == {'bias', 'out_dir'}
     assert OPTIONS['batch_size'] == 16
 
 

@@ -1,0 +1,47 @@
+"""How a run begins: which options win, what several processes share, and the weights it takes."""
+import pytest
+from conftest import make_model
+
+import train
+from anyorder.checkpoint import save_checkpoint
+from anyorder.start import check_options, start_checkpoint
+from configurator import configure
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """The path of a checkpoint of one layer, of 257 bytes tokens."""
+    path = tmp_path / 'ckpt.pt'
+    save_checkpoint(path, make_model(n_layer=1, vocab_size=320, n_tokens=257), tokenizer='bytes')
+    return path
+
+
+def test_a_checkpoint_overrules_the_shape_of_a_config_file_but_not_what_is_typed(checkpoint, tmp_path, capsys):
+    (tmp_path / 'big.py').write_text('n_layer = 12\nn_head = 2\nblock_size = 64\nlearning_rate = 1e-5\n')
+
+    def start(*typed):
+        return start_checkpoint(configure(vars(train), [str(tmp_path / 'big.py'), f'--init_from={checkpoint}', *typed]))
+    _, config, changed = start('--n_layer=1', '--batch_size=3')
+    assert (config.n_layer, config.n_head, config.block_size, config.n_embd) == (1, 2, 9, 16)
+    assert (config.learning_rate, config.batch_size, changed) == (1e-5, 3, [])
+    assert capsys.readouterr().out == 'the checkpoint overrules the config file: block_size 64 -> 9\n'
+    with pytest.raises(ValueError, match='n_layer=2 contradicts the checkpoint, which has 1: leave it out'):
+        start('--n_layer=2')
+    with pytest.raises(ValueError, match='n_layer=12 contradicts'):
+        start('--n_layer=12')   # as in the file
+    start_checkpoint(configure(vars(train), [f'--init_from={checkpoint}']))
+    assert capsys.readouterr().out == ''   # defaults are overruled in silence
+
+
+@pytest.mark.parametrize('batch_size, steps, world_size, said', [
+    (16, 1, 8, '--batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256 '),
+    (12, 3, 4, '--batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43 '),
+    (16, 12, 8, '--batch_size=12 --gradient_accumulation_steps=16 --eval_iters=43 '),
+    (5, 6, 4, 'its 30 sequences of an update neither: make .* a multiple of 4'),
+    (4, 1, 8, 'its 4 sequences of an update neither')])
+def test_processes_that_cannot_share_an_update_are_told_what_to_type(batch_size, steps, world_size, said):
+    wrong = [f'--batch_size={batch_size}', f'--gradient_accumulation_steps={steps}']
+    with pytest.raises(ValueError, match=f'cannot be shared by {world_size} processes; {said}'):
+        check_options(configure(vars(train), wrong), world_size)
+    if said.startswith('--'):
+        check_options(configure(vars(train), said.split()), world_size)
