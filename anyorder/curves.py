@@ -8,6 +8,8 @@ import math
 import os
 import re
 
+from anyorder.files import moved_aside
+
 # of an entry: its key in the JSON file of eval_ppl.py, whose value may be null
 EXTRAS = {'nats_error': 'stderr', 'gain': 'gain', 'gain_error': 'gain_stderr'}
 
@@ -23,7 +25,9 @@ def read_run(path):
     Validation and checkpoints do not count as time."""
     path = log_of(path)
     if not os.path.isfile(path):
-        raise ValueError(f'no log {path}; name folders that train.py wrote, or JSON files of evaluations and bench.py')
+        older = moved_aside(path)
+        raise ValueError(f'no log {path}; ' + (f'that of an earlier run is now {older}' if older else
+                         'name folders that train.py wrote, or JSON files of evaluations and bench.py'))
     from anyorder.run_folder import read_log  # imports torch, for which --help and a missing file need not wait
     entries, time, tokens = read_log(path), 0.0, 0
     for entry in entries:

@@ -2,6 +2,7 @@
 Disk and terminal: files that are never half-written, bars, names and folders that are checked before the work begins.
 """
 import contextlib
+import glob
 import json
 import os
 import re
@@ -70,10 +71,18 @@ def check_names(**names):
             raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
 
 
+def moved_aside(path):
+    """The name that the file `path` of an earlier run got last, when a new run moved it aside; None if none did."""
+    found = [name for name in glob.glob(f'{glob.escape(path)}.old-*') if name.rpartition('-')[2].isdigit()]
+    return max(found, key=lambda name: int(name.rpartition('-')[2]), default=None)
+
+
 def check_checkpoint(name):
     """The file of a checkpoint must be there; names of the hub are looked for later."""
     if not name.startswith('hf:') and not os.path.isfile(name):
-        raise ValueError(f'no checkpoint file {name}; train one (python train.py config/quickstart.py) or name another')
+        older = moved_aside(name)
+        raise ValueError(f'no checkpoint file {name}; ' + (f'that of an earlier run is now {older}' if older else
+                         'train one (python train.py config/quickstart.py) or name another'))
 
 
 def check_folder(option, path):

@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from anyorder.checkpoint import Checkpoint, save_checkpoint
-from anyorder.files import replace_file
+from anyorder.files import moved_aside, replace_file
 from anyorder.processes import processes
 
 
@@ -35,19 +35,26 @@ def numbered(out_dir):
 def open_newest(out_dir):
     """The Checkpoint out_dir/ckpt.pt, from which a run goes on.
 
-    Raises ValueError when it holds no run, or is not whole: then with the command that takes the newest that is."""
+    Raises ValueError when it holds no run; or is missing or not whole, then with the way out: the command that takes
+    the newest that is whole, or where an earlier run was moved."""
     path = os.path.join(out_dir, 'ckpt.pt')
     try:
         checkpoint = Checkpoint(path)
     except ValueError as e:
+        said = e if os.path.exists(path) else f'no checkpoint file {path}'
         for older in reversed(numbered(out_dir)):
             with suppress(ValueError):
-                command = shlex.join(['cp', older, path])
-                way_out = f'the one of iteration {Checkpoint(older).iter_num} is whole: {command}'
+                command, n = shlex.join(['cp', older, path]), Checkpoint(older).iter_num
+                said = f'{said}; the one of iteration {n} is whole: {command}, then resume again'
                 break
         else:
-            raise
-        raise ValueError(f'{e}; {way_out}, then resume again') from None
+            if os.path.exists(path):
+                raise
+            moved = moved_aside(path)
+            said += (f'; that of an earlier run is now {moved}: to go on with it, take {moved.removeprefix(path)} off '
+                     'the names of its files' if moved else
+                     '; nothing was saved there yet: --init_from=auto starts a run, and resumes it once that is saved')
+        raise ValueError(said) from None
     needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
     if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
         raise ValueError(f'{path} holds weights, but no run that can be resumed: '

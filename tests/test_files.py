@@ -7,6 +7,7 @@ import os
 import pytest
 
 from anyorder.files import (
+    check_checkpoint,
     check_folder,
     check_names,
     check_out,
@@ -25,6 +26,16 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         replace_file(path, b'new')
     assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['f']
+
+
+def test_a_file_that_was_moved_aside_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match='no checkpoint file ckpt.pt; train one'):
+        check_checkpoint('ckpt.pt')
+    for name in ('ckpt.pt.old-9', 'ckpt.pt.old-10', 'ckpt.pt.old-x', 'other.pt.old-11'):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match='no checkpoint file ckpt.pt; that of an earlier run is now ckpt.pt.old-10$'):
+        check_checkpoint('ckpt.pt')
 
 
 def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):

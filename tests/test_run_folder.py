@@ -77,8 +77,11 @@ def test_the_newest_checkpoint_that_is_whole_is_offered():
         open_newest('out')
     shutil.copy('out/ckpt_0000004.pt', 'out/ckpt.pt')
     assert open_newest('out').iter_num == 4
+    os.remove('out/ckpt.pt')
+    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; the one of iteration 4 is whole: cp'):
+        open_newest('out')
     shutil.rmtree('out')
-    with pytest.raises(ValueError, match='no checkpoint file out/ckpt.pt'):
+    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; nothing was saved there yet: --init_from=a'):
         open_newest('out')
 
 
@@ -102,6 +105,12 @@ def test_a_new_run_moves_the_files_of_an_earlier_one_aside_when_it_first_writes(
     assert [name for name in sorted(os.listdir('out')) if '.old' in name] == aside
     assert [saved(f'out/{name}') for name in aside[:2]] == [8, 6] and read_log('out/log.jsonl') == [{'iter': 1}]
     assert [saved(path) for path in numbered('out')] == [2]
+    os.remove('out/ckpt.pt')
+    os.remove('out/ckpt_0000002.pt')
+    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; that of an earlier run is now '
+                                         'out/ckpt.pt.old-1: to go on with it, take .old-1 off the names of its files'):
+        open_newest('out')
+    save(folder, 4)
     run_of(1)
     assert saved('out/ckpt.pt.old-2') == 4 and saved('out/ckpt.pt.old-1') == 8 and saved('out/ckpt.pt') == 1
 
