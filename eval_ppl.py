@@ -48,7 +48,7 @@ ensemble_block = 1         # ensemble: visits that share a context: b times chea
 seed = 1337                # of orders, contexts and sampled visits
 # system
 batch_size = 16            # blocks a forward pass, contexts of about as many tokens
-device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
 
@@ -72,7 +72,7 @@ from anyorder.likelihood import (  # noqa: F401  (so that a program may take the
     estimate_of,
 )
 from anyorder.orders import check_order, name_of, order_of, read_order
-from anyorder.processes import end_processes, first_process_first, processes, start_processes
+from anyorder.processes import end_processes, first_process_first, own_device, processes, start_processes
 from anyorder.tables import format_table, unigram_row
 from data.measured import PROTOCOLS, has_protocol, open_text
 
@@ -165,7 +165,8 @@ def main(config):
     tokenizer, N = checkpoint.tokenizer, checkpoint.config.block_size
     datasets = choose_datasets(config, checkpoint)
     estimates = choose_estimates(names, orders, datasets, config, checkpoint)
-    device, dtype = start_processes(config.device, config.dtype, timedelta(days=7))   # all wait for the longest block
+    device, dtype = own_device(config.device, config.dtype)
+    start_processes(timedelta(days=7))   # all wait for the longest block
     with first_process_first():   # a text that is missing costs nothing before the model is there
         data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
         texts = [open_text(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks)

@@ -7,13 +7,15 @@ Train an any-order GPT.
     python train.py --init_from=resume --out_dir=out
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl,
-see anyorder/run_folder.py. Ctrl-C, SIGTERM and a closed terminal finish the iteration, save, and say how to go on.
+see anyorder/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal finish the iteration, save, and say how to
+go on.
 """
 from configurator import Config, one_line_errors, read_options
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
 init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights of a path or hf:OWNER/REPO/path.pt
+                                  # 'auto': 'resume' where there is something, else 'scratch'; auto:WEIGHTS: else these
 save_interval = 1000              # iterations between checkpoints; there is one at the end in any case
 keep_checkpoints = 1              # how many checkpoints before the newest are kept, as out_dir/ckpt_0001000.pt
 # data
@@ -66,13 +68,13 @@ wandb_project = 'ao-gpt'
 wandb_run_name = ''               # '' is out_dir
 # system
 seed = 1337                       # with iteration and micro-batch it fixes every random number
-device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
+device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', ...
 dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals(), init_from=('scratch', 'resume'))
+    options = read_options(globals())
 
 import shlex
 import sys
@@ -84,7 +86,15 @@ from anyorder.devices import peak_flops, resolve_compile
 from anyorder.files import progress
 from anyorder.generation import Drawing, Unmasking, fill
 from anyorder.orders import order_of
-from anyorder.processes import end_processes, first_process_first, processes, start_processes, stop_requests
+from anyorder.processes import (
+    end_processes,
+    failing_together,
+    first_process_first,
+    own_device,
+    processes,
+    start_processes,
+    stop_requests,
+)
 from anyorder.run_folder import RunFolder
 from anyorder.start import check_options, check_start, make_run_model, start_checkpoint, start_state
 from anyorder.tables import format_table, summarize, unigram_row
@@ -134,8 +144,8 @@ def introduce(state, data, clock, config, compiled, changed):
     if changed:
         print(f'changed since iteration {state.iter_num}: {", ".join(changed)}')
     if state.iter_num >= config.max_iters > 0:
-        print(f'nothing to train: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; '
-              'raise --max_iters')
+        print(f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; to go on, raise '
+              '--max_iters')
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -249,30 +259,34 @@ def write_both_ways(model, tokenizer, config):
 
 
 def main(config):
-    # open: options, device, data
-    checkpoint, config, changed = start_checkpoint(config)
+    start_processes()
     _, world_size = processes()
-    check_options(config, world_size)
-    if config.n_threads:
-        torch.set_num_threads(config.n_threads)
-    device, dtype = start_processes(config.device, config.dtype)
+    with failing_together():   # open: options, device, data
+        checkpoint, config, changed = start_checkpoint(config)
+        check_options(config, world_size)
+        if config.n_threads:
+            torch.set_num_threads(config.n_threads)
+        device, dtype = own_device(config.device, config.dtype)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype})
-    data = Data(config)
-
-    # build: what learns, how it is run, where it is kept
-    state = start_state(config, checkpoint, data, device)
+    with failing_together():
+        data = Data(config)
+        state = start_state(config, checkpoint, data, device)
     if config.init_from == 'resume' and checkpoint.entries.get('data', data.hashes['train']) != data.hashes['train']:
         changed.append('the training data')
     del checkpoint   # its weights are in the state
     if world_size > 1:
         check_start(state, data, config)
+
+    # build: how what learns is run, where it is kept
     clock = Clock(state.model, config, peak_flops(device, dtype))
-    compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters, config.max_iters)
-    config = Config(config | {'compile': compiled})
+    with failing_together():
+        compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters,
+                                        config.max_iters)
+        config = Config(config | {'compile': compiled})
+        resumed = state.iter_num if config.init_from == 'resume' else None
+        folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed)
+        folder.open()
     state.run_model = make_run_model(state.model, compiled, device)
-    resumed = state.iter_num if config.init_from == 'resume' else None
-    folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed)
-    folder.open()
     introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)
 
     val = loop(state, data, clock, folder, config)

@@ -1,6 +1,7 @@
 """
 How does a run begin? From nothing, from where it stopped, or from the weights of another; the same in all processes.
 """
+import os
 from dataclasses import fields
 
 import torch
@@ -10,7 +11,7 @@ from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.files import check_folder
 from anyorder.orders import derive_seed, order_options
-from anyorder.processes import check_same, processes
+from anyorder.processes import check_same, gather, processes
 from anyorder.run_folder import open_newest
 from anyorder.training import TrainState, check_update, l2r_ratio_of, lr_of, make_optimizers
 from configurator import Config, at_least
@@ -20,17 +21,30 @@ from model import AOGPT, EMA, AOGPTConfig
 SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))
 
 
+def resolve_start(init_from, out_dir):
+    """'scratch', 'resume' or the name of a checkpoint: what --init_from says, and what 'auto' comes to.
+
+    'auto' resumes out_dir/ckpt.pt; if the first process sees none, 'auto' starts from scratch, auto:WEIGHTS from
+    WEIGHTS. So the same command starts a run and goes on with it."""
+    if init_from != 'auto' and not init_from.startswith('auto:'):
+        return init_from
+    if gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]:
+        return 'resume'
+    return init_from.partition(':')[2] or 'scratch'
+
+
 def start_checkpoint(config):
     """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words).
 
     A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. The shape
     of the model is the checkpoint's: a line says which values of a config file it overrules, and typed ones are an
     error."""
+    start = resolve_start(config.init_from, config.out_dir)
     order = order_options(config) if 'order' in config.given else {}
-    if config.init_from == 'scratch':
-        return None, Config(config | order), []
-    resumes = config.init_from == 'resume'
-    checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(config.init_from)
+    if start == 'scratch':
+        return None, Config(config | order | {'init_from': start}), []
+    resumes = start == 'resume'
+    checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(start)
     given = {name: config[name] for name in sorted(config.given)} | order
     shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
     saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
@@ -43,7 +57,7 @@ def start_checkpoint(config):
         print('the checkpoint overrules the config file: '
               + ', '.join(f'{name} {given[name]} -> {fixed[name]}' for name in overruled))
     given |= {name: fixed[name] for name in overruled}
-    resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir})
+    resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir, 'init_from': start})
     if not resumes:
         return checkpoint, resolved, []
     changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()

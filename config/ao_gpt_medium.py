@@ -15,6 +15,7 @@ LAMBADA 42.44, WikiText2 31.52. Where paper and release differ this is the paper
 1,048,576 tokens an update and a weight decay of 0.03.
 """
 out_dir = 'out/ao_gpt_medium'
+init_from = 'auto'                  # the same command goes on after a stop
 dataset = 'openwebtext'
 block_size = 1024
 n_layer = 24

@@ -9,6 +9,7 @@ LAMBADA 68.61, WikiText2 57.66. Weights start from a normal distribution cut at 
 everywhere here. What 1, 8 and 16 GPUs need: see ao_gpt_small.py.
 """
 out_dir = 'out/sigma_gpt_small'
+init_from = 'auto'                  # the same command goes on after a stop
 dataset = 'openwebtext'
 block_size = 1024
 n_layer = 12

@@ -12,6 +12,8 @@ import pytest
 from conftest import ROOT
 from test_findings import run as findings
 
+import train
+from anyorder.start import check_options
 from configurator import configure
 from data.prepare import DATA_SETS
 from data.rules import TASKS
@@ -85,8 +87,7 @@ def test_commands_are_read_as_bash_reads_them(monkeypatch):
 @pytest.fixture
 def understand(script, tmp_path, monkeypatch):
     """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
-    def python(name, *args, world_size='1'):
-        monkeypatch.setenv('WORLD_SIZE', world_size)
+    def python(name, *args):
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
                   'tests/torture.py': 'argparse.ArgumentParser.parse_args',
                   'plot.py': 'anyorder.figures.draw'}.get(name)
@@ -118,7 +119,10 @@ def understand(script, tmp_path, monkeypatch):
                 options = dict(arg.removeprefix('--').partition('=')[::2] for arg in args[:at])
                 assert options.keys() <= {'standalone', 'nnodes', 'node_rank', 'nproc_per_node', 'master_addr',
                                           'master_port'}
-                python(*args[at:], world_size=str(int(options.get('nnodes', 1)) * int(options['nproc_per_node'])))
+                python(*args[at:])
+                n_processes = int(options.get('nnodes', 1)) * int(options['nproc_per_node'])
+                if args[at] == 'train.py':
+                    check_options(configure(vars(train), args[at + 1:]), n_processes)
             case _:
                 pytest.fail('no program that is known here')
     for folder in ('config', 'results'):

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_che
 from anyorder.devices import resolve_compile
 from anyorder.likelihood import block_nll
 from anyorder.orders import sample_order
-from anyorder.processes import start_processes
+from anyorder.processes import own_device
 from anyorder.start import SHAPE
 from anyorder.training import TrainState, get_lr, update
 from configurator import configure, one_line_errors
@@ -88,6 +89,7 @@ def test_every_config_is_a_run(path):
     # millions; GPT-2's are 124.44, and wtpe 0.79 more
     known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}
     millions = known.get(os.path.basename(path).removesuffix('.py'))
+    assert config.init_from == ('scratch' if millions is None else 'auto')
     assert millions is None or abs(model.n_parameters() / 1e6 - millions) < 0.15
     if 'ao_gpt' in path and 'muon' not in path or 'sigma' in path:
         assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 524288
@@ -136,6 +138,49 @@ def test_resume_is_the_uninterrupted_run(data, optimizer):
     assert_same_runs('whole', 'out', entries_of_one=[6])
 
 
+def test_auto_starts_a_run_and_goes_on_with_it(data, monkeypatch, capsys):
+    """The same command each time: it is stopped before and after its first save, ends, and is given once more."""
+    options = ['--init_from=auto', '--max_iters=6', '--dropout=0.1', '--save_interval=100']
+    run(*options, '--out_dir=whole')
+
+    def stopped_at(iteration, error):
+        def interrupted(state, *args):
+            if state.iter_num == iteration:
+                error()
+            update(state, *args)
+        with monkeypatch.context() as m, pytest.raises((SystemExit, RuntimeError)):
+            m.setattr(train, 'update', interrupted)
+            run(*options)
+
+    def killed():
+        raise RuntimeError
+    stopped_at(2, killed)                                      # nothing is saved yet
+    stopped_at(3, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    stopped_at(5, killed)                                      # after one more update, which is lost
+    capsys.readouterr()
+    run(*options)
+    assert 'changed since' not in capsys.readouterr().out
+    assert_same_runs('whole', 'out')
+    before = os.stat('out/ckpt.pt')
+    run(*options)
+    said = capsys.readouterr().out
+    assert 'finished: the checkpoint is at iteration 6 of 6' in said and 'any order (bound)' in said
+    assert os.stat('out/ckpt.pt') == before
+
+
+def test_auto_starts_from_weights_if_there_is_nothing_to_resume(data):
+    run('--max_iters=1', '--out_dir=first')
+    options = ['--init_from=auto:first/ckpt.pt']
+    run(*options, '--max_iters=0')
+    average, begun = model_from_checkpoint('first/ckpt.pt', 'ema'), model_from_checkpoint('out/ckpt.pt', 'raw')
+    assert all(torch.equal(p, q) for p, q in zip(average.parameters(), begun.parameters()))
+    os.remove('first/ckpt.pt')   # a requeued run needs it no more
+    run(*options, '--max_iters=2')
+    assert [e['iter'] for e in log()] == [1, 2] and load_checkpoint('out/ckpt.pt')['config']['init_from'] == 'resume'
+    with pytest.raises(ValueError, match='no checkpoint file first/ckpt.pt'):
+        run(*options, '--out_dir=other')
+
+
 def test_resume_takes_the_options_given_now(data):
     run('--max_iters=4', '--optimizer=adamw')
     run('--max_iters=5', '--optimizer=adamw', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3',
@@ -172,8 +217,8 @@ def test_a_resume_says_what_it_changes(data, capsys):
 
 
 @pytest.mark.parametrize('optimizer, iteration, signals', [
-    ('adamw', 1, [signal.SIGINT]), ('muon', 2, 2 * [signal.SIGHUP]), ('adamw', 3, [signal.SIGTERM]),
-    ('muon', 5, [signal.SIGINT])])
+    ('adamw', 1, [signal.SIGINT]), ('muon', 2, 2 * [signal.SIGHUP]), ('adamw', 3, [signal.SIGTERM, signal.SIGUSR1]),
+    ('muon', 5, [signal.SIGUSR1, signal.SIGTERM])])
 def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer, iteration, signals):
     """The average loss of a log line too, although the run stops in the midst of it."""
     options = ['--max_iters=7', f'--optimizer={optimizer}', '--dropout=0.1', '--log_interval=3', '--save_interval=100']
@@ -367,6 +412,28 @@ def test_two_processes_see_the_batch_of_one(data, forked):
         torch.testing.assert_close(two['model'][name], p, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; nothing was saved'),
+                                           ('data/mine', 'prepare.py')])
+def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
+    """The second process has a disk of its own, as another machine without the shared folder."""
+    options = [*TWO, '--init_from=auto', '--dataset=mine']
+    os.rename('data/pydocs', 'data/mine')
+    run(*options, '--max_iters=1')
+    os.mkdir('elsewhere')
+    for name in {'out', 'data/mine'} - {missing}:
+        shutil.copytree(name, f'elsewhere/{name}')
+
+    def of_other_machine():
+        os.chdir('elsewhere')
+        run(*options, '--max_iters=2')
+    began = time.time()
+    finished = forked(lambda: run(*options, '--max_iters=2'), of_other_machine)
+    for p in finished:
+        line = p.said.splitlines()[-1]
+        assert p.code == 1 and f'ValueError: process 1 on {socket.gethostname()}: ' in line and said in line
+    assert time.time() - began < 60 and load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+
+
 def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkeypatch):
     """One of them is asked; the average of a log line that was begun is resumed too."""
     options = [*TWO, '--max_iters=9', '--log_interval=3', '--eval_interval=100', '--save_interval=100']
@@ -432,7 +499,7 @@ def test_processes_that_differ_do_not_start(data, forked, monkeypatch):
     assert not os.path.exists('out')
     monkeypatch.setenv('WORLD_SIZE', '2')
     with pytest.raises(ValueError, match='--device=cuda, got cuda:0'):
-        start_processes('cuda:0', 'float32')
+        own_device('cuda:0', 'float32')
 
 
 @pytest.mark.slow
@@ -455,12 +522,6 @@ def test_two_processes_that_are_asked_to_end_save_first_and_a_lost_one_ends_the_
     p.communicate(timeout=60)
     assert p.returncode != 0 and load_checkpoint('out/ckpt.pt')['iter_num'] == saved
     assert not any(os.path.exists(f'/proc/{pid}') for pid in workers)
-
-
-def test_accumulation_is_divided_evenly(data, monkeypatch):
-    monkeypatch.setenv('WORLD_SIZE', '2')
-    with pytest.raises(ValueError, match='multiple of the number of processes, got 3 and 2'):
-        run('--gradient_accumulation_steps=3')
 
 
 def test_wandb_gets_the_same_names(data, monkeypatch):
