@@ -57,6 +57,7 @@ class AOGPTConfig:
     learned_positions  embeddings of the positions that are read; rotary can do without
     gpt2_blocks        LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
                        target_position='input' the network is sigma-GPT
+    gelu_tanh          GELU by GPT-2's approximation, which uses tanh
     attention          which slots see which: 'causal' is the decoder, 'bidirectional' the encoder-only masked diffusion
                        model, 'mixed' the network between them, see ATTENTION
     """
@@ -74,6 +75,7 @@ class AOGPTConfig:
     rotary: bool = False
     learned_positions: bool = True
     gpt2_blocks: bool = False
+    gelu_tanh: bool = False
     attention: str = 'causal'
 
     def __post_init__(self):
@@ -368,12 +370,12 @@ class SelfAttention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.dropout = config.dropout
+        self.dropout, self.approximate = config.dropout, 'tanh' if config.gelu_tanh else 'none'
         self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x):
-        return F.dropout(self.c_proj(F.gelu(self.c_fc(x))), self.dropout, self.training)
+        return F.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate)), self.dropout, self.training)
 
 
 class AdaLN(nn.Sequential):

@@ -14,7 +14,8 @@ from configurator import Config, one_line_errors, read_options
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
-init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights of a path or hf:OWNER/REPO/path.pt
+init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights: a path, hf:OWNER/REPO/path.pt, or
+                                  # GPT-2: gpt2, gpt2-medium, -large, -xl, hf:OWNER/REPO or a folder of Hugging Face;
                                   # 'auto': 'resume' where there is something, else 'scratch'; auto:WEIGHTS: else these
 save_interval = 1000              # iterations between checkpoints; there is one at the end in any case
 keep_checkpoints = 1              # how many checkpoints before the newest are kept, as out_dir/ckpt_0001000.pt
@@ -36,6 +37,7 @@ rotary = False                    # rotary embeddings: of the target position on
 learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
 attention = 'causal'              # 'causal' is the decoder, 'bidirectional' the encoder, 'mixed' between them: a cache,
                                   # and blanks that see each other
+gelu_tanh = False                 # GELU by tanh, as in GPT-2
 gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head; sigma-GPT if added at the 'input'
 # batch
 batch_size = 16                   # sequences of a micro-batch

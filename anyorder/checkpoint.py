@@ -1,5 +1,5 @@
 """
-What is a checkpoint? Its file, ours or published; a path, or hf:OWNER/REPO/path.pt on the Hugging Face hub.
+What is a checkpoint? Its file, ours or published, or a folder of GPT-2; its name, which may be one of the hub.
 """
 import hashlib
 import os
@@ -8,12 +8,11 @@ from dataclasses import asdict, fields
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.files import check_checkpoint, is_out_of_memory, quiet_hub, whole_files
+from anyorder.files import GPT2_NAMES, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
+from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2, weight_files
 from anyorder.orders import order_of
 from data.tokenizers import TOKENIZERS, get_tokenizer
 from model import AOGPT, AOGPTConfig
-
-GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the published weights pad the vocabulary of GPT-2
 
 
 def save_checkpoint(path, model, ema=None, **entries):
@@ -29,11 +28,15 @@ def save_checkpoint(path, model, ema=None, **entries):
         torch.save(checkpoint, f)
 
 
-def load_checkpoint(path):
-    """The dict of a checkpoint file, ours or published, on the CPU. Never runs code from the file (weights_only).
+def load_checkpoint(name):
+    """The dict of a checkpoint, ours, published or a GPT-2, on the CPU; `name` as for local_path. Never runs code from
+    the file (weights_only).
 
     Raises ValueError in one line when the file is missing, not whole, or not a checkpoint."""
-    check_checkpoint(os.fspath(path))
+    check_checkpoint(os.fspath(name))
+    path = local_path(os.fspath(name))
+    if os.path.isdir(path):
+        return read_gpt2(path)
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e:   # bytes that are no pickle fail in a dozen ways
@@ -141,18 +144,28 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
 
 
 def local_path(name):
-    """The local file of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through huggingface_hub.
+    """The local file or folder of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through
+    huggingface_hub. A GPT-2 there is a folder, `hf:OWNER/REPO`, or just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
 
     Raises ValueError in one line when the hub or the file cannot be reached."""
+    if name in GPT2_NAMES and not os.path.exists(name):
+        name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
         return name
     parts = name[3:].split('/')
-    if len(parts) < 3:
-        raise ValueError(f'a checkpoint on the hub is written hf:OWNER/REPO/path.pt, got {name}')
-    from huggingface_hub import hf_hub_download
+    if len(parts) < 2:
+        raise ValueError(f'a checkpoint on the hub is written hf:OWNER/REPO/path.pt, a GPT-2 hf:OWNER/REPO, got {name}')
+    from huggingface_hub import hf_hub_download, snapshot_download
     quiet_hub()
+    repo = '/'.join(parts[:2])
     try:
-        return hf_hub_download('/'.join(parts[:2]), '/'.join(parts[2:]))
+        if len(parts) > 2:
+            return hf_hub_download(repo, '/'.join(parts[2:]))
+        for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
+            folder = snapshot_download(repo, allow_patterns=['config.json', weights])
+            if weight_files(folder):
+                break
+        return folder
     except Exception as e:   # many classes: no network, no such repository, no such file
         raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
                          'or download the file and give its path') from None
@@ -172,7 +185,7 @@ class Checkpoint:
 
     def __init__(self, name):
         """Open a path or hf:OWNER/REPO/path.pt. Raises ValueError when it is none, or of another tokenizer."""
-        self.name, self.entries = name, load_checkpoint(local_path(name))
+        self.name, self.entries = name, load_checkpoint(name)
         self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
         self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
         self.weights = 'ema' if 'ema_model' in self.entries else 'raw'

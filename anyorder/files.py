@@ -77,9 +77,13 @@ def moved_aside(path):
     return max(found, key=lambda name: int(name.rpartition('-')[2]), default=None)
 
 
+GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')   # of the hub
+
+
 def check_checkpoint(name):
-    """The file of a checkpoint must be there; names of the hub are looked for later."""
-    if not name.startswith('hf:') and not os.path.isfile(name):
+    """The file of a checkpoint or the folder of a GPT-2 must be there; names of the hub are looked for later."""
+    there = os.path.isfile(name) or os.path.isfile(os.path.join(name, 'config.json'))
+    if not (there or name in GPT2_NAMES or name.startswith('hf:')):
         older = moved_aside(name)
         raise ValueError(f'no checkpoint file {name}; ' + (f'that of an earlier run is now {older}' if older else
                          'train one (python train.py config/quickstart.py) or name another'))

@@ -55,8 +55,8 @@ FAULTS['model.py'] = 'test_model', [
     # dropout, everywhere and only in training
     ['        x = F.dropout(x, self.config.dropout, self.training)\n', ''],
     ['F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)', 'self.c_proj(y.flatten(2))'],
-    ['F.dropout(self.c_proj(F.gelu(self.c_fc(x))), self.dropout, self.training)',
-     'self.c_proj(F.gelu(self.c_fc(x)))'],
+    ['F.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate)), self.dropout, self.training)',
+     'self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate))'],
     ['self.dropout if self.training else 0.0', '0.0'],
     ['self.dropout if self.training else 0.0', 'self.dropout'],
     ['copy.deepcopy(model).eval()', 'copy.deepcopy(model)'],
@@ -400,6 +400,22 @@ FAULTS['anyorder/tables.py'] = 'test_tables', [
     ['float(nats.sum() / counts.sum())', 'float((nats / counts).mean())'],
     ['int(counts @ tokenizer.n_bytes)', 'len(tokens)'],
     ['rest = sums - sums.sum() / counts.sum() * counts', 'rest = sums - sums.mean()'],
+]
+
+FAULTS['anyorder/gpt2.py'] = 'test_gpt2', [
+    ['END_OF_TEXT = 50256', 'END_OF_TEXT = 50255'],
+    ["p.t().contiguous() if name", "p if name"],
+    ['torch.cat([wpe, wpe[-1:]])', 'torch.cat([wpe[:1], wpe])'],
+    ['torch.zeros_like(wpe)', 'torch.ones_like(wpe)'],
+    ["config.get('activation_function') != 'gelu'", "config.get('activation_function') == 'gelu_new'"],
+    ["config.get(name, values[0]) not in values", "False"],
+    ['f.seek(data + start)', 'f.seek(data)'],
+    ['0 <= start < end <= size - data', '0 <= start < end'],
+    ['if data > size:', 'if False:'],
+    ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
+    [".removeprefix('transformer.')", ''],
+    ["if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight'])",
+     "if weights.pop('lm_head.weight', None) is False"],
 ]
 
 FAULTS['anyorder/judge.py'] = 'test_judge', [

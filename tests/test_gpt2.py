@@ -1,0 +1,205 @@
+"""GPT-2's weights: left to right the network is GPT-2, from every form of file; what is no GPT-2 is one line."""
+import json
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anyorder.checkpoint import Checkpoint, load_checkpoint, local_path, model_from_checkpoint
+from anyorder.gpt2 import END_OF_TEXT, GPT2_N_TOKENS
+from anyorder.orders import sample_order
+
+N, C, H, L = 7, 8, 2, 2
+CONFIG = {'model_type': 'gpt2', 'n_positions': N, 'n_embd': C, 'n_head': H, 'n_layer': L}
+
+
+@pytest.fixture
+def weights():
+    """{name: tensor} of a small GPT-2 as Hugging Face names them, large and random; layer norms start at about 1."""
+    torch.manual_seed(0)
+    shapes = {'wte.weight': (GPT2_N_TOKENS, C), 'wpe.weight': (N, C), 'ln_f.weight': (C,), 'ln_f.bias': (C,)}
+    for h in (f'h.{i}' for i in range(L)):
+        shapes |= {f'{h}.ln_1.weight': (C,), f'{h}.ln_1.bias': (C,), f'{h}.ln_2.weight': (C,), f'{h}.ln_2.bias': (C,),
+                   f'{h}.attn.c_attn.weight': (C, 3 * C), f'{h}.attn.c_attn.bias': (3 * C,),
+                   f'{h}.attn.c_proj.weight': (C, C), f'{h}.attn.c_proj.bias': (C,),
+                   f'{h}.mlp.c_fc.weight': (C, 4 * C), f'{h}.mlp.c_fc.bias': (4 * C,),
+                   f'{h}.mlp.c_proj.weight': (4 * C, C), f'{h}.mlp.c_proj.bias': (C,)}
+    return {name: torch.randn(shape) * 0.5 + ('ln_' in name and 'weight' in name) for name, shape in shapes.items()}
+
+
+def gpt2(w, tokens):
+    """Logits (T, V) of GPT-2 as its paper has it, in float64, of tokens (T,)."""
+    w = {name: p.double() for name, p in w.items()}
+    x, causal = w['wte.weight'][tokens] + w['wpe.weight'][:len(tokens)], torch.ones(len(tokens), len(tokens)).tril()
+
+    def norm(x, name):
+        return F.layer_norm(x, (C,), w[f'{name}.weight'], w[f'{name}.bias'])
+
+    def linear(x, name):
+        return x @ w[f'{name}.weight'] + w[f'{name}.bias']
+    for h in (f'h.{i}' for i in range(L)):
+        q, k, v = (part.view(-1, H, C // H).transpose(0, 1)
+                   for part in linear(norm(x, f'{h}.ln_1'), f'{h}.attn.c_attn').split(C, 1))
+        scores = (q @ k.mT / (C // H) ** 0.5).masked_fill(causal == 0, -torch.inf)
+        x = x + linear((scores.softmax(-1) @ v).transpose(0, 1).flatten(1), f'{h}.attn.c_proj')
+        y = linear(norm(x, f'{h}.ln_2'), f'{h}.mlp.c_fc')
+        y = 0.5 * y * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * y ** 3)))
+        x = x + linear(y, f'{h}.mlp.c_proj')
+    return norm(x, 'ln_f') @ w['wte.weight'].T
+
+
+def nll_of(logits, text):
+    return F.cross_entropy(logits.double(), text, reduction='none')
+
+
+TEXT = torch.tensor([464, 50256, 11, 0, 50255, 464, 7])   # as long as the block, with an end of text
+START = torch.cat([torch.tensor([END_OF_TEXT]), TEXT[:-1]])
+
+
+def left_to_right(folder):
+    model = model_from_checkpoint(folder, 'raw').double()
+    with torch.no_grad():
+        return model(TEXT[None], sample_order(1, N, 'l2r'))[0].double()
+
+
+def write_safetensors(path, tensors):
+    kinds, header, data = {torch.float32: 'F32', torch.bfloat16: 'BF16', torch.float16: 'F16'}, {}, b''
+    for name, p in tensors.items():
+        raw = p.contiguous().view(torch.uint8).numpy().tobytes() if p.dtype != torch.bool else b'\1'
+        header[name] = {'dtype': kinds.get(p.dtype, 'BOOL'), 'shape': list(p.shape),
+                        'data_offsets': [len(data), len(data) + len(raw)]}
+        data += raw
+    head = json.dumps(header | {'__metadata__': {'format': 'pt'}}).encode()
+    path.write_bytes(len(head).to_bytes(8, 'little') + head + data)
+
+
+def write_folder(folder, weights, form='safetensors', **config):
+    folder.mkdir(exist_ok=True)
+    (folder / 'config.json').write_text(json.dumps(CONFIG | config))
+    if form == 'bin':
+        torch.save(weights, folder / 'pytorch_model.bin')
+    elif form == 'parts':
+        parts = {name: f'model-{len(name) % 2}.safetensors' for name in weights}
+        (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': parts}))
+        for part in set(parts.values()):
+            write_safetensors(folder / part, {name: p for name, p in weights.items() if parts[name] == part})
+    else:
+        write_safetensors(folder / 'model.safetensors', weights)
+    return folder
+
+
+@pytest.mark.parametrize('form', ['safetensors', 'bin', 'parts'])
+@pytest.mark.parametrize('prefix, dtype', [('', torch.float32), ('transformer.', torch.bfloat16),
+                                           ('transformer.', torch.float16)])
+def test_left_to_right_it_is_gpt2(weights, tmp_path, form, prefix, dtype):
+    weights = {name: p.to(dtype) for name, p in weights.items()}
+    files = {prefix + name: p for name, p in weights.items()}
+    files |= {f'{prefix}h.0.attn.bias': torch.ones(1, 1, dtype=torch.bool), 'lm_head.weight': weights['wte.weight']}
+    folder = write_folder(tmp_path / 'gpt2', files, form)
+    torch.testing.assert_close(left_to_right(folder), nll_of(gpt2(weights, START), TEXT), rtol=0, atol=1e-9)
+
+
+def test_any_order_begins_as_gpt2_that_is_told_no_target(weights, tmp_path):
+    """Two orders that begin alike predict other positions alike; the made-up row of positions is the last one's."""
+    model = model_from_checkpoint(write_folder(tmp_path / 'gpt2', weights), 'raw')
+    assert model.config.block_size == N and model.config.n_real == GPT2_N_TOKENS
+    with torch.no_grad():
+        a, b = (model.predict(TEXT[None], torch.tensor([[6, 2, last]]), 2)[0, 0] for last in (4, 0))
+        assert torch.equal(a, b)
+        row = model.transformer.wpe.weight
+        assert torch.equal(row[N], row[N - 1]) and torch.equal(row[:N], weights['wpe.weight'])
+        row[N] = torch.nan
+        assert model(TEXT[None], sample_order(1, N, 'l2r')).isfinite().all()   # left to right nobody reads it
+
+
+def test_exact_gelu_is_another_network(weights, tmp_path):
+    tanh, exact = (left_to_right(write_folder(tmp_path / kind, weights, activation_function=kind))
+                   for kind in ('gelu_new', 'gelu'))
+    assert 1e-5 < (tanh - exact).abs().max() < 0.1
+
+
+def test_it_is_the_gpt2_of_transformers(tmp_path):
+    transformers = pytest.importorskip('transformers')
+    torch.manual_seed(1)
+    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=N, n_embd=C, n_head=H, n_layer=L)).eval()
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+        expected = nll_of(network.double()(START[None]).logits[0], TEXT)
+    network.float().save_pretrained(tmp_path / 'whole')
+    network.save_pretrained(tmp_path / 'parts', max_shard_size='1MB')
+    assert os.path.isfile(tmp_path / 'parts' / 'model.safetensors.index.json')
+    for folder in ('whole', 'parts'):
+        torch.testing.assert_close(left_to_right(tmp_path / folder), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize('change, said', [
+    (dict(vocab_size=50304), r'vocab_size=50304: only a GPT-2 with 50257'), (dict(model_type='llama'), "'llama'"),
+    (dict(activation_function='relu'), "'relu': only a GPT-2 with gelu_new or gelu_pytorch_tanh or gelu is"),
+    (dict(n_embd=12), 'weights differ in name or shape'), (dict(n_positions=8), 'the first is transformer.wpe'),
+    (dict(n_layer='2'), 'n_layer must be of type int')])
+def test_another_network_is_one_line(weights, tmp_path, change, said):
+    with pytest.raises(ValueError, match=said) as e:
+        left_to_right(write_folder(tmp_path / 'gpt2', weights, **change))
+    assert '\n' not in str(e.value)
+
+
+def test_files_that_are_not_whole_are_one_line(weights, tmp_path):
+    folder = write_folder(tmp_path / 'gpt2', weights)
+    path = folder / 'model.safetensors'
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], 'little')
+    for broken in (whole[:-1], whole[:100], b'', b'\xff' * 8 + whole[8:], whole.replace(b'"F32"', b'"F12"', 1),
+                   whole.replace(f'[{N}, {C}]'.encode(), f'[{N}, {C + 1}]'.encode(), 1),
+                   whole[:8] + b'[]'.ljust(length) + whole[8 + length:]):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match='model.safetensors is not a whole file of weights') as e:
+            load_checkpoint(folder)
+        assert '\n' not in str(e.value)
+    path.unlink()
+    with pytest.raises(ValueError, match='holds no weights of a GPT-2'):
+        load_checkpoint(folder)
+    write_folder(folder, weights | {'lm_head.weight': weights['wte.weight'] + 1})
+    with pytest.raises(ValueError, match='a head of its own'):
+        load_checkpoint(folder)
+    (folder / 'config.json').write_text('[1]')
+    with pytest.raises(ValueError, match='config.json is not a JSON file'):
+        load_checkpoint(folder)
+    (folder / 'config.json').unlink()
+    with pytest.raises(ValueError, match='no checkpoint file'):
+        load_checkpoint(folder)
+
+
+def test_names_of_gpt2_on_the_hub(tmp_path, monkeypatch):
+    import huggingface_hub
+    asked = []
+
+    def snapshot(repo, allow_patterns):
+        asked.append((repo, *allow_patterns))
+        folder = tmp_path / repo.replace('/', '_')
+        folder.mkdir(exist_ok=True)
+        if repo == 'openai-community/gpt2-xl' or 'pytorch' in allow_patterns[1]:
+            (folder / ('model.safetensors' if 'xl' in repo else 'pytorch_model.bin')).touch()
+        return str(folder)
+    monkeypatch.setattr(huggingface_hub, 'snapshot_download', snapshot)
+    assert local_path('gpt2-xl').endswith('openai-community_gpt2-xl') and len(asked) == 1
+    assert local_path('hf:me/mine').endswith('me_mine')
+    assert asked[1:] == [('me/mine', 'config.json', 'model*.safetensors*'),
+                         ('me/mine', 'config.json', 'pytorch_model*.bin*')]
+    monkeypatch.chdir(tmp_path)
+    os.makedirs('gpt2')   # what is here comes first
+    assert local_path('gpt2') == 'gpt2'
+
+
+def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
+    import train
+    from anyorder.start import start_checkpoint, start_model
+    from configurator import configure
+    monkeypatch.setattr('anyorder.checkpoint.get_tokenizer', lambda name: name)   # whose vocabulary is a download
+    folder = str(write_folder(tmp_path / 'gpt2', weights))
+    assert Checkpoint(folder).weights == 'raw'
+    checkpoint, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}', '--dropout=0.1']))
+    assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
+    model = start_model(config, checkpoint, GPT2_N_TOKENS, 'cpu')
+    assert model.config.dropout == 0.1 and torch.equal(model.transformer.wte.weight[:-47], weights['wte.weight'])
