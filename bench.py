@@ -67,7 +67,7 @@ orders = 'random,block,l2r'   # lossless: names of orders
 thresholds = '.5,.7,.9'    # of adaptive policies; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
-device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
+device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds

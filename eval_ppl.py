@@ -48,7 +48,7 @@ ensemble_block = 1         # ensemble: visits that share a context: b times chea
 seed = 1337                # of orders, contexts and sampled visits
 # system
 batch_size = 16            # blocks a forward pass, contexts of about as many tokens
-device = 'auto'            # 'cpu', 'cuda', 'cuda:1', ...
+device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
 

@@ -362,6 +362,8 @@ class SelfAttention(nn.Module):
         `mask` (B, 1, n, keys) is True where a query sees a key; None is causal, or full without `causal`."""
         dtype, dropout = q.dtype, self.dropout if self.training else 0.0
         q, k, v = (x.transpose(1, 2).to(dtype) for x in (q, k, v))                        # (B, H, ., D)
+        if q.device.type == 'mps':   # whose kernel gives wrong numbers for others before torch 2.12 (pytorch 181133)
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         with torch.autocast(q.device.type, enabled=False):
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None and causal)
         return y.transpose(1, 2)

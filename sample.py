@@ -43,7 +43,7 @@ cuda_graphs = False           # on a GPU: launch a step as one; for many steps w
 seed = 1337                   # sample r is a function of seed + r alone: others want a seed further off than n_samples
 # system
 batch_size = 32               # samples at a time; less wants less memory
-device = 'auto'               # 'cpu', 'cuda', 'cuda:1', ...
+device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute
 html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg), which has

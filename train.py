@@ -70,7 +70,7 @@ wandb_project = 'ao-gpt'
 wandb_run_name = ''               # '' is out_dir
 # system
 seed = 1337                       # with iteration and micro-batch it fixes every random number
-device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', ...
+device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off

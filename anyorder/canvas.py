@@ -5,6 +5,7 @@ import copy
 
 import torch
 
+from anyorder.devices import widest
 from anyorder.orders import sample_order, stream
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
@@ -45,7 +46,7 @@ class Canvas:
                              f'{len(self.seeds)} seeds')
         self.idx, self.order, self.rows = idx.clone(), order.clone(), torch.arange(B)
         u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
-        self.u = torch.stack(u).to(idx.device)
+        self.u = torch.stack(u).to(idx.device, widest(idx.device))
         self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
         self.n_drafts = torch.zeros_like(self.n_visits)
 

@@ -1,6 +1,7 @@
 """
 On which device and in which precision does a script run? What could the device do?
 """
+import math
 import os
 import shutil
 import sys
@@ -11,12 +12,12 @@ import torch
 
 
 def resolve_device(device, dtype):
-    """(torch.device, dtype name) of two options that may be 'auto': the GPU when there is one, and bfloat16 where the
-    processor or GPU computes in it. Raises ValueError for a device that is not there."""
+    """(torch.device, dtype name) of two options that may be 'auto': a CUDA GPU when there is one, else a Mac's, and
+    bfloat16 where the processor or CUDA GPU computes in it. Raises ValueError for a device that is not there."""
     if device == 'auto':
-        device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda'):
-        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+        device = ('cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu')
+    if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda', 'mps'):
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got {device!r}")
     try:
         torch.empty(1, device=device)
         device = torch.device(device)
@@ -24,8 +25,9 @@ def resolve_device(device, dtype):
         why = str(e).splitlines()[0][:80]
         raise ValueError(f"device {device!r} is not there ({why}); use --device=cpu or leave 'auto'") from None
     if dtype == 'auto':
-        has_bf16 = torch.cuda.is_bf16_supported(False) if device.type == 'cuda' else cpu_has_bfloat16()
-        dtype = 'bfloat16' if has_bf16 else 'float32'
+        # a Mac has bfloat16 from macOS 14 on, which is not known to be faster there
+        has_bf16 = {'cuda': lambda: torch.cuda.is_bf16_supported(False), 'cpu': cpu_has_bfloat16}.get(device.type)
+        dtype = 'bfloat16' if has_bf16 and has_bf16() else 'float32'
     if dtype not in ('float32', 'bfloat16'):
         raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
     return device, dtype
@@ -40,6 +42,14 @@ def cpu_has_bfloat16():
         return False
 
 
+NO_FLOAT64 = {'mps'}   # types of devices
+
+
+def widest(device):
+    """The widest floating-point dtype that the device has."""
+    return torch.float32 if device.type in NO_FLOAT64 else torch.float64
+
+
 def autocast(device, dtype):
     """Matrix products of the float32 weights in bfloat16 if that is the dtype; else it changes nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16')
@@ -48,6 +58,8 @@ def autocast(device, dtype):
 def resolve_compile(compile, device, flops, max_iters):
     """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes: compiling takes one."""
     cuda = device.type == 'cuda'
+    if compile == 'auto' and device.type == 'mps':
+        return False, 'not tried on this device'
     variable, default = ('CC', 'gcc') if cuda else ('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     name = os.environ.get(variable, default)
     compiler = shutil.which(name)
@@ -99,10 +111,13 @@ def seconds(function, device, repeats):
 def synchronize(device):
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
+    elif device.type == 'mps':
+        torch.mps.synchronize()
 
 
 def peak_memory(device, reset=False):
-    """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux)."""
+    """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux).
+    Windows says nothing: nan."""
     if device.type == 'cuda':
         return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
     try:
@@ -113,8 +128,11 @@ def peak_memory(device, reset=False):
         with open('/proc/self/status') as f:
             return 1024 * int(next(line for line in f if line.startswith('VmHWM')).split()[1])
     except OSError:
-        import resource  # which Windows lacks
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if sys.platform == 'win32':
+            return math.nan
+        import resource
+        unit = 1 if sys.platform == 'darwin' else 1024   # bytes, or KiB
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def device_limits(device, dtype):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anyorder.devices import widest
 from anyorder.orders import derive_seed
 from model import float32_or_better
 
@@ -91,7 +92,7 @@ def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u
 
     One uniform number u (...) a row, drawn from `generator` unless given."""
     if u is None:
-        u = torch.rand(logits.shape[:-1], dtype=torch.float64, device=logits.device, generator=generator)
+        u = torch.rand(logits.shape[:-1], dtype=widest(logits.device), device=logits.device, generator=generator)
     return Drawing(temperature, top_k, top_p).tokens(logits, u)
 
 
@@ -102,8 +103,8 @@ def keep_largest(logits, top_k, top_p, width=1024):
     sort costs more than the network."""
     V = logits.size(-1)
     values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
-    among = values if top_k else logits
-    p = (values.double() - among.double().logsumexp(-1, keepdim=True)).exp()
+    among, dtype = values if top_k else logits, widest(logits.device)
+    p = (values.to(dtype) - among.to(dtype).logsumexp(-1, keepdim=True)).exp()
     if top_p < 1:
         values = values.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf)
     cut = torch.full_like(logits, -torch.inf).scatter(-1, kept, values)
@@ -116,12 +117,12 @@ def invert_cdf(p, u, width=256):
     """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1).
 
     First comes the chunk of `width` columns, by the sums of chunks, then the column in it, for speed."""
-    whole = p.size(1) // width * width
+    whole, dtype = p.size(1) // width * width, widest(p.device)
     sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1)                                    # (n, chunks)
-    sums = torch.cat([sums, p[:, whole:].sum(1, keepdim=True)], 1).double()
+    sums = torch.cat([sums, p[:, whole:].sum(1, keepdim=True)], 1).to(dtype)
     chunk, rest = first_above(sums.cumsum(1), u * sums.sum(1))
     column = chunk.unsqueeze(1) * width + torch.arange(width, device=p.device)               # (n, width)
-    inside = p.gather(1, column.clamp(max=p.size(1) - 1)).double().masked_fill(column >= p.size(1), 0)
+    inside = p.gather(1, column.clamp(max=p.size(1) - 1)).to(dtype).masked_fill(column >= p.size(1), 0)
     return chunk * width + first_above(inside.cumsum(1), rest)[0]
 
 

@@ -134,7 +134,7 @@ class LeanAttention(SelfAttention):
 
     def attend(self, q, k, v, mask, causal):
         n, dtype = q.size(1), q.dtype
-        if dtype == torch.bfloat16 and not q.is_cuda:
+        if dtype == torch.bfloat16 and q.device.type == 'cpu':
             if n == 1:
                 q = q.expand(-1, 2, -1, -1)   # one query takes twice as long as two
             if k.size(1) < 256 and torch.is_grad_enabled():

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from anyorder.canvas import Canvas
+from anyorder.devices import widest
 from anyorder.drawing import Drawing, TokenNoise, sample_tokens, token_logprob  # noqa: F401  (for programs, as from sample.py)
 from anyorder.fast import freeze, product_dtype, split_rows
 from anyorder.orders import given_first, stream
@@ -185,13 +186,13 @@ class Unmasking:
         n_new    how many the schedule reveals, on the host"""
         row, column, visit = part.cells(part.n_blanks)
         device = logits.device
-        score = torch.full((len(part), int(part.n_blanks.max())), -torch.inf, dtype=torch.float64, device=device)
-        score[row, column] = confidence(logits, self.policy).double()
+        score = torch.full((len(part), int(part.n_blanks.max())), -torch.inf, dtype=widest(device), device=device)
+        score[row, column] = confidence(logits, self.policy).to(score.dtype)
         sure = None if self.threshold is None else score >= self.threshold
         if self.order_noise:
             rngs = [stream(seed, f'noise of step {step}') for seed in part.seeds]
             noise = draw_noise(part.order.size(1), self.order_noise, self.order_noise_kind, rngs)   # (B, N) by position
-            score[row, column] += noise.to(device)[row, part.order[row, visit]]
+            score[row, column] += noise.to(device, score.dtype)[row, part.order[row, visit]]
         best = score.argsort(dim=1, descending=True, stable=True)                           # columns, the best first
         if sure is not None:
             best, n_sure = given_first(best, sure)
@@ -315,7 +316,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
         part.idx[row, position], part.step[row, position] = token, step
         if with_logprob:
             logits = logits[sure] if unmasking.lossless else logits
-            part.logprob[row, position] = token_logprob(logits, token).double()
+            part.logprob[row, position] = token_logprob(logits, token).to(part.logprob.dtype)
         part.known = part.known + n_new
         if on_step:
             on_step(step, n_new, part)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anyorder.devices import autocast
+from anyorder.devices import autocast, widest
 from anyorder.fast import product_dtype
 from anyorder.orders import stream
 from model import KVCache, float32_or_better
@@ -40,10 +40,10 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
                 nll = one_by_one(model, idx, order)
         if counted is not None:
             nll = nll.masked_fill(~counted[rows].to(device), 0)
-        sums.append(nll.double().sum(-1))
+        sums.append(nll.sum(-1, dtype=widest(device)))
         if bar is not None:
             bar.update(idx.numel())
-    return torch.cat(sums).cpu() if sums else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(sums).cpu().double() if sums else torch.zeros(0, dtype=torch.float64)
 
 
 def check_finite(nats):
@@ -187,7 +187,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
     returns     (own (), the nats of the whole block in the order itself,
                 members (len(groups), M, width), 0 behind the last visit; member 0 is the order itself), float64"""
     device, N = model.lm_head.weight.device, len(order)
-    own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()             # (N,)
+    own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()             # (N,)
     if bar is not None:
         bar.update(N)
     visits = torch.tensor(groups).unsqueeze(1) * width + torch.arange(width)                # (groups, width)
@@ -206,7 +206,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
             nll.append(model(idx.to(device).expand(len(orders), N), orders, columns=rows))
             if bar is not None:
                 bar.update(sum(part.numel() for part in batch))
-        nll = torch.cat(nll).double().cpu()                                                 # waits for the device
+        nll = torch.cat(nll).cpu().double()                                                 # waits for the device
         members[fresh, 1:] = nll.view(len(fresh), n_contexts - 1, width)
     return own.sum(), members.masked_fill((visits >= N).unsqueeze(1), 0)
 
@@ -250,7 +250,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
                   for _ in range(n_orders)]
     visits_of_a = torch.arange(len(b), len(both)).expand(len(idx), -1)
     orders = [order.to(idx.device).expand(len(idx), -1) for order in orders]                # each (B, m + n)
-    nats = [model(idx, order, columns=visits_of_a).double().sum(-1) for order in orders]
+    nats = [model(idx, order, columns=visits_of_a).sum(-1, dtype=widest(idx.device)) for order in orders]
     return -ensemble_nll(-torch.stack(nats, -1))
 
 

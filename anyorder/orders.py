@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from anyorder.devices import widest
+
 # ---------------------------------------------------------------------------------------------------------------------
 # named streams of random numbers
 
@@ -27,7 +29,7 @@ def stream(*names):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# families: functions f(u, n, parameter) of uniform numbers u (B, m) in [0, 1), float64, that give orders (B, n)
+# families: functions f(u, n, parameter) of uniform numbers u (B, m) in [0, 1) that give orders (B, n)
 
 def shuffled(u, n, _):
     """A uniform permutation (AO sec. 3)."""
@@ -108,8 +110,9 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
     m = family.n_numbers(n, parameter) if family.drawn else n   # n: the share's numbers stay those of older runs
-    if family.drawn or l2r_ratio:   # float64: no ties
-        u = torch.rand(batch_size, m + 1, device=device, dtype=torch.float64, generator=generator)
+    if family.drawn or l2r_ratio:   # float64: no ties; float32: few
+        dtype = widest(torch.device(device or 'cpu'))
+        u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
     if family.drawn:
         order = family.orders(u[:, :m], n, parameter)                                       # (B, n)
     else:

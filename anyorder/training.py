@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from anyorder.checkpoint import model_from_checkpoint
-from anyorder.devices import autocast, training_flops
+from anyorder.devices import autocast, training_flops, widest
 from anyorder.likelihood import block_nll, draw_known, estimate_of
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.processes import processes
@@ -98,13 +98,13 @@ class TrainState:
     iter_num    updates done
     n_seen      tokens seen, by all processes together
     logged      iter_num at the last line of the log
-    totals      (3,) float64: sums since that line of an update's mean loss, gradient norm, and whether both were finite
+    totals      (3,): sums since that line of an update's mean loss, gradient norm, and whether both were finite
     """
 
     def __init__(self, model, optimizers, ema):
         self.model, self.run_model, self.optimizers, self.ema = model, model, optimizers, ema
         self.iter_num = self.n_seen = self.logged = 0
-        self.totals = torch.zeros(3, device=self.device, dtype=torch.float64)
+        self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
 
     @property
     def device(self):
@@ -173,7 +173,9 @@ def draw_batch(tokens, config, masked_loss, device, it=0):
         order, n_given = given_first(order, given)
     if not masked_loss:
         return idx, order, None, n_given
-    n_known = n_given + (torch.rand(B, device=device, dtype=torch.float64) * (N - n_given)).long()
+    n_blanks = N - n_given
+    n_more = (torch.rand(B, device=device, dtype=widest(device)) * n_blanks).long()
+    n_known = n_given + torch.minimum(n_more, n_blanks - 1)   # a float32 below 1 times 81 may be 81
     return idx, order, n_known, n_given
 
 

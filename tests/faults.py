@@ -81,7 +81,7 @@ FAULTS['model.py'] = 'test_model', [
 ]
 
 FAULTS['anyorder/orders.py'] = 'test_orders', [
-    ['m + 1, device=device, dtype=torch.float64', 'm + 1, device=device, dtype=torch.float32'],
+    ['m + 1, device=device, dtype=dtype', 'm + 1, device=device, dtype=torch.float32'],
     ['torch.where(u[:, m:] < l2r_ratio', 'torch.where(u[:, :1] < l2r_ratio'],
     ['return torch.Generator().manual_seed(derive_seed(*names))',
      'return torch.Generator().manual_seed(derive_seed(names[0]))'],
@@ -120,9 +120,9 @@ FAULTS['anyorder/canvas.py'] = 'test_canvas', [
 
 FAULTS['anyorder/drawing.py'] = 'test_drawing test_lossless', [
     ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
-    ['among = values if top_k else logits', 'among = logits'],
+    ['among, dtype = values if top_k else logits,', 'among, dtype = logits,'],
     ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
-    ['keepdim=True)], 1).double()', 'keepdim=True)], 1)'],
+    ['keepdim=True)], 1).to(dtype)', 'keepdim=True)], 1)'],
     ['right=True', 'right=False'],
     ['        logits = float32_or_better(logits)\n', ''],
     ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
@@ -148,7 +148,7 @@ FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['                cache.length = part.known  ', '                pass  '],
     ['part.u[row, position]', 'part.u[row, visit]'],
-    ['token_logprob(logits, token).double()', 'token_logprob(logits / drawing.temperature, token).double()'],
+    ['token_logprob(logits, token)', 'token_logprob(logits / drawing.temperature, token)'],
     ['own.k, own.v, own.length', 'own.k, own.k, own.length'],
     ['1 - k / n_steps if kind', '1 - (k + 1) / n_steps if kind'],
     ['= ends[part.rows, min', '= ends[torch.arange(len(part)), min'],
@@ -212,10 +212,10 @@ FAULTS['anyorder/watch.py'] = 'test_watch', [
 ]
 
 FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
-    ['sums.append(nll.double().sum(-1))', 'sums.append(nll.sum(-1).double())'],
-    ['own = model(idx[None].to(device), order[None].to(device))[0].double().cpu()',
+    ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
+    ['own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()',
      'own = model(idx[None].to(device), order[None].to(device))[0].cpu()'],
-    ['model(idx, order, columns=visits_of_a).double().sum(-1)',
+    ['model(idx, order, columns=visits_of_a).sum(-1, dtype=widest(idx.device))',
      'model(idx, order, columns=visits_of_a).sum(-1).double()'],
     ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
     ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
@@ -332,7 +332,7 @@ FAULTS['anyorder/journal.py'] = 'test_journal', [
     ['math.isfinite(x) for x in nats', 'x == x for x in nats'],
 ]
 
-FAULTS['anyorder/training.py'] = 'test_training', [
+FAULTS['anyorder/training.py'] = 'test_training test_devices', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],
@@ -349,7 +349,8 @@ FAULTS['anyorder/training.py'] = 'test_training', [
     ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
     ['        self.totals.zero_()\n', ''],
     ['n_given=n_given[mine])', 'n_given=0 * n_given[mine])'],
-    ['n_known = n_given + (torch.rand(', 'n_known = (torch.rand('],
+    ['n_known = n_given + torch.minimum(', 'n_known = torch.minimum('],
+    ['torch.minimum(n_more, n_blanks - 1)', 'n_more'],
     ['with autocast(device, config.dtype):', "with autocast(device, 'float32'):"],
     ['config.batch_size, config.dtype, n_known=known,', 'config.batch_size, n_known=known,'],
     ['            self.totals /= world_size\n', ''],
@@ -377,6 +378,13 @@ FAULTS['train.py'] = 'test_train', [
     ["order_of(config, 'l2r')", "order_of({}, 'random')"],
 ]
 
+FAULTS['anyorder/devices.py'] = 'test_devices', [
+    ["NO_FLOAT64 = {'mps'}", 'NO_FLOAT64 = set()'],
+    ["'mps' if torch.backends.mps.is_available() else 'cpu'", "'cpu'"],
+    ["if compile == 'auto' and device.type == 'mps':", 'if False:'],
+    ["unit = 1 if sys.platform == 'darwin' else 1024", 'unit = 1024'],
+    ["has_bf16 = {'cuda':", "has_bf16 = {'mps': lambda: True, 'cuda':"],
+]
 FAULTS['anyorder/fast.py'] = 'test_fast', [
     ['(grad / largest).to(x.dtype) * largest', '(grad / largest).to(x.dtype)'],
     ['dlogits.T @ (x * column)', 'dlogits.T @ x'],

@@ -1,0 +1,57 @@
+"""Which device, in which precision; and what a device without float64 draws."""
+import pytest
+import torch
+
+from anyorder import devices
+from anyorder.devices import peak_memory, resolve_compile, resolve_device, widest
+from anyorder.training import draw_batch
+from configurator import Config
+
+
+@pytest.mark.parametrize('there, expected', [(['cuda', 'mps'], 'cuda'), (['mps'], 'mps'), ([], 'cpu')])
+def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch, there, expected):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: 'cuda' in there)
+    monkeypatch.setattr(torch.backends.mps, 'is_available', lambda: 'mps' in there)
+    monkeypatch.setattr(torch, 'empty', lambda *_, device: None)   # neither is here
+    monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda emulated: True)
+    monkeypatch.setattr(devices, 'cpu_has_bfloat16', lambda: True)
+    dtype = 'float32' if expected == 'mps' else 'bfloat16'
+    assert resolve_device('auto', 'auto') == (torch.device(expected), dtype)
+    assert resolve_device(expected, 'bfloat16') == (torch.device(expected), 'bfloat16')
+
+
+def test_a_device_that_is_not_there_is_one_line():
+    for device in ('mps', 'cuda:9', 'tpu'):
+        with pytest.raises(ValueError, match='device') as e:
+            resolve_device(device, 'auto')
+        assert len(str(e.value).splitlines()) == 1
+
+
+def test_mps_has_no_float64_and_is_not_compiled_unasked():
+    mps = torch.device('mps')
+    assert widest(mps) == torch.float32 and widest(torch.device('cpu')) == torch.float64
+    assert resolve_compile('auto', mps, 1e20, 10 ** 6)[0] is False
+
+
+def test_masks_leave_a_blank_whatever_float32_rounds_to(monkeypatch):
+    """81 times the largest float32 below 1 is 81."""
+    config = Config(batch_size=4, block_size=81, l2r_ratio=0.0, l2r_ratio_end=None, order='random', order_seed=0,
+                    order_block=4, order_swaps=16)
+    monkeypatch.setattr(devices, 'NO_FLOAT64', {'cpu'})
+    rand = torch.rand
+    monkeypatch.setattr(torch, 'rand', lambda *size, dtype, **options: (
+        rand(*size, dtype=dtype, **options) if len(size) > 1 else torch.full(size, 1 - 2 ** -24, dtype=dtype)))
+    tokens = torch.zeros(200, dtype=torch.long).numpy()
+    _, order, n_known, _ = draw_batch(tokens, config, True, torch.device('cpu'))
+    assert n_known.tolist() == [80] * 4 and order.sort(1).values.tolist() == [list(range(81))] * 4
+
+
+def test_where_the_system_says_nothing_of_memory_the_peak_is_no_number(monkeypatch):
+    def not_linux(*_, **__):
+        raise FileNotFoundError
+    monkeypatch.setattr('builtins.open', not_linux)
+    monkeypatch.setattr('sys.platform', 'win32')
+    assert peak_memory(torch.device('cpu')) != peak_memory(torch.device('cpu'))
+    monkeypatch.setattr('sys.platform', 'darwin')
+    monkeypatch.setattr('resource.getrusage', lambda _: type('', (), {'ru_maxrss': 5000}))
+    assert peak_memory(torch.device('cpu')) == 5000
