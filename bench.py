@@ -60,7 +60,7 @@ out = ''                   # grid, frontier: write the figures to this JSON file
 seed = 1337
 # frontier, lossless
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO/path.pt
-judge = ''                 # a checkpoint or gpt2-large (transformers); '' is the model's own left-to-right reading
+judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
 n_samples = 64
 windows = '4,8,16,32,64'   # of lossless unmasking; '' leaves it out; also of sample, 32 unless given
 orders = 'random,block,l2r'   # lossless: names of orders

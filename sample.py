@@ -50,7 +50,7 @@ html = ''                     # write a replay to this file: a page (.html), or 
                               # no drafts
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
-judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large (transformers)
+judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())

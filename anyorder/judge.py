@@ -1,6 +1,5 @@
 """
-How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2 of the package
-transformers.
+How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2.
 
 A sample is a list of tokens, and for each whether it counts: what was given is context alone.
 """
@@ -8,22 +7,16 @@ import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import groupby
-from types import SimpleNamespace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.files import progress, quiet_hub
+from anyorder.files import progress
 from anyorder.likelihood import block_nll, check_finite
 from anyorder.orders import sample_order
 from anyorder.tables import jackknife_error, summarize
-from data.tokenizers import get_tokenizer
-from model import DecoderSlots
-
-GPT2_SIZES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
 
 def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
@@ -180,44 +173,13 @@ class Judge:
                 f'under {self.name}')
 
 
-class GPT2(nn.Module):
-    """GPT-2 of the package transformers with the interface of AOGPT.forward, for orders from left to right.
-
-    It reads <|endoftext|> before the first token, so that the first token counts too."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.lm_head = network.eval(), network.lm_head
-        self.config, self.slots = SimpleNamespace(block_size=network.config.n_positions), DecoderSlots
-
-    def forward(self, idx, order):
-        if (order != torch.arange(idx.size(1), device=idx.device)).any():
-            raise ValueError('GPT-2 reads left to right only')
-        start = torch.full_like(idx[:, :1], self.network.config.bos_token_id)
-        logits = self.network(torch.cat([start, idx[:, :-1]], 1)).logits.float()            # (B, T, V)
-        return F.cross_entropy(logits.transpose(1, 2), idx, reduction='none')
-
-
 def open_judge(name):
-    """The Judge of this name: a checkpoint, or one of GPT2_SIZES.
+    """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl are those of the hub.
 
-    GPT-2 needs the package transformers and, the first time, a network. Raises ValueError without them, and for a
-    checkpoint that never read left to right."""
-    if name in GPT2_SIZES:
-        return Judge(name, open_gpt2(name), get_tokenizer('gpt2'))
+    Raises ValueError for a checkpoint that never read left to right."""
     checkpoint = Checkpoint(name)
     kind = checkpoint.order['kind']
     if kind not in ('random', 'l2r') and not any(checkpoint.run.get(name) for name in ('l2r_ratio', 'l2r_ratio_end')):
         raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '
                          'another --judge')
     return Judge(name, checkpoint.model(checkpoint.weights), checkpoint.tokenizer)
-
-
-def open_gpt2(name):
-    quiet_hub()
-    try:
-        from transformers import GPT2LMHeadModel
-        return GPT2(GPT2LMHeadModel.from_pretrained(f'openai-community/{name}'))
-    except Exception as e:   # no package, no network, no such file: many classes
-        raise ValueError(f'the judge {name} needs the package transformers (pip install transformers) and, the first '
-                         f'time, a network: {type(e).__name__}: {str(e).splitlines()[0][:120]}') from None

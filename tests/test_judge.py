@@ -2,7 +2,6 @@
 import itertools
 import math
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.judge import GPT2, Judge, generative_perplexity, measure, open_judge, text_errors, text_metrics, translate
+from anyorder.judge import Judge, generative_perplexity, measure, open_judge, text_errors, text_metrics, translate
 from anyorder.orders import sample_order
 from data.tokenizers import Bytes
 
@@ -83,24 +82,6 @@ def test_a_word_that_was_written_in_part_is_read_whole():
     for flags in [True, False, False], [False, True, False], [False, False, True]:   # two bytes are a token, one is one
         assert any(translate('\u20ac'.encode(), flags, Bytes(), Pairs())[1])
     assert translate('\u20aca'.encode(), [False] * 3 + [True], Bytes(), Pairs())[1] == (False, True)
-
-
-def test_gpt2_as_a_judge_reads_end_of_text_first():
-    class Network(torch.nn.Module):   # of the interface of transformers' GPT2LMHeadModel: bigrams
-        def __init__(self):
-            super().__init__()
-            self.lm_head, self.config = torch.nn.Linear(1, 1), SimpleNamespace(n_positions=6, bos_token_id=7)
-            self.table = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
-
-        def forward(self, idx):
-            return SimpleNamespace(logits=self.table[idx])
-    judge, samples = GPT2(Network()), [[1, 2, 3, 4, 5, 6], [3, 0]]
-    logp = judge.network.table.log_softmax(-1)
-    nats = -sum(float(logp[a, b]) for tokens in samples for a, b in zip([7, *tokens], tokens))
-    verdict = generative_perplexity(judge, samples, all_of(samples))
-    assert math.isclose(verdict['perplexity'], math.exp(nats / 8), rel_tol=1e-6)
-    with pytest.raises(ValueError, match='left to right only'):
-        judge(torch.tensor([[1, 2]]), torch.tensor([[1, 0]]))
 
 
 def test_judge_weights_tokens_and_cuts_at_its_context():
