@@ -68,6 +68,7 @@ log_interval = 10                 # iterations between lines of the log and of t
 wandb_log = False
 wandb_project = 'ao-gpt'
 wandb_run_name = ''               # '' is out_dir
+wandb_run_id = ''                 # '' is a new one; a run that is resumed keeps its own
 # system
 seed = 1337                       # with iteration and micro-batch it fixes every random number
 device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
@@ -78,6 +79,7 @@ compile = 'auto'                  # True where it pays: there is a compiler and 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals())
 
+import secrets
 import shlex
 import sys
 
@@ -85,6 +87,7 @@ import torch
 
 from anyorder.canvas import Canvas
 from anyorder.devices import peak_flops, resolve_compile
+from anyorder.environment import environment
 from anyorder.files import progress
 from anyorder.generation import Drawing, Unmasking, fill
 from anyorder.orders import order_of
@@ -153,13 +156,14 @@ def introduce(state, data, clock, config, compiled, changed):
 # ---------------------------------------------------------------------------------------------------------------------
 # loop and finish
 
-def start_wandb(config):
-    """The module wandb with a run begun, in the first process of a run that wants it; else None."""
+def start_wandb(config, environment):
+    """The module wandb with a run begun or gone on with, in the first process of a run that wants it; else None."""
     if not config.wandb_log or processes()[0] > 0:
         return None
     import wandb
     try:
-        wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, config=dict(config))
+        wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, id=config.wandb_run_id,
+                   resume='allow', config=config | {'environment': environment}, allow_val_change=True)
     except wandb.Error as e:
         raise ValueError(f'wandb: {str(e).splitlines()[0]}; WANDB_MODE=offline needs no login') from None
     return wandb
@@ -176,13 +180,13 @@ def postfix(entry):
 def save(state, data, folder, config):
     puzzle = {} if data.puzzle is None else {'puzzle': data.puzzle}
     folder.save(state.model, state.ema, **state.entries(), config=dict(config), tokenizer=data.tokenizer.name,
-                data=data.hashes['train'], **puzzle)
+                data=data.hashes['train'], environment=folder.environment, **puzzle)
 
 
 def loop(state, data, clock, folder, config):
     """Update until the end, or until asked to stop; log, validate and save in between. Returns the last validation."""
     val, shown, stopping = {}, {}, False
-    wandb = start_wandb(config)
+    wandb = start_wandb(config, folder.environment) if state.iter_num < config.max_iters else None
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=processes()[0] > 0)
     clock.start(state.iter_num)
     with bar, stop_requests() as stop_requested:
@@ -206,8 +210,10 @@ def loop(state, data, clock, folder, config):
                     val = validate(state.ema.model, data.blocks, data.given, config)
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
                 folder.log(entry)
-                if wandb:
-                    wandb.log(entry, step=state.iter_num)
+                if wandb:   # which leaves out what a run that was killed had logged already: it is the same
+                    texts = samples(state.ema.model, data.tokenizer, config) if evaluating and not data.puzzle else []
+                    table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
+                    wandb.log(entry | table, step=state.iter_num)
                 shown |= entry   # the last validation stays in sight
                 bar.set_postfix_str(postfix(shown), refresh=False)
                 state.start_line()
@@ -232,7 +238,8 @@ def finish(state, data, val, folder, config):
     if master:
         print(f'\nvalidation of the EMA weights on {config.dataset}\n{validation_table(val, data, config)}')
         if not data.puzzle:
-            write_both_ways(state.ema.model, data.tokenizer, config)
+            for order, text in samples(state.ema.model, data.tokenizer, config):
+                print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
         for command in ('eval_puzzle.py',) if data.puzzle else ('sample.py', 'eval_ppl.py'):
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}')
@@ -249,15 +256,17 @@ def validation_table(val, data, config):
     return format_table(rows)
 
 
-def write_both_ways(model, tokenizer, config):
-    """Print a sample in the order of the run and one left to right."""
+def samples(model, tokenizer, config):
+    """[(order in words, text)]: a sample in the order of the run and one left to right."""
     titles = {'random': 'in random order', 'l2r': 'left to right'}
     orders = {order['kind']: order for order in (order_of(config), order_of(config, 'l2r'))}
+    texts = []
     for seed, (kind, order) in enumerate(orders.items(), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
         canvas = Canvas.of_texts([blank], order, seed, model.lm_head.weight.device)
         fill(model, canvas, Unmasking(config.block_size), Drawing())
-        print(f'\nwritten {titles.get(kind, "in its own order")}\n{visible(tokenizer.decode(canvas.idx[0].tolist()))}')
+        texts.append((titles.get(kind, 'in its own order'), visible(tokenizer.decode(canvas.idx[0].tolist()))))
+    return texts
 
 
 def main(config):
@@ -284,9 +293,10 @@ def main(config):
     with failing_together():
         compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters,
                                         config.max_iters)
-        config = Config(config | {'compile': compiled})
+        run_id = config.wandb_run_id or (secrets.token_hex(4) if config.wandb_log else '')
+        config = Config(config | {'compile': compiled, 'wandb_run_id': run_id})
         resumed = state.iter_num if config.init_from == 'resume' else None
-        folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed)
+        folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment(device))
         folder.open()
     state.run_model = make_run_model(state.model, compiled, device)
     introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)

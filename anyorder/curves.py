@@ -31,6 +31,7 @@ def read_run(path):
     from anyorder.run_folder import read_log  # imports torch, for which --help and a missing file need not wait
     entries, time, tokens = read_log(path), 0.0, 0
     for entry in entries:
+        entry.pop('environment', None)
         if 'tokens' in entry and entry.get('tokens_per_sec', 0) > 0:
             time += (entry['tokens'] - tokens) / entry['tokens_per_sec'] / 60
             entry['time'], tokens = time, entry['tokens']

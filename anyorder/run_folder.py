@@ -63,11 +63,15 @@ def open_newest(out_dir):
 
 
 def read_log(path):
-    """The entries of a log.jsonl, without a last line that is half written. Raises ValueError for other lines."""
+    """The entries of a log.jsonl, without a last line that is half written. Raises ValueError for other lines.
+
+    Numbers by name; the first entry of every start has an 'environment' too, see environment.py."""
     try:
         with open(path, encoding='utf-8') as f:
             entries = [json.loads(line) for line in f if line.endswith('\n')]
-        if all(isinstance(entry['iter'], int) and all(map(is_number, entry.values())) for entry in entries):
+        if all(isinstance(entry['iter'], int) and all(isinstance(value, dict) if name == 'environment' else
+                                                      is_number(value) for name, value in entry.items())
+               for entry in entries):
             return entries
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
@@ -83,14 +87,17 @@ class RunFolder:
 
     keep_checkpoints  how many checkpoints before the newest are kept
     saved             iteration of ckpt.pt, None before there is one; at first that of the checkpoint that was resumed
+    environment       what computes the run, see environment.py: in every checkpoint, and in the next line of the log
     mine              whether the files are of this run. Those of an earlier run are moved aside, all together, when
                       this one first writes; they are never overwritten
     """
 
-    def __init__(self, out_dir, keep_checkpoints=0, resumed=None):
+    def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
         self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
         self.out_dir, self.keep_checkpoints = out_dir, keep_checkpoints
         self.saved, self.mine = resumed, resumed is not None
+        self.environment = environment or {}
+        self.unsaid = {'environment': environment} if environment else {}
         self.writes = processes()[0] == 0
 
     def open(self):
@@ -128,7 +135,8 @@ class RunFolder:
         with self.writing(self.log_path):
             self.set_aside()
             with open(self.log_path, 'a') as f:
-                f.write(json.dumps(entry) + '\n')
+                f.write(json.dumps(entry | self.unsaid) + '\n')
+            self.unsaid = {}
 
     def save(self, model, ema, iter_num, **entries):
         """save_checkpoint of them as ckpt.pt; the one that was there becomes a numbered one."""

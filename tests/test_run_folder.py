@@ -9,6 +9,7 @@ import pytest
 from conftest import make_model
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
+from anyorder.curves import read_run
 from anyorder.run_folder import RunFolder, numbered, open_newest, read_log
 from model import EMA
 
@@ -136,8 +137,26 @@ def test_a_resume_cuts_the_log_back_to_its_checkpoint():
         RunFolder('out', resumed=2).open()
 
 
-@pytest.mark.parametrize('line', ['{"loss": 1}', '[1, 2]', '3', '{"iter": "a"}', '{"iter": 1, "loss": null}',
-                                  '{"iter": 1, "on": true}', 'x', '', '[' * 100000])
+def test_the_first_line_of_every_start_says_what_computes_it():
+    here, there = {'commit': 'a'}, {'commit': 'b'}
+    folder = RunFolder('out', environment=here)
+    folder.open()
+    for it in (1, 2):
+        folder.log({'iter': it})
+    save(folder, 2)
+    folder.log({'iter': 3})
+    folder = RunFolder('out', resumed=2, environment=there)
+    folder.open()
+    for it in (3, 4):
+        folder.log({'iter': it})
+    assert read_log('out/log.jsonl') == [{'iter': 1, 'environment': here}, {'iter': 2},
+                                         {'iter': 3, 'environment': there}, {'iter': 4}]
+    assert read_run('out') == [{'iter': it} for it in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize('line', ['{"loss": 1}', '{"iter": 1, "environment": 2}', '{"iter": 1, "data": {}}', '[1, 2]',
+                                  '3', '{"iter": "a"}', '{"iter": 1, "loss": null}', '{"iter": 1, "on": true}', 'x',
+                                  '', '[' * 100000])
 def test_a_line_that_is_no_entry_of_a_log(tmp_path, line):
     (tmp_path / 'log.jsonl').write_text(json.dumps({'iter': 1}) + f'\n{line}\n')
     with pytest.raises(ValueError, match='log.jsonl has a line that is no entry') as e:

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -71,10 +70,11 @@ def equal(x, y):
 
 
 def assert_same_runs(a, b, entries_of_one=()):
-    """All of the checkpoints but the options is bit for bit the same, and so are the logs but for their clock."""
+    """All of the checkpoints but the options is bit for bit the same, and so are the logs but for their clock and where
+    runs were started."""
     x, y = load_checkpoint(f'{a}/ckpt.pt'), load_checkpoint(f'{b}/ckpt.pt')
     assert x.keys() == y.keys() and [k for k in x if k != 'config' and not equal(x[k], y[k])] == []
-    clock = ('tokens_per_sec', 'mfu', 'seconds_left')
+    clock = ('tokens_per_sec', 'mfu', 'seconds_left', 'environment')
     logs = [[{k: v for k, v in e.items() if k not in clock} for e in log(out_dir) if e['iter'] not in entries_of_one]
             for out_dir in (a, b)]
     assert logs[0] == logs[1] and len(logs[0]) > 1
@@ -412,28 +412,6 @@ def test_two_processes_see_the_batch_of_one(data, forked):
         torch.testing.assert_close(two['model'][name], p, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; nothing was saved'),
-                                           ('data/mine', 'prepare.py')])
-def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
-    """The second process has a disk of its own, as another machine without the shared folder."""
-    options = [*TWO, '--init_from=auto', '--dataset=mine']
-    os.rename('data/pydocs', 'data/mine')
-    run(*options, '--max_iters=1')
-    os.mkdir('elsewhere')
-    for name in {'out', 'data/mine'} - {missing}:
-        shutil.copytree(name, f'elsewhere/{name}')
-
-    def of_other_machine():
-        os.chdir('elsewhere')
-        run(*options, '--max_iters=2')
-    began = time.time()
-    finished = forked(lambda: run(*options, '--max_iters=2'), of_other_machine)
-    for p in finished:
-        line = p.said.splitlines()[-1]
-        assert p.code == 1 and f'ValueError: process 1 on {socket.gethostname()}: ' in line and said in line
-    assert time.time() - began < 60 and load_checkpoint('out/ckpt.pt')['iter_num'] == 1
-
-
 def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkeypatch):
     """One of them is asked; the average of a log line that was begun is resumed too."""
     options = [*TWO, '--max_iters=9', '--log_interval=3', '--eval_interval=100', '--save_interval=100']
@@ -533,6 +511,28 @@ def test_wandb_gets_the_same_names(data, monkeypatch):
     with open(path, 'rb') as f:
         written = f.read()
     assert [key for key in log()[-1] if key.encode() not in written] == []
+
+
+def test_wandb_gets_samples_and_a_resume_goes_on_with_its_run(data, monkeypatch):
+    begun, sent = [], []
+    wandb = SimpleNamespace(Error=OSError, init=lambda **how: begun.append(how), finish=lambda: None,
+                            Table=lambda columns, rows: (columns, rows), log=lambda entry, step: sent.append(entry))
+    monkeypatch.setitem(sys.modules, 'wandb', wandb)
+    options = ['--wandb_log=True', '--init_from=auto']
+    run(*options, '--max_iters=5')
+    saved = load_checkpoint('out/ckpt.pt')
+    assert begun[0]['config']['environment'] == saved['environment'] == log()[0]['environment']
+    assert [list(entry)[-1] == 'samples' for entry in sent] == [False, False, False, True, True]   # of validations
+    columns, rows = sent[3]['samples']
+    assert columns == ['order', 'text'] and [order for order, _ in rows] == ['in random order', 'left to right']
+    run(*options, '--max_iters=5')     # is finished
+    run('--init_from=resume', '--max_iters=6', '--wandb_log=False')
+    run(*options, '--max_iters=7')
+    run(*options, '--max_iters=1', '--out_dir=other')
+    ids = [how['id'] for how in begun]
+    assert len(ids) == 3 and ids[0] == ids[1] == saved['config']['wandb_run_id'] != ids[2] and all(ids)
+    assert all(how['resume'] == 'allow' for how in begun)
+    assert [e['iter'] for e in log() if 'environment' in e] == [1, 6, 7]
 
 
 def test_weights_of_another_checkpoint_start_a_run(data):
