@@ -1,0 +1,86 @@
+"""Several processes, signals, and a scheduler that ends them: all fail, stop and go on together."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from test_train import TOY, TWO, data, log, run, wait_for  # noqa: F401 (data is a fixture)
+
+from anyorder.checkpoint import load_checkpoint
+
+
+@pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; nothing was saved'),
+                                           ('data/mine', 'prepare.py')])
+def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):  # noqa: F811
+    """The second process has a disk of its own, as another machine without the shared folder."""
+    options = [*TWO, '--init_from=auto', '--dataset=mine']
+    os.rename('data/pydocs', 'data/mine')
+    run(*options, '--max_iters=1')
+    os.mkdir('elsewhere')
+    for name in {'out', 'data/mine'} - {missing}:
+        shutil.copytree(name, f'elsewhere/{name}')
+
+    def of_other_machine():
+        os.chdir('elsewhere')
+        run(*options, '--max_iters=2')
+    began = time.time()
+    finished = forked(lambda: run(*options, '--max_iters=2'), of_other_machine)
+    for p in finished:
+        line = p.said.splitlines()[-1]
+        assert p.code == 1 and f'ValueError: process 1 on {socket.gethostname()}: ' in line and said in line
+    assert time.time() - began < 60 and load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+
+
+SRUN = '''#!{python}
+"""In place of SLURM's: two tasks on this machine, to which signals are passed on; the largest exit code."""
+import os, signal, subprocess, sys
+command = sys.argv[next(n for n, word in enumerate(sys.argv[1:], 1) if not word.startswith('--')):]
+tasks = [subprocess.Popen(command, env=os.environ | {{'SLURM_PROCID': n, 'SLURM_LOCALID': n}}) for n in '01']
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(number, lambda number, _: [task.send_signal(number) for task in tasks])
+sys.exit(max(abs(task.wait()) for task in tasks))
+'''
+SCONTROL = '''#!/bin/sh
+case $1 in show) echo 127.0.0.1;; *) echo "$@" >> requests;; esac
+'''
+
+
+@pytest.mark.slow
+def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):  # noqa: F811
+    """With stand-ins for SLURM's commands. The limit, SIGUSR1 to the shell, asks to be requeued; SIGTERM to all, of
+    preemption or scancel, and the end do not."""
+    os.mkdir('bin')
+    for name, text in (('srun', SRUN.format(python=sys.executable)), ('scontrol', SCONTROL)):
+        with open(f'bin/{name}', 'w') as f:
+            f.write(text)
+        os.chmod(f'bin/{name}', 0o755)
+    os.symlink(f'{ROOT}/train.py', 'train.py')
+    path = f'{data}/bin:{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
+    with socket.create_server(('127.0.0.1', 0)) as s:
+        job = str(s.getsockname()[1])
+    environment = os.environ | {'PATH': path, 'SLURM_JOB_ID': job, 'SLURM_JOB_NODELIST': 'here', 'SLURM_NTASKS': '2',
+                                'SLURM_CPUS_PER_TASK': '1'}
+
+    def job_of(end, ask=None):
+        """(exit code, iteration of the checkpoint) of the script, which `ask` ends after some updates."""
+        before = log()[-1]['iter'] if os.path.exists('out/log.jsonl') else 0
+        p = subprocess.Popen(['bash', f'{ROOT}/config/train.sbatch', *TOY, *TWO, '--save_interval=100000',
+                              '--eval_interval=100000', '--lr_decay_iters=100000', f'--max_iters={end}'],
+                             env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             start_new_session=True)
+        if ask:
+            wait_for(lambda: os.path.exists('out/log.jsonl') and log()[-1]['iter'] > before, p)
+            ask(p.pid)
+        said = p.communicate(timeout=120)[0]
+        assert ('stopped and saved' in said) == bool(ask), said
+        return p.returncode, load_checkpoint('out/ckpt.pt')['iter_num']
+    code, first = job_of(100000, lambda pid: os.kill(pid, signal.SIGUSR1))
+    assert code == 1 and open('requests').read() == f'requeue {job}\n'
+    code, second = job_of(100000, lambda pid: os.killpg(pid, signal.SIGTERM))
+    assert code == 1 and second > first and [e['iter'] for e in log()] == [*range(1, second + 1)]
+    assert job_of(second + 2) == (0, second + 2) and open('requests').read() == f'requeue {job}\n'
