@@ -74,6 +74,7 @@ seed = 1337                       # with iteration and micro-batch it fixes ever
 device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
+plan = ''                         # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
@@ -91,6 +92,7 @@ from anyorder.environment import environment
 from anyorder.files import progress
 from anyorder.generation import Drawing, Unmasking, fill
 from anyorder.orders import order_of
+from anyorder.plan import lines_of
 from anyorder.processes import (
     end_processes,
     failing_together,
@@ -270,6 +272,9 @@ def samples(model, tokenizer, config):
 
 
 def main(config):
+    if config.plan:
+        print(*lines_of(config), sep='\n')
+        return
     start_processes()
     _, world_size = processes()
     with failing_together():   # open: options, device, data

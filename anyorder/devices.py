@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -70,19 +71,30 @@ def resolve_compile(compile, device, flops, max_iters):
         return compile, 'as asked'
     if not compiler:
         return False, f'no compiler {name}'
-    long = max_iters >= 2000 if cuda else flops > 1e14
+    long = worth_compiling(cuda, flops, max_iters)
     return long, 'a long run' if long else 'the run is too short to pay for it'
 
 
-# dense bfloat16 FLOP/s of the data sheets
-GPU_PEAK = {'H200 NVL': 836e12, 'H200': 989e12, 'H100 80GB HBM3': 989e12, 'A100': 312e12}
+def worth_compiling(cuda, flops, max_iters):
+    """Whether a run is long enough to pay for its compilation."""
+    return max_iters >= 2000 if cuda else flops > 1e14
+
+
+class GPU(NamedTuple):
+    reported: str   # part of the name that its driver reports
+    flops: float    # dense bfloat16 FLOP/s of the data sheet
+    memory: float   # GiB that PyTorch finds; the data sheets say 80, 80, 141 and 141 GB
+
+
+GPUS = {'A100': GPU('A100', 312e12, 79), 'H100': GPU('H100 80GB HBM3', 989e12, 79),
+        'H200 NVL': GPU('H200 NVL', 836e12, 139), 'H200': GPU('H200', 989e12, 139)}
 
 
 def peak_flops(device, dtype):
     """FLOP/s that the device could do in `dtype`: of the data sheet where known, else of a large product, measured."""
     if device.type == 'cuda' and dtype == 'bfloat16':
         gpu = torch.cuda.get_device_name(device)
-        known = [peak for name, peak in GPU_PEAK.items() if name in gpu]
+        known = [row.flops for row in GPUS.values() if row.reported in gpu]
         if known and 'MIG' not in gpu:   # a slice of a GPU is measured
             return known[0]
     return matmul_flops(device, getattr(torch, dtype))

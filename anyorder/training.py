@@ -65,6 +65,11 @@ def check_update(config, network):
     check_order(order, network.block_size, network.block_size)
 
 
+def is_hidden(name, p):
+    """Whether the parameter `p` is a matrix of attention or MLP, which Muon is for."""
+    return p.dim() == 2 and ('.attn.' in name or '.mlp.' in name)
+
+
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
     """A list of torch optimizers, in which every weight stands once.
 
@@ -74,7 +79,7 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
     for name, p in model.named_parameters():
         if p.dim() < 2:
             vectors.append(p)
-        elif optimizer == 'muon' and p.dim() == 2 and ('.attn.' in name or '.mlp.' in name):
+        elif optimizer == 'muon' and is_hidden(name, p):
             hidden.append(p)
         else:
             matrices.append(p)

@@ -88,6 +88,8 @@ def test_commands_are_read_as_bash_reads_them(monkeypatch):
 def understand(script, tmp_path, monkeypatch):
     """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
     def python(name, *args):
+        if any(arg.startswith('--plan=') for arg in args):   # wants nothing
+            return script(name, *args)
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
                   'tests/torture.py': 'argparse.ArgumentParser.parse_args',
                   'plot.py': 'anyorder.figures.draw'}.get(name)
