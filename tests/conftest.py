@@ -20,6 +20,10 @@ from model import AOGPT, AOGPTConfig
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def pytest_addoption(parser):
+    parser.addoption('--device', default='cpu', help='where the tests of test_on_device.py run: cpu, cuda, cuda:1, mps')
+
+
 def make_model(seed=0, **config):
     """A small float64 model whose weights are large and random, so that every part of it matters."""
     torch.manual_seed(seed)

@@ -457,16 +457,18 @@ FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
 ]
 
 FAULTS['config/findings/run.py'] = 'test_findings', [
-    ['    if made_by != shlex.join(command):', '    if False:'],
     [".replace('SEED', seed)", ".replace('SEED', '1')"],
     ['return not wanted or os.path', 'return not wanted or not os.path'],
-    ["os.replace(f'{path}.part'", "os.path.join(f'{path}.part'"],
-    ['    if code:', '    if not code:'],
-    ['*item) for number, item in enumerate(missing', '*item) for number, item in enumerate(commands.items()'],
     ['*options, *where]', '*options]'],
-    ['                done.result()', '                pass'],
 ]
 
+FAULTS['anyorder/commands.py'] = 'test_findings', [
+    ['    if made_by != shlex.join(command):', '    if False:'],
+    ["os.replace(f'{path}.part'", "os.path.join(f'{path}.part'"],
+    ['done.returncode and f', 'not done.returncode and f'],
+    ['*item) for number, item in enumerate(missing', '*item) for number, item in enumerate(commands.items()'],
+    ['                done.result()', '                pass'],
+]
 FAULTS['anyorder/curves.py'] = 'test_plot', [
     ['if len(labels) == len(run_names):', 'if False:'],
     ["or row['estimate'].startswith('iw '):", ':'],

@@ -10,15 +10,14 @@ interrupted starts anew. Make one finding at a time in a folder, since findings 
 every train.py, those of generation to bench.py.
 """
 import os
-import shlex
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = ROOT
+from anyorder.commands import is_made, make_all, what_it_said
 from configurator import at_least, configure, one_line_errors
 
 seeds = '1,2'          # of the trainings, with commas between
@@ -165,45 +164,6 @@ def python(*command):
     subprocess.run([sys.executable, *command], check=True)
 
 
-def is_made(path, command):
-    """Whether `command` has made `path`. Raises ValueError if another command has."""
-    if not os.path.exists(f'{path}.txt'):
-        return False
-    with open(f'{path}.txt', encoding='utf-8') as f:
-        made_by = f.readline().rstrip()
-    if made_by != shlex.join(command):
-        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
-    return True
-
-
-def make(path, command):
-    """Run the command, whose output goes to `path`.txt, under a first line that says which command it was."""
-    with open(f'{path}.part', 'w', encoding='utf-8') as f:
-        print(shlex.join(command), file=f, flush=True)
-        code = subprocess.run([sys.executable, *command[1:]], stdout=f, stderr=f, check=False).returncode
-    if code:
-        with open(f'{path}.part', encoding='utf-8') as f:
-            print(*f.read().splitlines()[-3:], sep='\n', flush=True)   # before others that run are waited for
-        raise ValueError(f'{shlex.join(command)} ended with code {code}: {path}.part has what it said')
-    os.replace(f'{path}.part', f'{path}.txt')
-
-
-def make_all(commands, jobs):
-    """Make what is not made of {path: command}, `jobs` at a time. After a failure no other begins."""
-    missing = [item for item in commands.items() if not is_made(*item)]
-
-    def make_one(number, path, command):
-        print(f'[{number}/{len(missing)}] {shlex.join(command)}', flush=True)
-        make(path, command)
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(make_one, number, *item) for number, item in enumerate(missing, 1)]
-        try:
-            for done in as_completed(waiting):
-                done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
 def path_of(line, seed, c):
     """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
     return f'{c.out}/{line.replace("/", "_")}_seed{seed}' + '.json' * ('/' in line)
@@ -235,8 +195,7 @@ def generation(more, c):
     """Finding 6 and 7, which trains nothing."""
     path = f'{c.out}/generation.json'
     make_all({path: ['python', 'bench.py', 'grid', f'--out={path}', *more]}, 1)
-    with open(f'{path}.txt', encoding='utf-8') as f:
-        print(f.read().partition('\n')[2], end='', flush=True)
+    print(what_it_said(path), end='', flush=True)
     python('plot.py', path, '-o', f'{c.out}/generation.png')
 
 

@@ -1,0 +1,246 @@
+"""On the device of --device the numbers are those of the CPU, which the other tests prove; and what CUDA alone has.
+
+    python -m pytest tests/test_on_device.py --device=cuda
+"""
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import make_model
+from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
+
+from anyorder import start
+from anyorder.canvas import Canvas
+from anyorder.devices import autocast, widest
+from anyorder.fast import TokenLoss, freeze, graphed, lean
+from anyorder.generation import Unmasking, fill, generate
+from anyorder.likelihood import block_nll, conditional_logprob, ensemble_block_nll
+from anyorder.orders import sample_order
+from anyorder.training import TrainState, draw_batch, make_optimizers, update
+from configurator import Config
+from model import EMA, KVCache
+
+ENCODER = dict(attention='bidirectional')
+EVERY = pytest.mark.parametrize('variant', [*VARIANTS, *FINAL, ENCODER], ids=name_of)
+REAL = dict(block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3)   # heads of 64, as kernels want them
+
+
+@pytest.fixture
+def device(request):
+    return torch.device(request.config.getoption('--device'))
+
+
+@pytest.fixture
+def cuda(device):
+    if device.type != 'cuda':
+        pytest.skip('wants --device=cuda')
+    return device
+
+
+def close(here, there, device, tolerance=1e-10):
+    """`there`, on the device, is `here`; a device without float64 is less exact."""
+    tolerance = max(tolerance, 1e-4 if widest(device) == torch.float32 else 0)
+    torch.testing.assert_close(there.cpu().to(here.dtype), here, rtol=0, atol=tolerance)
+
+
+def pair(device, **config):
+    """(the model on the CPU, the same on the device), in the widest dtype that both have."""
+    here = make_model(**config).to(widest(device))
+    return here, copy.deepcopy(here).to(device)
+
+
+def texts(n, block_size=64, vocab_size=257, seed=2):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(vocab_size, (n, block_size), generator=g), sample_order(n, block_size, generator=g)
+
+
+# ---- float64, or the widest there is
+
+@EVERY
+@pytest.mark.parametrize('made', [lambda model: model, lean], ids=['plain', 'lean'])
+def test_loss_and_gradients(device, batch, variant, made):
+    (idx, order), found = batch, []
+    for model in pair(device, vocab_size=16, n_tokens=11, **variant):
+        model = made(model.requires_grad_(True))
+        where = model.lm_head.weight.device
+        known = torch.tensor([0, 3, 8, 5, 1]).to(where) if model.slots.masked_loss else None
+        nll = model(idx.to(where), order.to(where), known)
+        nll.sum().backward()
+        found.append([nll.detach(), *(p.grad for p in model.parameters())])
+    for here, there in zip(*found, strict=True):
+        close(here, there, device, 1e-9)
+
+
+@EVERY
+@pytest.mark.parametrize('n', [1, 3])
+def test_cached_steps(device, batch, variant, n):
+    """Unequal rows, rows that end, reordered tails: with a cache on the device as without one on the CPU."""
+    (idx, order), (here, there) = batch, pair(device, **variant)
+    cache = KVCache(there.config, 5, device, widest(device)) if there.slots.cached else None
+    g = torch.Generator().manual_seed(3)
+    for known in ([0, 3, 7, 5, 1], [0, 4, 8, 5, 8], [2, 8, 8, 8, 8]):
+        known = torch.tensor(known)
+        want, got = here.predict(idx, order, known, n), there.predict(idx.to(device), order.to(device), known, n, cache)
+        for r, k in enumerate(known.tolist()):
+            close(want[r, :9 - k], got[r, :9 - k], device)
+            order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
+        if cache is not None and there.slots.targets_in_keys:
+            cache.length = known
+
+
+HOW = [dict(policy='given', schedule='cosine'), dict(policy='given', unmask='binomial'), dict(policy='entropy'),
+       dict(policy='margin', threshold=0.4), dict(policy='top_prob', top_k=5, temperature=0.7), dict(top_p=0.8)]
+
+
+@pytest.mark.parametrize('variant', [{}, *FINAL, ENCODER], ids=name_of)
+@pytest.mark.parametrize('how', HOW, ids=str)
+def test_the_same_text(device, variant, how):
+    idx, order = texts(3, 20, 11)
+    known = torch.tensor([0, 7, 19])
+    found = [generate(model, idx.to(where), order.to(where), known, 6, seeds=range(3), return_trace=True, **how)
+             for model, where in zip(pair(device, block_size=20, **variant), ('cpu', device))]
+    (idx, trace), (there, other) = found
+    assert torch.equal(idx, there.cpu())
+    assert all(torch.equal(trace[name], other[name].cpu()) for name in ('order', 'step'))
+    close(trace['logprob'], other['logprob'], device)
+
+
+def test_lossless_text_is_that_of_one_token_a_step(device):
+    """The noise of a device is its own, so the two texts are of the device."""
+    idx, order = texts(3, 20, 11)
+    _, model = pair(device, block_size=20)
+    found = [generate(model, idx.to(device), order.to(device), 4, seeds=range(3), unmask='lossless', window=window)
+             for window in (1, 8)]
+    assert torch.equal(*found)
+
+
+def test_likelihood(device):
+    blocks, orders = texts(6, 9, 11)
+    here, there = pair(device)
+    close(block_nll(here, blocks, orders, 4), block_nll(there, blocks, orders, 4), device)
+    given = [1, 2], [5, 0]
+    close(conditional_logprob(here, blocks, *given), conditional_logprob(there, blocks.to(device), *given), device)
+    for x, y in zip(*(ensemble_block_nll(model, blocks[0], orders[0], 4, [0, 1, 4], 2, 1, 64)
+                      for model in (here, there))):
+        close(x, y, device)
+
+
+# ---- what is not float64
+
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-3), (torch.bfloat16, 0.3)])
+@pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]], ids=name_of)
+def test_frozen_steps_are_near(device, variant, dtype, tolerance):
+    (here, there), (idx, order) = pair(device, **REAL, **variant), texts(4)
+    fast, cache = freeze(there.float(), dtype), KVCache(there.config, 4, device, dtype)
+    for known in (0, 5, 6, 40, 63):
+        n = min(6, 64 - known)
+        want, got = here.predict(idx, order, known, n), fast.predict(idx.to(device), order.to(device), known, n, cache)
+        want, got = (x[..., :257].double().cpu().log_softmax(-1) for x in (want, got))
+        assert (want.exp() * (want - got)).sum(-1).abs().max() < tolerance                    # KL in nats
+
+
+@pytest.mark.parametrize('variant', [{}, TWO_STREAM[1], ENCODER], ids=name_of)
+def test_gradients_in_bfloat16_are_near(device, variant):
+    (here, there), (idx, order) = pair(device, **REAL, **variant), texts(8)
+    here, there, found = here.float().requires_grad_(True), lean(there.float().requires_grad_(True)), []
+    for model, where, dtype in ((here, torch.device('cpu'), 'float32'), (there, device, 'bfloat16')):
+        known = torch.arange(8).to(where) if model.slots.masked_loss else None
+        with autocast(where, dtype):
+            nll = model(idx.to(where), order.to(where), known)
+        nll.sum().backward()
+        found.append({name: p.grad.float().cpu().flatten() for name, p in model.named_parameters()})
+    for name, grad in found[0].items():
+        assert torch.cosine_similarity(grad, found[1][name], 0) > 0.99, name
+
+
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_the_loss_in_parts_is_that_of_all_logits(device, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr('anyorder.fast.split_rows', lambda vocab_size, *tensors: [x.split(7) for x in tensors])
+    g = torch.Generator().manual_seed(1)
+    x, weight, bias = (torch.randn(shape, generator=g).to(device, dtype).requires_grad_()
+                       for shape in ((40, 64), (320, 64), (320,)))
+    tokens = torch.randint(320, (40,), generator=g).to(device)
+    exact = F.cross_entropy(F.linear(x.float(), weight.float(), bias.float()), tokens, reduction='none')
+    nll = TokenLoss.apply(x, weight, bias, tokens)
+    assert ((nll - exact).abs() / exact.abs().clamp(min=1)).max() < tolerance
+    for want, got in zip(*(torch.autograd.grad(loss.sum(), (x, weight, bias)) for loss in (exact, nll))):
+        assert (want - got).float().norm() < tolerance * want.float().norm()
+
+
+# ---- updates: the batch is drawn on the device, so both ways are of the device
+
+OPTIONS = Config(batch_size=4, gradient_accumulation_steps=2, block_size=64, grad_clip=1.0, l2r_ratio=0.1,
+                 l2r_ratio_end=None, order='random', order_seed=0, order_block=4, order_swaps=16, seed=1)
+
+
+def weights_after(device, dtype, wrapped, optimizer='adamw'):
+    """(weights, loss and norm summed) of two updates of the model that `wrapped` makes of a lean one."""
+    model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
+    state = TrainState(model, make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95)), EMA(model, 0.9))
+    state.run_model, tokens = wrapped(model), texts(8)[0].flatten().numpy()
+    for _ in range(2):
+        update(state, tokens, 1e-3, Config(OPTIONS | {'dtype': dtype}))
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), state.totals[:2]
+
+
+@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
+def test_updates_are_a_function_of_the_seed(device, optimizer):
+    one, other = (weights_after(device, 'float32', lambda model: model, optimizer)[1] for _ in range(2))
+    assert other.tolist() == pytest.approx(one.tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-3), ('bfloat16', 2e-2)])
+def test_compiled_updates(cuda, dtype, tolerance):
+    plain, compiled = (weights_after(cuda, dtype, wrapped)[1] for wrapped in (lambda model: model, torch.compile))
+    torch.compiler.reset()
+    assert compiled.tolist() == pytest.approx(plain.tolist(), rel=tolerance)
+
+
+def test_one_nccl_process(cuda, tmp_path, monkeypatch):
+    plain, totals = weights_after(cuda, 'float32', lambda model: model)
+    torch.distributed.init_process_group('nccl', init_method=f'file://{tmp_path}/store', rank=0, world_size=1)
+    monkeypatch.setattr(start, 'processes', lambda: (0, 2))   # a lone process is not wrapped
+    try:
+        shared, others = weights_after(cuda, 'float32', lambda model: start.make_run_model(model, False, cuda))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert others.tolist() == pytest.approx(totals.tolist(), rel=1e-4)
+    assert (shared - plain).abs().max() < 1e-3
+
+
+def test_batches_are_drawn_without_a_wait(cuda):
+    torch.cuda.set_sync_debug_mode('error')
+    try:
+        draw_batch(texts(8)[0].flatten().numpy(), OPTIONS, False, cuda)
+    finally:
+        torch.cuda.set_sync_debug_mode('default')
+
+
+# ---- CUDA graphs
+
+@pytest.mark.parametrize('variant', [{}, *FINAL], ids=name_of)
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_graphs_replay_what_steps_are(cuda, variant, dtype):
+    """The same forced text, scored with graphs and without: the steps of few and of many targets, and rows that end."""
+    model, (idx, order) = make_model(**REAL, **variant).to(cuda), texts(3)
+    model, idx, order = model if dtype == torch.float64 else model.float(), idx.to(cuda), order.to(cuda)
+    found = []
+    for network in (freeze(model, dtype), graphed(freeze(model, dtype))):
+        for n_steps in (64, 9):
+            canvas = Canvas(idx, order, torch.tensor([0, 20, 63]), range(3))
+            fill(network, canvas, Unmasking(n_steps), None)
+            found.append(canvas.logprob)
+    assert network.run.recorded
+    tolerance = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 0.5}[dtype]
+    for plain, replayed in zip(found[:2], found[2:]):
+        assert (plain - replayed).abs().max() < tolerance
+
+
+@pytest.mark.parametrize('how', [dict(n_steps=16), dict(n_steps=16, policy='margin'),
+                                 dict(unmask='lossless', window=8)], ids=str)
+def test_text_with_graphs_is_text_without(cuda, how):
+    model, (idx, order) = make_model(**REAL).to(cuda), texts(3)
+    found = [generate(network, idx.to(cuda), order.to(cuda), 5, seeds=range(3), **how)
+             for network in (freeze(model), graphed(freeze(model)))]
+    assert torch.equal(*found)
