@@ -46,7 +46,9 @@ def read_gpt2(folder):
         raise ValueError(f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin')
     if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight']):
         raise ValueError(f'{folder} has a head of its own: only one that is tied to the embedding is understood')
-    return {'model': any_order(weights), 'model_args': config, 'tokenizer': 'gpt2'}
+    state = any_order(weights)
+    # weights='ema', which is the default of commands, and 'raw' are the same
+    return {'model': state, 'ema_model': {'shadow_params': state}, 'model_args': config, 'tokenizer': 'gpt2'}
 
 
 def any_order(weights):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anyorder.checkpoint import Checkpoint, load_checkpoint, local_path, model_from_checkpoint
+from anyorder.checkpoint import load_checkpoint, local_path, model_from_checkpoint
 from anyorder.gpt2 import GPT2_N_TOKENS
 from anyorder.orders import sample_order
 
@@ -58,7 +58,7 @@ START = torch.cat([torch.tensor([50256]), TEXT[:-1]])
 
 
 def left_to_right(folder):
-    model = model_from_checkpoint(folder, 'raw').double()
+    model = model_from_checkpoint(folder).double()
     with torch.no_grad():
         return model(TEXT[None], sample_order(1, N, 'l2r'))[0].double()
 
@@ -200,7 +200,6 @@ def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     from configurator import configure
     monkeypatch.setattr('anyorder.checkpoint.get_tokenizer', lambda name: name)   # whose vocabulary is a download
     folder = str(write_folder(tmp_path / 'gpt2', weights))
-    assert Checkpoint(folder).weights == 'raw'
     checkpoint, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}', '--dropout=0.1']))
     assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
     model = start_model(config, checkpoint, GPT2_N_TOKENS, 'cpu')
