@@ -40,6 +40,7 @@ SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
 SUDOKU = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
 ENCODER, MIXED = '--attention=bidirectional --l2r_ratio=0', '--attention=mixed --l2r_ratio=0'
 TWO_STREAMS = '--target_position=two_stream'
+SIGMA = '--target_position=input --gpt2_blocks=True'
 WIDE = f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 --rotary=True --max_iters=1500'
 
 # what train.py is given for a run; every seed has an order of its own
@@ -67,6 +68,11 @@ RUNS = {
     'wide': WIDE,
     'wide_longer': f'{WIDE} --max_iters=2090',   # updates of two streams take 1.39 times as long
     'wide_two_stream': f'{WIDE} {TWO_STREAMS}',
+    **{f'{network}_{name}': f'{BASE} {shape} {options}'
+       for network, shape in (('adaln', ''), ('sigma', SIGMA))
+       for name, options in (('before', '--max_iters=2000 --l2r_ratio=0 --order=l2r'),
+                             ('adapted', '--max_iters=1000 --eval_interval=50'),
+                             ('scratch', '--max_iters=1000 --eval_interval=50'))},
     'swaps_any': SWAPS,
     'swaps_l2r': f'{SWAPS} --order=l2r',
     **{f'swaps_{n}': f'{SWAPS} --order=swaps:{n} --order_seed=SEED' for n in (16, 26)},
@@ -76,6 +82,9 @@ RUNS = {
                               ('nae_sat', 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'))
        for network, options in (('decoder', '--attention=causal'), ('encoder', ENCODER), ('mixed', MIXED))},
 }
+
+# runs that begin with the weights of another
+STARTS = {'adaln_adapted': 'adaln_before', 'sigma_adapted': 'sigma_before'}
 
 # what measures a checkpoint
 EVALUATIONS = {
@@ -144,6 +153,11 @@ FINDINGS = {
                                    'two streams and rotary': 'two_stream_rotary'}),
         'two_stream_wide': (BY_TOKENS, {'AdaLN': 'wide', 'AdaLN for as long': 'wide_longer',
                                         'two streams': 'wide_two_stream'})}),
+    'adaptation': Finding('left to right adapted to any order, beside from scratch; AdaLN and sigma-GPT', {
+        'adaptation': ('--x=iter --y=val_any,val_l2r', {
+            'AdaLN adapted': 'adaln_adapted', 'AdaLN from scratch': 'adaln_scratch', 'AdaLN for as long': 'base',
+            'sigma-GPT adapted': 'sigma_adapted', 'sigma-GPT from scratch': 'sigma_scratch'}),
+        'adaptation_before': ('--x=iter --y=val_l2r', {'AdaLN': 'adaln_before', 'sigma-GPT': 'sigma_before'})}),
     'swaps': Finding('pi-learners: one order each between left to right and random; an any-order model along them', {
         'swaps': ('--y=val_own', {'left to right': 'swaps_l2r', '16 swaps': 'swaps_16', '26 swaps': 'swaps_26',
                                   'one permutation': 'swaps_fixed', 'any order': 'swaps_any'}),
@@ -170,19 +184,23 @@ def path_of(line, seed, c):
 
 
 def plan(lines, numbers, more, c):
-    """Of lines RUN or RUN/EVALUATION the trainings and the evaluations, {path: command} of each."""
-    trainings, evaluations = {}, {}
+    """Of lines RUN or RUN/EVALUATION the trainings that others start from, the other trainings and the evaluations,
+    {path: command} of each."""
+    starts, trainings, evaluations = {}, {}, {}
     for line in lines:
         run, _, evaluation = line.partition('/')
         for seed in numbers:
             folder, path = path_of(run, seed, c), path_of(line, seed, c)
             options = [*RUNS[run].replace('SEED', seed).split(), *more, f'--seed={seed}', f'--out_dir={folder}']
             where = [f'--data_dir={c.data_dir}'] if 'data_dir' in c.given else []
+            if run in STARTS:
+                starts |= plan([STARTS[run]], [seed], more, c)[1]
+                where.append(f'--init_from={path_of(STARTS[run], seed, c)}/ckpt.pt')
             trainings[folder] = ['python', 'train.py', *options, *where]
             if evaluation:
                 name, *options = EVALUATIONS[evaluation].split()
                 evaluations[path] = ['python', name, f'--ckpt={folder}/ckpt.pt', *options, f'--out={path}']
-    return trainings, evaluations
+    return starts, trainings, evaluations
 
 
 def can_be_made(line, c):
@@ -218,15 +236,15 @@ def main(config, more):
             figures[picture] = options, lines
         else:
             print(f'left out: {picture}, whose puzzles are not in {config.data_dir}')
-    trainings, evaluations = plan([line for _, lines in figures.values() for line in lines.values()], numbers, more,
-                                  config)
-    for item in [*trainings.items(), *evaluations.items()]:   # what is wrong is said before any work
-        is_made(*item)
+    stages = plan([line for _, lines in figures.values() for line in lines.values()], numbers, more, config)
+    for stage in stages:   # what is wrong is said before any work
+        for item in stage.items():
+            is_made(*item)
     data = FINDINGS[name].data
     if not os.path.exists(os.path.join(config.data_dir, data)):
         python(*DATA[data].split(), f'--out={config.data_dir}')
-    make_all(trainings, config.jobs)
-    make_all(evaluations, config.jobs)
+    for stage in stages:
+        make_all(stage, config.jobs)
     for picture, (options, lines) in figures.items():
         paths = [path_of(line, seed, config) for line in lines.values() for seed in numbers]
         python('plot.py', '-o', f'{config.out}/{picture}.png', *options.split(), f'--labels={",".join(lines)}', *paths)
