@@ -212,7 +212,7 @@ def loop(state, data, clock, folder, config):
                     val = validate(state.ema.model, data.blocks, data.given, config)
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
                 folder.log(entry)
-                if wandb:   # which leaves out what a run that was killed had logged already: it is the same
+                if wandb:   # it drops steps that it has: a killed run may have logged some behind its last save
                     texts = samples(state.ema.model, data.tokenizer, config) if evaluating and not data.puzzle else []
                     table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
                     wandb.log(entry | table, step=state.iter_num)

@@ -6,6 +6,7 @@ AO-GPT medium of the paper on OpenWebText: 425.8M parameters, context 1024.
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_medium.py   # 8: each runs 8 of them
     torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=HOST --master_port=29500 \
         train.py config/ao_gpt_medium.py                                        # 16: 4 each; node_rank=1 on the other
+    sbatch --nodes=2 config/train.sbatch config/ao_gpt_medium.py                # the same on SLURM, requeued to the end
 
 The update is the same on all of them, see ao_gpt_small.py. With more memory: --batch_size=16
 --gradient_accumulation_steps=32.

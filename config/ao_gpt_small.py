@@ -6,6 +6,7 @@ AO-GPT small of the paper on OpenWebText: 170.6M parameters (131.9M without the 
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py    # 8: each runs 4 of them
     torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=HOST --master_port=29500 \
         train.py config/ao_gpt_small.py                                         # 16: 2 each; node_rank=1 on the other
+    sbatch --nodes=2 config/train.sbatch config/ao_gpt_small.py                 # the same on SLURM, requeued to the end
 
 The update is the same on all of them: gradient_accumulation_steps counts the micro-batches of all processes
 together, and must be a multiple of their number. Where memory is short or plentiful, change batch_size by some

@@ -305,6 +305,19 @@ FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
 FAULTS['anyorder/files.py'] = 'test_files', [
     ['                os.fsync(f.fileno())', '                pass'],
     ['            if os.path.exists(name):\n                os.remove(name)', '            pass'],
+    ["key=lambda name: int(name.rpartition('-')[2])", 'key=str'],
+]
+
+FAULTS['anyorder/environment.py'] = 'test_environment', [
+    ["'--dirty', ", ''],
+    ["git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']", "git = ['git', '-C', root]"],
+]
+
+FAULTS['anyorder/processes.py'] = 'test_processes test_train', [
+    ['    finally:\n        if world_size > 1 and rank == 0:', '    finally:\n        if False:'],
+    ['failed[0] if len(failed) < world_size else said', 'said or failed[0]'],
+    ['        numbers.append(signal.SIGUSR1)\n', ''],
+    ['if asked and world_size == 1 and number == signal.SIGINT:', 'if asked and world_size == 1:'],
 ]
 
 FAULTS['anyorder/run_folder.py'] = 'test_run_folder', [
@@ -319,6 +332,9 @@ FAULTS['anyorder/run_folder.py'] = 'test_run_folder', [
     ['for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path)',
      'for path in (self.ckpt_path, self.log_path)'],
     ['            if there != self.saved:', '            if there < self.saved:'],
+    ['            self.unsaid = {}\n', ''],
+    ['said = e if os.path.exists(path) else', 'said = e if path else'],
+    ["isinstance(value, dict) if name == 'environment' else", "isinstance(value, dict) or"],
 ]
 
 FAULTS['anyorder/journal.py'] = 'test_journal', [
@@ -364,9 +380,12 @@ FAULTS['anyorder/training.py'] = 'test_training test_devices', [
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
-FAULTS['anyorder/start.py'] = 'test_train test_start', [
+FAULTS['anyorder/start.py'] = 'test_train test_start test_processes', [
     ['sorted(config.given)} | order', 'sorted(config.given)}'],
-    ['Config(config | order), []', 'config, []'],
+    ["Config(config | order | {'init_from': start}), []", "Config(config | {'init_from': start}), []"],
+    ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]",
+     "os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))"],
+    ["init_from.partition(':')[2] or 'scratch'", "'scratch'"],
     ['        if name in config.typed:', '        if name in config.given:'],
     ['given |= {name: fixed[name] for name in overruled}', 'pass'],
     ['if n >= c.gradient_accumulation_steps and total % n == 0', 'if total % n == 0'],
@@ -376,6 +395,9 @@ FAULTS['anyorder/start.py'] = 'test_train test_start', [
 FAULTS['train.py'] = 'test_train', [
     ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
     ["order_of(config, 'l2r')", "order_of({}, 'random')"],
+    ['if evaluating and not data.puzzle else []', 'if not data.puzzle else []'],
+    ['run_id = config.wandb_run_id or (', 'run_id = ('],
+    ['folder.environment) if state.iter_num < config.max_iters else None', 'folder.environment)'],
 ]
 
 FAULTS['anyorder/devices.py'] = 'test_devices', [

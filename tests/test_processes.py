@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torture
 from conftest import ROOT
 from test_train import TOY, TWO, data, log, run, wait_for  # noqa: F401 (data is a fixture)
 
@@ -34,6 +35,12 @@ def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said): 
         line = p.said.splitlines()[-1]
         assert p.code == 1 and f'ValueError: process 1 on {socket.gethostname()}: ' in line and said in line
     assert time.time() - began < 60 and load_checkpoint('out/ckpt.pt')['iter_num'] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('n_processes', [1, 2])
+def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n_processes):   # noqa: F811
+    assert 'equal bit for bit' in torture.drill(4, n_processes)
 
 
 SRUN = '''#!{python}

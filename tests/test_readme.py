@@ -116,6 +116,13 @@ def understand(script, tmp_path, monkeypatch):
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
             case ['python', name, *args]:
                 python(name, *args)
+            case ['sbatch', *args]:
+                at = args.index('config/train.sbatch')
+                options = dict(arg.removeprefix('--').partition('=')[::2] for arg in args[:at])
+                python('train.py', *args[at + 1:])
+                assert options.keys() <= {'nodes', 'gpus-per-node', 'ntasks-per-node'}
+                n_processes = int(options.get('nodes', 1)) * int(options.get('ntasks-per-node', 8))
+                check_options(configure(vars(train), args[at + 1:]), n_processes)
             case ['torchrun', *args]:
                 at = next(n for n, arg in enumerate(args) if not arg.startswith('-'))
                 options = dict(arg.removeprefix('--').partition('=')[::2] for arg in args[:at])
@@ -195,7 +202,8 @@ def test_a_misspelt_option_is_one_line(script):
 def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
     manuals = {name: script(name, '--help').stdout for name in COMMANDS}
     assert [name for name, said in manuals.items() if f'python {name}' not in said] == []
-    known = set(re.findall(r'--(\w+)', ' '.join(manuals.values()))) | {'help', 'name', 'nnodes', 'node_rank'}
+    known = {'help', 'name', 'nnodes', 'node_rank', 'signals_to_handle'}
+    known |= set(re.findall(r'--(\w+)', ' '.join(manuals.values())))
     for page in PAGES:
         text = re.sub(r'```.*?```', '', read(page), flags=re.DOTALL)
         used = set(re.findall(r'--(\w+)', ' '.join(re.findall(r'`([^`]+)`', text))))

@@ -1,14 +1,17 @@
 """
-Kill a run at random moments while it saves at every iteration, and resume it each time.
+The requeue drill: kill a run again and again, and start it each time by the same command.
 
     python tests/torture.py --kills=50
+    python tests/torture.py --kills=10 --processes=2
 
-No resume may fail. At the end weights, EMA, optimizer and log must equal, bit for bit, those of a run that nobody
-disturbed. Takes some minutes; pytest does not collect it.
+SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and while it saves, at
+every iteration. No start may fail. At the end weights, EMA, optimizer and log must equal, bit for bit, those of a run
+that nobody disturbed. Takes some ten seconds a kill; pytest collects a short one alone, as a slow test.
 """
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -21,53 +24,81 @@ from test_train import TOY, assert_same_runs
 from anyorder.checkpoint import load_checkpoint
 from anyorder.files import progress
 
+OPTIONS = [*TOY, '--init_from=auto', '--save_interval=1', '--keep_checkpoints=2', '--optimizer=muon', '--dropout=0.1',
+           '--eval_interval=50', '--seed=3', '--gradient_accumulation_steps=2', '--n_threads=1']
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
 
-def start(options):
+
+def start(options, n_processes):
+    launcher = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={n_processes}',
+                '--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'] if n_processes > 1 else []
     train = os.path.join(os.path.dirname(TOY[0]), '..', 'train.py')
-    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
-    return subprocess.Popen([sys.executable, train, *options], text=True, **pipes)
+    return subprocess.Popen([sys.executable, *launcher, train, *options], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
 
 
-def finish(options):
-    p = start(options)
-    _, err = p.communicate()
-    assert p.returncode == 0, err
+def finish(options, n_processes):
+    """What a run says that is left alone."""
+    p = start(options, n_processes)
+    said, _ = p.communicate()
+    assert p.returncode == 0, said
+    return said
+
+
+def send(p, number):
+    """Send a signal to a run; SIGKILL also to the processes that it has started, as a scheduler does."""
+    children = []
+    if number == signal.SIGKILL:
+        with open(f'/proc/{p.pid}/task/{p.pid}/children') as f:
+            children = [int(pid) for pid in f.read().split()]
+    for pid in (p.pid, *children):
+        os.kill(pid, number)
 
 
 def inode(path):
     return os.stat(path).st_ino if os.path.exists(path) else None
 
 
+def drill(kills, n_processes=1, seed=0):
+    """Make the run twice in the current folder, whole and by `kills`, and compare; returns what happened, in words."""
+    rng, options = random.Random(seed), [*OPTIONS, f'--max_iters={50 + 20 * kills}']
+    finish([*options, '--out_dir=whole'], n_processes)
+    began = time.monotonic()
+    finish([*options, '--out_dir=whole'], n_processes)
+    seconds = time.monotonic() - began   # of a start, with data that are there
+    halves = early = 0   # kills in the midst of a save, and before the first one
+    for n in progress(range(kills), desc='kills'):
+        before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
+        p = start(options, n_processes)
+        if n < len(SIGNALS) or rng.random() < 0.3:   # at any moment: while it starts, reads, cuts the log
+            time.sleep(rng.random() * seconds)
+        else:                                        # after it has saved once itself
+            while inode('out/ckpt.pt') == before:
+                assert p.poll() is None, p.communicate()[0]
+                time.sleep(0.001)
+            time.sleep(rng.random() * 0.3)
+        early += inode('out/ckpt.pt') is None
+        send(p, SIGNALS[n % len(SIGNALS)])
+        said, _ = p.communicate()
+        assert p.returncode != 0 and not re.search('^error', said, re.MULTILINE), said
+        halves += inode('out/ckpt.pt.tmp') not in (None, half)
+    reached = load_checkpoint('out/ckpt.pt')['iter_num']
+    finish(options, n_processes)
+    assert 'finished: the checkpoint is at iteration' in finish(options, n_processes)
+    assert_same_runs('whole', 'out')
+    return (f'{kills} kills until iteration {reached}, {early} of them before the first save, {halves} in the midst of '
+            'a save; the end is equal bit for bit')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--kills', type=int, default=50)
+    parser.add_argument('--processes', type=int, default=1)
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
-    rng = random.Random(args.seed)
-    options = [*TOY, '--save_interval=1', '--keep_checkpoints=2', '--optimizer=muon', '--dropout=0.1',
-               '--eval_interval=50', '--seed=3', '--max_iters=100000', '--lr_decay_iters=1000', '--n_threads=1']
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        halves = 0   # kills in the midst of a save
-        for _ in progress(range(args.kills), desc='kills'):
-            before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
-            p = start(['--init_from=resume'] if before else options)
-            if before and rng.random() < 0.3:   # at any moment: while it starts, reads, cuts the log
-                time.sleep(rng.random() * 4)
-            else:                               # after it has saved once itself
-                while inode('out/ckpt.pt') == before:
-                    assert p.poll() is None, p.communicate()[1]
-                    time.sleep(0.001)
-                time.sleep(rng.random() * 0.3)
-            p.send_signal(signal.SIGKILL)
-            p.communicate()
-            halves += inode('out/ckpt.pt.tmp') not in (None, half)
-        n = load_checkpoint('out/ckpt.pt')['iter_num'] + 20
-        finish(['--init_from=resume', f'--max_iters={n}'])
-        finish([*options, f'--max_iters={n}', '--out_dir=whole'])
-        assert_same_runs('whole', 'out')
-        print(f'{args.kills} kills, {halves} of them in the midst of a save; {n} iterations, '
-              'the end is equal bit for bit')
+        print(drill(args.kills, args.processes, args.seed))
 
 
 if __name__ == '__main__':
