@@ -44,7 +44,7 @@ def of(commands, script):
 
 @pytest.mark.parametrize('name, n_train, n_measure', [
     ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 22, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8),
-    ('networks', 10, 10), ('two_stream', 14, 0), ('adaptation', 14, 0), ('swaps', 10, 2), ('sudoku', 6, 6),
+    ('networks', 10, 10), ('two_stream', 14, 0), ('adaptation', 10, 0), ('swaps', 10, 2), ('sudoku', 6, 6),
     ('zebra4', 6, 6), ('nae_sat', 6, 6)])
 def test_every_command_of_a_finding_is_understood_and_run_once(findings, script, tmp_path, name, n_train, n_measure):
     commands = findings(name, '--jobs=2', more=['--dtype=float32'])
@@ -115,8 +115,7 @@ def test_wrong_questions_are_one_line(findings, arguments, said):
 
 def test_a_run_that_starts_from_another_comes_after_it(findings):
     trained = of(findings('adaptation', '--seeds=7', '--jobs=2'), 'train.py')
-    made = [option.partition('=')[2] for c in trained for option in c if option.startswith('--out_dir=')]
-    starts = {option.partition('=')[2].removesuffix('/ckpt.pt'): n for n, c in enumerate(trained) for option in c
-              if option.startswith('--init_from=')}
-    assert sorted(os.path.basename(start) for start in starts) == ['adaln_before_seed7', 'sigma_before_seed7']
-    assert all(made.index(start) < min(starts.values()) for start in starts)
+    made, starts = ([next((word.partition('=')[2] for word in c if word.startswith(option)), '') for c in trained]
+                    for option in ('--out_dir=', '--init_from='))
+    assert [start.endswith('before_seed7/ckpt.pt') for start in starts if start] == [True, True]
+    assert all(os.path.dirname(start) in made[:n] for n, start in enumerate(starts) if start)

@@ -40,7 +40,7 @@ SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
 SUDOKU = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
 ENCODER, MIXED = '--attention=bidirectional --l2r_ratio=0', '--attention=mixed --l2r_ratio=0'
 TWO_STREAMS = '--target_position=two_stream'
-SIGMA = '--target_position=input --gpt2_blocks=True'
+GENTLE = '--learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01'   # a quarter of the rates
 WIDE = f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 --rotary=True --max_iters=1500'
 
 # what train.py is given for a run; every seed has an order of its own
@@ -68,11 +68,9 @@ RUNS = {
     'wide': WIDE,
     'wide_longer': f'{WIDE} --max_iters=2090',   # updates of two streams take 1.39 times as long
     'wide_two_stream': f'{WIDE} {TWO_STREAMS}',
-    **{f'{network}_{name}': f'{BASE} {shape} {options}'
-       for network, shape in (('adaln', ''), ('sigma', SIGMA))
-       for name, options in (('before', '--max_iters=2000 --l2r_ratio=0 --order=l2r'),
-                             ('adapted', '--max_iters=1000 --eval_interval=50'),
-                             ('scratch', '--max_iters=1000 --eval_interval=50'))},
+    'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r',
+    **{name: f'{BASE} --max_iters=1000 --eval_interval=50' for name in ('adapted', 'scratch')},
+    'adapted_gently': f'{BASE} --max_iters=1000 --eval_interval=50 {GENTLE}',
     'swaps_any': SWAPS,
     'swaps_l2r': f'{SWAPS} --order=l2r',
     **{f'swaps_{n}': f'{SWAPS} --order=swaps:{n} --order_seed=SEED' for n in (16, 26)},
@@ -84,7 +82,7 @@ RUNS = {
 }
 
 # runs that begin with the weights of another
-STARTS = {'adaln_adapted': 'adaln_before', 'sigma_adapted': 'sigma_before'}
+STARTS = {'adapted': 'before', 'adapted_gently': 'before'}
 
 # what measures a checkpoint
 EVALUATIONS = {
@@ -153,11 +151,11 @@ FINDINGS = {
                                    'two streams and rotary': 'two_stream_rotary'}),
         'two_stream_wide': (BY_TOKENS, {'AdaLN': 'wide', 'AdaLN for as long': 'wide_longer',
                                         'two streams': 'wide_two_stream'})}),
-    'adaptation': Finding('left to right adapted to any order, beside from scratch; AdaLN and sigma-GPT', {
+    'adaptation': Finding('a left-to-right model adapted to any order, beside training from scratch', {
         'adaptation': ('--x=iter --y=val_any,val_l2r', {
-            'AdaLN adapted': 'adaln_adapted', 'AdaLN from scratch': 'adaln_scratch', 'AdaLN for as long': 'base',
-            'sigma-GPT adapted': 'sigma_adapted', 'sigma-GPT from scratch': 'sigma_scratch'}),
-        'adaptation_before': ('--x=iter --y=val_l2r', {'AdaLN': 'adaln_before', 'sigma-GPT': 'sigma_before'})}),
+            'adapted': 'adapted', 'adapted at a quarter of the rate': 'adapted_gently', 'from scratch': 'scratch',
+            'from scratch for as long': 'base'}),
+        'adaptation_before': ('--y=val_l2r', {'left to right': 'before'})}),
     'swaps': Finding('pi-learners: one order each between left to right and random; an any-order model along them', {
         'swaps': ('--y=val_own', {'left to right': 'swaps_l2r', '16 swaps': 'swaps_16', '26 swaps': 'swaps_26',
                                   'one permutation': 'swaps_fixed', 'any order': 'swaps_any'}),
