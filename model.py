@@ -392,8 +392,9 @@ class AdaLN(nn.Sequential):
 
 
 class Block(nn.Module):
-    """A GPT block. With a `modulation` (B, S, 6 C), which AdaLN makes of the target positions, its norms and residual
-    branches are shifted, scaled and gated. Given `columns` (B, n), it runs for these alone, over the keys of all."""
+    """A GPT block. The embeddings `wtpe` tell it the targets of its slots: AdaLN shifts, scales and gates its norms and
+    residual branches; without AdaLN they are added to its input; None tells nothing. Given `columns` (B, n), it runs
+    for these alone, over the keys of all."""
 
     def __init__(self, config):
         super().__init__()
@@ -401,15 +402,16 @@ class Block(nn.Module):
         self.attn = SelfAttention(config)
         self.ln_2 = make_norm(config)
         self.mlp = MLP(config)
-        if config.target_position == 'adaln':
-            self.adaLN = AdaLN(config, 6)
-        if config.target_position == 'layer':
-            self.wtpe = nn.Embedding(config.block_size, config.n_embd)
+        kind = config.target_position
+        self.adaLN = AdaLN(config, 6) if kind == 'adaln' else None
+        self.wtpe = nn.Embedding(config.block_size, config.n_embd) if kind == 'layer' else None
 
-    def forward(self, x, modulation, slots, columns=None, rotary=None, store=None):
-        if modulation is None:
+    def forward(self, x, wtpe, slots, columns=None, rotary=None, store=None):
+        if self.adaLN is None:
+            x = x if wtpe is None else x + wtpe(slots.target)
             x = take(x, columns) + self.attn(self.ln_1(x), slots, columns, rotary, store)
             return x + self.mlp(self.ln_2(x))
+        modulation = self.adaLN(slots.target, wtpe)                                         # (B, S, 6 C)
         shift, scale = modulation.chunk(6, dim=-1)[:2]                                      # each (B, S, C)
         y = self.attn(modulate(self.ln_1(x), shift, scale), slots, columns, rotary, store)
         gate_a, shift_m, scale_m, gate_m = take(modulation, columns).chunk(6, dim=-1)[2:]   # each (B, n, C)
@@ -593,20 +595,17 @@ class AOGPT(nn.Module):
         rotary = [self._cos_sin(p) for p in (slots.target, slots.stands)] if self.config.rotary else None
         for layer, block in enumerate(t.h):
             columns = slots.columns if layer == len(t.h) - 1 else None
-            x, modulation = self._tell(layer, block, x, slots.target)
-            x = block(x, modulation, slots, columns, rotary, cache and partial(cache.store, slots, layer))
+            x = block(x, self._wtpe(layer), slots, columns, rotary, cache and partial(cache.store, slots, layer))
         if self.config.target_position != 'adaln':
             return t.ln_f(x)
         return t.final_layer(x, t.final_layer.adaLN_final(take(slots.target, slots.columns), t.wtpe))
 
-    def _tell(self, layer, block, x, target):
-        """How a block is told the targets (B, S): its input (B, S, C), and its modulation (B, S, 6 C) or None."""
+    def _wtpe(self, layer):
+        """The embeddings that tell a layer the targets of its slots, or None."""
         kind, t = self.config.target_position, self.transformer
-        if kind == 'adaln':
-            return x, block.adaLN(target, t.wtpe)
-        if kind == 'layer':
-            return x + block.wtpe(target), None
-        return x + t.wtpe(target) if kind == 'layer_shared' or kind == 'input' and layer == 0 else x, None
+        if kind == 'two_stream' or kind == 'input' and layer > 0:
+            return None
+        return t.h[layer].wtpe if kind == 'layer' else t.wtpe
 
     def _cos_sin(self, position):
         """(cos, sin), each (B, S, 1, D / 2), of angles (p + 1) 10000^(-2 i / D) of positions p (B, S); -1 is [None]."""
