@@ -73,6 +73,8 @@ wandb_run_id = ''                 # '' is a new one; a run that is resumed keeps
 seed = 1337                       # with iteration and micro-batch it fixes every random number
 device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
+recompute = False                 # run every block twice and keep less of it: less memory, a third more work
+shard = False                     # split weights, gradients, optimizer and average over the processes of torchrun
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
 plan = ''                         # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
@@ -87,6 +89,7 @@ import sys
 import torch
 
 from anyorder.canvas import Canvas
+from anyorder.checkpoint import model_from_checkpoint
 from anyorder.devices import peak_flops, resolve_compile
 from anyorder.environment import environment
 from anyorder.files import progress
@@ -103,7 +106,7 @@ from anyorder.processes import (
     stop_requests,
 )
 from anyorder.run_folder import RunFolder
-from anyorder.start import check_options, check_start, make_run_model, start_checkpoint, start_state
+from anyorder.start import check_options, check_start, make_run_model, start_checkpoint, start_model, start_state
 from anyorder.tables import format_table, summarize, unigram_row
 from anyorder.training import Clock, get_lr, l2r_ratio_of, lr_of, update, validate  # noqa: F401 (get_lr for programs)
 from anyorder.watch import visible
@@ -213,7 +216,8 @@ def loop(state, data, clock, folder, config):
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
                 folder.log(entry)
                 if wandb:   # it drops steps that it has: a killed run may have logged some behind its last save
-                    texts = samples(state.ema.model, data.tokenizer, config) if evaluating and not data.puzzle else []
+                    sampling = evaluating and not data.puzzle and not config.shard   # one process samples alone
+                    texts = samples(state.ema.model, data.tokenizer, config) if sampling else []
                     table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
                     wandb.log(entry | table, step=state.iter_num)
                 shown |= entry   # the last validation stays in sight
@@ -240,7 +244,8 @@ def finish(state, data, val, folder, config):
     if master:
         print(f'\nvalidation of the EMA weights on {config.dataset}\n{validation_table(val, data, config)}')
         if not data.puzzle:
-            for order, text in samples(state.ema.model, data.tokenizer, config):
+            whole = model_from_checkpoint(folder.ckpt_path, 'ema', state.device) if config.shard else state.ema.model
+            for order, text in samples(whole, data.tokenizer, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
         for command in ('eval_puzzle.py',) if data.puzzle else ('sample.py', 'eval_ppl.py'):
@@ -286,12 +291,15 @@ def main(config):
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype})
     with failing_together():
         data = Data(config)
-        state = start_state(config, checkpoint, data, device)
+        model = start_model(config, checkpoint, data.tokenizer.n_tokens)
+    resumed = checkpoint.iter_num if config.init_from == 'resume' else None
+    if world_size > 1:
+        check_start(model, resumed, data, config)
+    with failing_together():
+        state = start_state(config, checkpoint, model, data.puzzle, device)
     if config.init_from == 'resume' and checkpoint.entries.get('data', data.hashes['train']) != data.hashes['train']:
         changed.append('the training data')
-    del checkpoint   # its weights are in the state
-    if world_size > 1:
-        check_start(state, data, config)
+    del checkpoint, model   # its weights are in the state
 
     # build: how what learns is run, where it is kept
     clock = Clock(state.model, config, peak_flops(device, dtype))
@@ -300,7 +308,6 @@ def main(config):
                                         config.max_iters)
         run_id = config.wandb_run_id or (secrets.token_hex(4) if config.wandb_log else '')
         config = Config(config | {'compile': compiled, 'wandb_run_id': run_id})
-        resumed = state.iter_num if config.init_from == 'resume' else None
         folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment(device))
         folder.open()
     state.run_model = make_run_model(state.model, compiled, device)

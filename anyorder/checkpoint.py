@@ -11,19 +11,29 @@ from torch.overrides import TorchFunctionMode
 from anyorder.files import GPT2_NAMES, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
 from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2, weight_files
 from anyorder.orders import order_of
+from anyorder.sharding import whole
 from data.tokenizers import TOKENIZERS, get_tokenizer
 from model import AOGPT, AOGPTConfig
 
 
-def save_checkpoint(path, model, ema=None, **entries):
-    """Write a checkpoint in the published format.
-
-    It holds model, model_args, ema_model with shadow_params by name, and `entries`: iter_num, config, optimizer, ...
-    Atomic, by a temporary file, a flush to disk and a rename: `path` is old or new, never half."""
-    checkpoint = {'model': model.state_dict(), 'model_args': asdict(model.config), **entries}
+def entries_of(model, ema=None, keep=True, **entries):
+    """The dict of a checkpoint in the published format: model, model_args, ema_model with shadow_params by name, and
+    `entries`: iter_num, config, optimizer, ... Its tensors are whole, or None without `keep`, see sharding.whole."""
+    checkpoint = {'model': model.state_dict(keep_vars=True), 'model_args': asdict(model.config), **entries}
     if ema is not None:
         checkpoint['ema_model'] = {'decay': ema.decay, 'num_updates': ema.n_updates,
                                    'shadow_params': dict(ema.model.named_parameters())}
+    return whole(checkpoint, keep)
+
+
+def save_checkpoint(path, model, ema=None, **entries):
+    """Write a checkpoint of them, see entries_of."""
+    write_checkpoint(path, entries_of(model, ema, **entries))
+
+
+def write_checkpoint(path, checkpoint):
+    """Write the dict of a checkpoint. Atomic, by a temporary file, a flush to disk and a rename: `path` is old or new,
+    never half."""
     with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
         torch.save(checkpoint, f)
 

@@ -22,7 +22,7 @@ except ImportError:   # Windows
 import torch
 from tqdm import tqdm
 
-from anyorder.checkpoint import Checkpoint, save_checkpoint
+from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.files import moved_aside, replace_file
 from anyorder.processes import processes
 
@@ -139,12 +139,13 @@ class RunFolder:
             self.unsaid = {}
 
     def save(self, model, ema, iter_num, **entries):
-        """save_checkpoint of them as ckpt.pt; the one that was there becomes a numbered one."""
+        """Write a checkpoint of them as ckpt.pt; the one that was there becomes a numbered one."""
+        checkpoint = entries_of(model, ema, self.writes, iter_num=iter_num, **entries)
         if self.writes:
             with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
                 self.set_aside()
                 kept = self.keep() if self.keep_checkpoints and self.saved not in (None, iter_num) else None
-                save_checkpoint(self.ckpt_path, model, ema, iter_num=iter_num, **entries)
+                write_checkpoint(self.ckpt_path, checkpoint)
             if kept:   # only now, so that an older one is there if the save fails
                 for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
                     with suppress(OSError):

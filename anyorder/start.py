@@ -13,6 +13,7 @@ from anyorder.files import check_folder
 from anyorder.orders import derive_seed, order_options
 from anyorder.processes import check_same, gather, processes
 from anyorder.run_folder import open_newest
+from anyorder.sharding import is_split, recompute, shard
 from anyorder.training import TrainState, check_update, l2r_ratio_of, lr_of, make_optimizers
 from configurator import Config, at_least
 from model import AOGPT, EMA, AOGPTConfig
@@ -104,44 +105,55 @@ def model_config(config, **vocabulary):
     return AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary)
 
 
-def start_model(config, checkpoint, n_tokens, device):
-    """The model to train: new, with the vocabulary padded to a multiple of 64, or that of the checkpoint."""
+def start_model(config, checkpoint, n_tokens):
+    """The model to train, on the CPU: that of the checkpoint, or new, with a vocabulary padded to a multiple of 64."""
     if checkpoint is None:
         torch.manual_seed(derive_seed(config.seed))
-        return AOGPT(model_config(config, vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens)).to(device)
+        return AOGPT(model_config(config, vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens))
     entries = checkpoint.entries
     sizes = entries['model_args'] | {'dropout': config.dropout}
     weights = 'raw' if config.init_from == 'resume' or 'ema_model' not in entries else 'ema'
-    model = model_from_checkpoint(entries | {'model_args': sizes}, weights, device)
+    model = model_from_checkpoint(entries | {'model_args': sizes}, weights)
     if model.config.n_real != n_tokens:
         raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
                          'it was trained with another tokenizer')
     return model
 
 
-def start_state(config, checkpoint, data, device):
-    """The TrainState of a new run, or of the checkpoint that the run resumes."""
-    model = lean(start_model(config, checkpoint, data.tokenizer.n_tokens, device).train())
+def check_start(model, resumed, data, config):
+    """Raise ValueError unless all processes go on from the same iteration and weights, on the same data and options."""
+    own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
+    check_same(own | {'the iteration to go on from': resumed, 'the data': data.hashes, 'the weights': digest(model)})
+
+
+def start_state(config, checkpoint, model, puzzle, device):
+    """The TrainState on `device` of a new run, or of the checkpoint that the run resumes, with the model to train."""
+    if config.init_from == 'resume' and checkpoint.entries.get('puzzle') != puzzle:
+        raise ValueError(f'the checkpoint was trained on other puzzles than {config.dataset} holds: start a run '
+                         f'from its weights with --init_from={config.out_dir}/ckpt.pt')
+    splits = config.shard and processes()[1] > 1
+    model = lean(model.train()).to('cpu' if splits else device)
+    if config.recompute:
+        recompute(model)
+    ema = EMA(model, config.ema_decay)
+    if splits:
+        shard(model, device)
+        shard(ema.model, device)
     optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate,
                                  config.weight_decay, (config.beta1, config.beta2))
-    state = TrainState(model, optimizers, EMA(model, config.ema_decay))
+    state = TrainState(model, optimizers, ema)
     if config.init_from == 'resume':
-        if checkpoint.entries.get('puzzle') != data.puzzle:
-            raise ValueError(f'the checkpoint was trained on other puzzles than {config.dataset} holds: start a run '
-                             f'from its weights with --init_from={config.out_dir}/ckpt.pt')
         state.resume(checkpoint.entries)
     return state
 
 
-def check_start(state, data, config):
-    """Raise ValueError unless all processes go on from the same update and weights, on the same data and options."""
-    own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
-    check_same(own | {'the iteration to go on from': state.iter_num, 'the data': data.hashes,
-                      'the weights': digest(state.ema.model)})
-
-
 def make_run_model(model, compiled, device):
-    """The model as updates run it: compiled, and wrapped so that processes exchange their gradients."""
+    """The model as updates run it: compiled, and wrapped so that processes exchange their gradients. A model that is
+    split exchanges them itself, and is compiled block by block, between which it gathers weights."""
+    if is_split(model.lm_head.weight):
+        for block in model.transformer.h if compiled else ():
+            block.forward = torch.compile(block.forward)
+        return model
     run_model = torch.compile(model) if compiled else model
     if processes()[1] == 1:
         return run_model

@@ -13,6 +13,7 @@ from anyorder.devices import autocast, training_flops, widest
 from anyorder.likelihood import block_nll, draw_known, estimate_of
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.processes import processes
+from anyorder.sharding import SplitMuon, is_split, part_of, whole
 from data.blocks import random_blocks
 from data.sets import unpack
 
@@ -86,7 +87,8 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
     groups = [{'params': matrices, 'weight_decay': weight_decay}, {'params': vectors, 'weight_decay': 0.0}]
     optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
     if hidden:
-        optimizers.append(torch.optim.Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
+        muon = SplitMuon if is_split(hidden[0]) else torch.optim.Muon
+        optimizers.append(muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
     for o in optimizers:
         for group in o.param_groups:
             group['lr_ratio'] = group['lr'] / learning_rate
@@ -124,12 +126,16 @@ class TrainState:
         """Go on from the entries of a checkpoint, whose weights are in the model already.
 
         The optimizers keep the options of the run."""
-        for o, state in zip(self.optimizers, checkpoint['optimizer'], strict=True):
+        for o, saved in zip(self.optimizers, checkpoint['optimizer'], strict=True):
+            params = [p for group in o.param_groups for p in group['params']]
+            state = saved | {'state': {i: {name: part_of(x, params[i]) for name, x in of_one.items()}
+                                       for i, of_one in saved['state'].items()}}
             options = [{k: v for k, v in group.items() if k != 'params'} for group in o.param_groups]
             o.load_state_dict(state)
             for group, own in zip(o.param_groups, options):
                 group.update(own)
-        self.ema.model.load_state_dict(model_from_checkpoint(checkpoint, 'ema').state_dict())
+        average, own = model_from_checkpoint(checkpoint, 'ema').state_dict(), self.ema.model.state_dict()
+        self.ema.model.load_state_dict({name: part_of(p, own[name]) for name, p in average.items()})
         self.ema.n_updates = checkpoint['ema_model']['num_updates']
         self.iter_num, self.n_seen, self.logged = (checkpoint[name] for name in ('iter_num', 'n_seen', 'logged'))
         self.totals = checkpoint['totals'].to(self.device)
@@ -149,7 +155,7 @@ class TrainState:
         norms = f'gradient norm {norm:.4g}'
         size = 0.0
         if with_weights:
-            size = sum(torch._foreach_norm(list(self.model.parameters()))).item()
+            size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
             norms += f', weight norm {size:.4g}'
         if n_finite < n_iters or not math.isfinite(size):
             since = min(self.logged + int(n_finite) + 1, self.iter_num)
@@ -204,7 +210,7 @@ def update(state, tokens, lr, config):
                 micro_loss = nll.sum() / n_blanks / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
-    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf)
+    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf))
     for o in state.optimizers:
         for group in o.param_groups:
             group['lr'] = lr * group['lr_ratio']

@@ -202,5 +202,5 @@ def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     folder = str(write_folder(tmp_path / 'gpt2', weights))
     checkpoint, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}', '--dropout=0.1']))
     assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
-    model = start_model(config, checkpoint, GPT2_N_TOKENS, 'cpu')
+    model = start_model(config, checkpoint, GPT2_N_TOKENS)
     assert model.config.dropout == 0.1 and torch.equal(model.transformer.wte.weight[:-47], weights['wte.weight'])

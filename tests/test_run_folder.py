@@ -195,7 +195,7 @@ def test_a_save_that_fails_removes_no_older_checkpoint(monkeypatch, error):
 
     def full(*args, **kwargs):
         raise error('no space')
-    monkeypatch.setattr('anyorder.run_folder.save_checkpoint', full)
+    monkeypatch.setattr('anyorder.run_folder.write_checkpoint', full)
     with pytest.raises(ValueError, match='iteration 6 could not be written: no space; mend that and go on from .* 4'):
         save(folder, 6)
     assert folder.saved == 4
