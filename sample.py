@@ -7,6 +7,7 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
+    python sample.py --ckpt=out/ckpt.pt --order=l2r --length=3000 --stop='<|endoftext|>'
 
 Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures.
 A plain [[ is written \\[[.
@@ -19,7 +20,12 @@ ckpt = 'out/ckpt.pt'          # a checkpoint: a path, or hf:OWNER/REPO/path.pt
 weights = 'ema'               # 'ema' or 'raw'
 # what to write
 prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line
-length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size
+length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size. A longer text is
+                              # written stretch by stretch, each in the order and given the text before it
+context = 0                   # of a longer text: tokens that a new stretch reads before its first blank; 0 is half of
+                              # block_size. More costs time: 1 + context / (block_size - context) slots a token
+stop = ''                     # a sample ends with this text, from its first blank on (\n is a line end): left to right
+                              # nothing is written behind it; of other orders what is written behind it is cut
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
@@ -28,7 +34,7 @@ order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fix
                               # 'top_prob', 'margin', 'entropy', see anyorder/generation.py
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
-n_steps = 1024                # forward passes; with as many as tokens, or more, it is one token a step (unmask='fixed')
+n_steps = 1024                # forward passes of a stretch; with as many as tokens, or more, one token a step
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion;
                               # 'lossless': one token a step in fewer passes; n_steps and schedule are not used
@@ -59,25 +65,19 @@ import json
 import math
 import time
 
-from anyorder.canvas import Canvas
-from anyorder.checkpoint import Checkpoint
-from anyorder.devices import autocast, resolve_device
-from anyorder.drafts import Drafts
-from anyorder.fast import freeze, graphed
 from anyorder.files import check_out, progress, replace_file
 from anyorder.generation import (  # noqa: F401  (a program may take generate and sample_tokens from here)
-    SCORES,
     Drawing,
     Unmasking,
-    fill,
     generate,
     sample_tokens,
 )
 from anyorder.judge import measure, open_judge
-from anyorder.orders import check_order, order_of, read_order
+from anyorder.orders import order_of
 from anyorder.replay import REPLAYS, write_replay, written_in_words
 from anyorder.watch import Watch, visible
-from data.prompts import parse_prompts, prompt_file, read_prompts
+from anyorder.writer import Writer, order_and_policy
+from data.prompts import prompt_file, read_prompts
 
 
 def check_files(config):
@@ -88,47 +88,23 @@ def check_files(config):
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
 
 
-def read_texts(prompts, order, tokenizer, block_size, config):
-    """[(prompt, tokens, known)], a text for each sample. Raises ValueError for one that fits neither order nor task."""
-    if not 0 <= config.length <= block_size:
-        raise ValueError(f'length must be 1 to block_size={block_size} (0: all of it), got {config.length}')
-    parsed = parse_prompts(prompts, tokenizer, config.length or block_size)
-    for n in {len(tokens) for tokens, _, _ in parsed}:
-        check_order(order, n, block_size)   # before anything is written
-    if config.score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
-        raise ValueError('score needs the text of every blank: write them as [[=text]]')
-    if all(all(known) for _, known, _ in parsed):
-        raise ValueError('there is no blank to write or score in the prompt')
-    texts = [(prompt, tokens, known) for prompt, (tokens, known, _) in zip(prompts, parsed)]
-    return [text for text in texts for _ in range(config.n_samples)]
+def write_all(writer, prompts, texts, visits, unmasking, drawing, result, config):
+    """Write the texts of the prompts, in batches, and append the samples to result['samples'].
 
-
-def write_all(network, texts, order, unmasking, drawing, tokenizer, result, config):
-    """Write the texts, in batches, and append the samples to result['samples']. Sample r is a function of seed + r.
-
-    The samples are those of Canvas, with prompt, seed and, if they were written losslessly, drafts, see Drafts.rows."""
+    The samples are those of Scroll, with prompt and seed. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
-    n_blanks, show = sum(known.count(False) for _, _, known in texts), Watch(tokenizer) if config.watch else None
+    n_blanks, show = sum(known.count(False) for _, known in texts), Watch(writer.tokenizer) if config.watch else None
+    with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            for first in range(0, len(texts), config.batch_size):
-                batch = [(tokens, known) for _, tokens, known in texts[first:first + config.batch_size]]
-
-                canvas = Canvas.of_texts(batch, order, config.seed + first, network.lm_head.weight.device)
-                drafts = Drafts(canvas) if unmasking.lossless and (config.out or config.html or config.watch) else None
-
-                def on_step(step, n_new, part, known=batch[0][1], drafts=drafts):
-                    bar.update(int(n_new.sum()))
-                    if drafts:
-                        drafts(step, part)
-                    if show and part.rows[0] == 0:
-                        steps = [-1 if k else None if s < 0 else s for s, k in zip(part.step[0].tolist(), known)]
-                        show(part.idx[0, :len(known)].tolist(), steps, step, part.logprob[0].tolist(),
-                             drafts and drafts.rows[0])
-                fill(network, canvas, unmasking, drawing, config.use_cache, on_step=on_step)
-                for r, sample in enumerate(canvas.samples(tokenizer)):
-                    about = {'prompt': texts[first + r][0], 'seed': config.seed + first + r}
-                    result['samples'].append(about | sample | ({'drafts': drafts.rows[r]} if drafts else {}))
+            def on_step(step, n_new, part, scroll):
+                bar.update(int(n_new.sum()))
+                if show and (seen := scroll.first(step, part)):
+                    show(*seen)
+            for batch in writer.write(texts, visits, unmasking, drawing, config.seed, config.batch_size,
+                                      config.context, line_ends(config.stop), with_drafts, on_step):
+                for r, sample in enumerate(batch, len(samples)):
+                    samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
                 if time.perf_counter() - saved > 60:   # what a killed run leaves
                     saved = time.perf_counter()
@@ -140,6 +116,11 @@ def write_all(network, texts, order, unmasking, drawing, tokenizer, result, conf
 def save(result, config):
     if config.out and result['samples']:
         replace_file(config.out, json.dumps(result).encode())
+
+
+def line_ends(stop):
+    """The text of --stop: a shell does not make a line end of \\n."""
+    return stop.replace('\\n', '\n')
 
 
 def print_samples(samples):
@@ -159,7 +140,11 @@ def describe(samples, order, config):
         rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
+    n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
+    spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
+            'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
+            'stop': f'{n_stopped} of {len(samples)} texts end with {line_ends(config.stop)!r}' if config.stop else '',
             'drawing': 'the text of the blanks was scored' if config.score else drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
 
@@ -167,50 +152,40 @@ def describe(samples, order, config):
 def main(config):
     # the plan
     at_least(config, 1, 'n_samples', 'batch_size')
-    order, policy = read_order(config.order, 'own', *SCORES), 'given'
-    if config.order in SCORES:
-        order, policy = 'random', order   # of equal scores the first in a random order is the best
+    order, policy = order_and_policy(config.order)
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
                           config.order_noise_kind, config.threshold, config.window)
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
-    if config.cuda_graphs and not config.use_cache:
-        raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
     prompts = read_prompts(config.prompt)
     check_files(config)
     judge = open_judge(config.judge) if config.judge else None
-    checkpoint = Checkpoint(config.ckpt)
-    unmasking.check_network(checkpoint.config.slots)
-    tokenizer, block_size = checkpoint.tokenizer, checkpoint.config.block_size
-    visits = order_of(checkpoint.run, None if order == 'own' else order)
-    texts = read_texts(prompts, visits, tokenizer, block_size, config)
+    writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
+    unmasking.check_network(writer.checkpoint.config.slots)
+    visits = order_of(writer.checkpoint.run, order)
+    texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score)
 
     # the work
-    device, dtype = resolve_device(config.device, config.dtype)
-    model = checkpoint.model(config.weights, device)
-    samples = []
-    result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
-              'order': order if isinstance(order, list) else visits if order == 'own' else config.order,
-              'device': str(device), 'dtype': dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
-    with autocast(device, dtype):
-        network = freeze(model) if config.use_cache else model
-        network = graphed(network) if config.cuda_graphs else network
-        write_all(network, texts, visits, unmasking, drawing, tokenizer, result, config)
+    n_each, samples, device, tokenizer = config.n_samples, [], writer.device, writer.tokenizer
+    result = {'config': config, 'iter_num': writer.checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
+              'order': order if isinstance(order, list) else visits if order is None else config.order,
+              'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
+    each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
+    write_all(writer, *zip(*each), visits, unmasking, drawing, result, config)
     print_samples(samples)
 
     # the table
-    order_name, lines = visits['kind'] if order == 'own' else config.order, {}
+    order_name, lines = visits['kind'] if order is None else config.order, {}
     about = describe(samples, order_name, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
         write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
     if config.metrics:
-        group = config.n_samples if len(prompts) > 1 else 1
-        result['metrics'], lines = measure(samples, tokenizer, judge, device, group)
+        result['metrics'], lines = measure(samples, tokenizer, judge, device, n_each if len(prompts) > 1 else 1)
         save(result, config)
-    size = f'{model.n_parameters():,} parameters, {block_size} positions, {tokenizer.name} tokens'
+    size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {tokenizer.name} tokens'
     rate = f"{result['seconds']:.2f} s, {sum(s['blanks'] for s in samples) / result['seconds']:,.0f} tokens/s"
-    table = {'checkpoint': checkpoint.about(config.weights), 'model': size, **about,
-             'time': f'{rate} on {device} in {dtype}', **lines, 'written': config.out, 'page': config.html}
+    table = {'checkpoint': writer.checkpoint.about(config.weights), 'model': size, **about,
+             'time': f'{rate} on {device} in {writer.dtype}', **lines, 'written': config.out, 'page': config.html}
     print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
 
 

@@ -52,13 +52,14 @@ class Canvas:
 
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu'):
-        """The canvas of `texts`, [(tokens, known)] of lists of any lengths. Row r is a function of seed + r.
+        """The canvas of `texts`, [(tokens, known)] of lists of any lengths. Row r is a function of seed + r, or, if
+        `seed` is a list, of seed[r].
 
         Known tokens are visited from left to right, then the blanks in an order of these arguments of sample_order."""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B, N = len(texts), int(lengths.max())
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
-        seeds = [seed + r for r in range(B)]
+        seeds = seed if isinstance(seed, list) else [seed + r for r in range(B)]
         for r, (tokens, known) in enumerate(texts):
             visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))[0]
             known = torch.tensor(known)
@@ -100,14 +101,19 @@ class Canvas:
             getattr(self, name)[at] = getattr(part, name)
         self.known = self.known.index_put((part.rows,), part.known)
 
+    def row(self, r):
+        """The lists tokens, order, step and logprob of a row, without its padding."""
+        n = int(self.n_visits[r])
+        return [x[r, :n].tolist() for x in (self.idx, self.order, self.step, self.logprob)]
+
     def samples(self, tokenizer):
-        """A dict a row, without its padding: text, tokens, nats, number of blanks and of passes that revealed any, and
-        the order, step and logprob."""
-        idx, order, step, logprob = (x.cpu() for x in (self.idx, self.order, self.step, self.logprob))
-        samples = []
-        for r, n in enumerate(self.n_visits.tolist()):
-            tokens, steps, nats = idx[r, :n].tolist(), step[r, :n].tolist(), logprob[r, :n].tolist()
-            samples.append({'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(nats),
-                            'blanks': sum(s >= 0 for s in steps), 'passes': len({*steps} - {-1}),
-                            'order': order[r, :n].tolist(), 'step': steps, 'logprob': nats})
-        return samples
+        """sample_of each row."""
+        return [sample_of(*self.row(r), tokenizer) for r in range(len(self))]
+
+
+def sample_of(tokens, order, step, logprob, tokenizer):
+    """What there is to say of a text: a dict of text, tokens, nats, number of blanks and of passes that revealed any,
+    and the order, step and logprob."""
+    return {'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(logprob),
+            'blanks': sum(s >= 0 for s in step), 'passes': len({*step} - {-1}), 'order': order, 'step': step,
+            'logprob': logprob}

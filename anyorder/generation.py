@@ -265,7 +265,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
 
 
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
-def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, on_step=None):
+def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, on_step=None, ended=None):
     """Fill the blanks of the canvas, in place.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
@@ -275,6 +275,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
     with_logprob  keep the log-probability of each token
     on_step       called after each step with (step, n_new (B,) revealed in it, the canvas of the rows that ran)
+    ended         asked after each step for (B,) bool on the host: the rows of this canvas that end, blanks or not
     """
     if model.training:
         raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
@@ -321,6 +322,8 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
         if on_step:
             on_step(step, n_new, part)
         left = part.n_blanks > 0
+        if ended:
+            left &= ~ended(part)
         if not left.all():
             canvas.put(part.take(~left))
             part = part.take(left)

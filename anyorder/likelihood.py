@@ -53,11 +53,12 @@ def check_finite(nats):
     return nats
 
 
-def one_by_one(model, idx, order):
-    """nll (B, N) of every visit given the visits before it, by a pass for each; a decoder's forward gives the same."""
+def one_by_one(model, idx, order, first=0, end=None):
+    """nll (B, n) of the visits first to end - 1, by default all, given those before each, by a pass for each; a
+    decoder's forward gives the same."""
     tokens, nll, weight = idx.gather(1, order), [], model.lm_head.weight
     cache = KVCache(model.config, len(idx), idx.device, product_dtype(weight)) if model.slots.cached else None
-    for d in range(order.size(1)):
+    for d in range(first, order.size(1) if end is None else end):
         logits = float32_or_better(model.predict(idx, order, d, 1, cache)[:, 0])            # (B, V)
         nll.append(F.cross_entropy(logits, tokens[:, d], reduction='none'))
     return torch.stack(nll, 1)
@@ -229,12 +230,15 @@ def ensemble_totals(own, members, weights):
 
 @torch.no_grad()
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
-    """log p(x_a | x_b) of two disjoint sets of positions under a decoder.
+    """log p(x_a | x_b) of two disjoint sets of positions. What is in neither is not read.
 
     Every order of b and then a gives another value. Without n_orders both are read left to right. Else K = n_orders are
     averaged:
 
         log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
+
+    A decoder takes a pass for an order. A network with a masked loss takes one for each position of a, and knows of the
+    positions in neither that they are blank.
 
     idx      (B, N) tokens in natural order
     a, b     (n,) and (m,) positions, lists or tensors; b may be empty
@@ -249,8 +253,17 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
         orders = [torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])
                   for _ in range(n_orders)]
     visits_of_a = torch.arange(len(b), len(both)).expand(len(idx), -1)
-    orders = [order.to(idx.device).expand(len(idx), -1) for order in orders]                # each (B, m + n)
-    nats = [model(idx, order, columns=visits_of_a).sum(-1, dtype=widest(idx.device)) for order in orders]
+    if model.slots.masked_loss:
+        neither = torch.tensor([p for p in range(idx.size(1)) if p not in both], dtype=torch.long)
+        orders = [torch.cat([order, neither]) for order in orders]
+    nats = []
+    for order in orders:
+        order = order.to(idx.device).expand(len(idx), -1)                                   # (B, m + n), or (B, N)
+        if model.slots.masked_loss:
+            nll = one_by_one(model, idx, order, len(b), len(both))                          # (B, n)
+        else:
+            nll = model(idx, order, columns=visits_of_a)
+        nats.append(nll.sum(-1, dtype=widest(idx.device)))
     return -ensemble_nll(-torch.stack(nats, -1))
 
 

@@ -115,7 +115,39 @@ FAULTS['anyorder/canvas.py'] = 'test_canvas', [
      'torch.cat([visits[known[visits]], visits[~known[visits]]])'],
     ['        self.known = self.known.index_put((part.rows,), part.known)\n', ''],
     ['self.known[row] + column', 'self.known[row - 1] + column'],
-    ["'blanks': sum(s >= 0 for s in steps)", "'blanks': sum(s > 0 for s in steps)"],
+    ["'blanks': sum(s >= 0 for s in step)", "'blanks': sum(s > 0 for s in step)"],
+]
+
+FAULTS['anyorder/scroll.py'] = 'test_scroll', [
+    ["derive_seed(self.seed, 'stretch', start) if start else self.seed", 'self.seed'],
+    ["derive_seed(self.seed, 'stretch', start) if start else self.seed", "derive_seed(self.seed, 'stretch', start)"],
+    ['start = 0 if blank < block_size else blank - context', 'start = max(0, blank - context)'],
+    ['end = min(start + block_size, len(self.tokens))', 'end = len(self.tokens)'],
+    ['token, self.n_steps + s, nats', 'token, s, nats'],
+    ['[[self.n_steps + s, token] for', '[[s, token] for'],
+    ['context or block_size // 2', 'context or block_size // 4'],
+    ['row.tokens[row.first:n], self.stop', 'row.tokens[:n], self.stop'],
+    ['text = row.tokens[row.first:start] + tokens', 'text = tokens'],
+    ['tokens[max(0, row.first - start):n]', 'tokens[max(0, row.first - start):]'],
+    ['known.long().cumprod(1).sum(1)', 'known.long().sum(1)'],
+    ['            row = self.written[r]\n', '            row = self.rows[r]\n'],
+    ['order = [p for p in row.order if p < n]', 'order = row.order'],
+    ['row.logprob[:n], self', 'row.logprob, self'],
+    ['[start, min(end, n)]', '[start, end]'],
+    ['stop in tokenizer.decode(tokens[:n]))', 'stop in tokenizer.decode(tokens[:n + 1]))'],
+    ['self.written[0] is not row or ', ''],
+]
+
+FAULTS['anyorder/writer.py'] = 'test_writer', [
+    ["return 'random', order ", "return 'l2r', order "],
+    ['return None if order ==', 'return order if order =='],
+    ['weights or self.checkpoint.weights', "weights or 'raw'"],
+    ['for where in (answer, known))', 'for where in (answer, [not a for a in answer]))'],
+    ['part, given, n_orders, stream', 'part, given, min(n_orders, 1), stream'],
+    ["stream(seed, 'conditional')", "stream('conditional')"],
+    ['seed + first, self.tokenizer', 'seed, self.tokenizer'],
+    ["-sample['nats'], sample", "sample['nats'], sample"],
+    ['        encode(stop, self.tokenizer)   #', '        #'],
 ]
 
 FAULTS['anyorder/drawing.py'] = 'test_drawing test_lossless', [
@@ -158,6 +190,7 @@ FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
     ['descending=True, stable=True', 'descending=True'],
     ['clamp(min=torch.finfo(torch.float64).tiny)', 'clamp(min=1e-3)'],
     ['on_step(step, n_new, part)', 'on_step(step + 1, n_new, part)'],
+    ['            left &= ~ended(part)\n', '            left &= ~ended(part).any()\n'],
     # lossless
     ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
     ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],
@@ -215,8 +248,9 @@ FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
     ['own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()',
      'own = model(idx[None].to(device), order[None].to(device))[0].cpu()'],
-    ['model(idx, order, columns=visits_of_a).sum(-1, dtype=widest(idx.device))',
-     'model(idx, order, columns=visits_of_a).sum(-1).double()'],
+    ['nats.append(nll.sum(-1, dtype=widest(idx.device)))', 'nats.append(nll.sum(-1).double())'],
+    ['orders = [torch.cat([order, neither]) for order in orders]', 'pass'],
+    ['one_by_one(model, idx, order, len(b), len(both))', 'one_by_one(model, idx, order, 0, len(both))'],
     ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
     ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
     ['(block_size - n_given)).long()', '(block_size - n_given - 1)).long()'],

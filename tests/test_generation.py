@@ -428,6 +428,23 @@ def test_every_step_is_told_with_what_it_revealed(batch):
     assert told == [(0, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]), (1, [0, 1, 4], [5, 3, 2], [9, 9, 9])]
 
 
+@pytest.mark.parametrize('how', [{}, {'policy': 'margin'}, {'unmask': 'lossless', 'window': 2}])
+def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch, how):
+    whole, part, asked = Canvas(*batch, 2, range(5)), Canvas(*batch, 2, range(5)), []
+    fill(make_model(), whole, Unmasking(9, **how), Drawing())
+
+    def ended(canvas):
+        asked.append(canvas.rows.tolist())
+        return (canvas.rows % 2 == 0) & (canvas.known >= 4)
+    fill(make_model(), part, Unmasking(9, **how), Drawing(), ended=ended)
+    assert torch.equal(part.idx[1::2], whole.idx[1::2]) and (part.known[1::2] == 9).all()
+    assert (4 <= part.known[::2]).all() and (part.known[::2] < 9).all() and asked[-1] == [1, 3]
+    for r in (0, 2, 4):
+        written = part.order[r, 2:part.known[r]]
+        assert torch.equal(part.idx[r, written], whole.idx[r, written])
+        assert (part.step[r] >= 0).sum() == part.known[r] - 2
+
+
 def test_noise_moves_the_order_by_its_scale():
     def rngs():
         return [torch.Generator().manual_seed(s) for s in range(400)]

@@ -312,6 +312,19 @@ def test_log_probability_of_a_set_given_another():
             conditional_logprob(model, idx, *wrong)
 
 
+@pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
+def test_a_masked_loss_knows_that_the_other_positions_are_blank(attention):
+    model, order = make_model(block_size=5, vocab_size=3, attention=attention), torch.tensor([[0, 4, 1, 3, 2]] * 2)
+    idx = torch.tensor([[2, 0, 1, 1, 0], [1, 2, 0, 1, 0]])
+    want = 0
+    for d in (2, 3):                           # positions 1 and 3, given 0 and 4, and 2 is blank
+        logp = model.predict(idx, order, d, 1)[:, 0].log_softmax(-1)
+        want = want + logp.gather(1, idx[:, order[0, d:d + 1]])[:, 0]
+    got = conditional_logprob(model, idx, [3, 1], [4, 0])
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
+    assert torch.equal(got, conditional_logprob(model, idx.index_fill(1, torch.tensor([2]), 0), [3, 1], [4, 0]))
+
+
 def test_orders_of_a_conditional_shuffle_both_sets_and_are_averaged():
     network = Network(lambda idx, order: order.double())   # the visits of a cost their positions
     idx = torch.zeros(1, 9, dtype=torch.long)

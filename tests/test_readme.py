@@ -188,8 +188,12 @@ def test_the_cheap_commands_run(script, tmp_path):
             assert 'sample 1' in script(*offered[0]).stdout
             assert 'unigram, whole set' in script(*offered[1], '--n_blocks=2').stdout
     assert set(ran) == set(toy)
-    (tmp_path / 'snippet.py').write_text(''.join(fences('README.md', 'python')))
-    found = runpy.run_path('snippet.py')
+    found = {}
+    for program in fences('README.md', 'python') + fences('results/writing.md', 'python'):
+        (tmp_path / 'program.py').write_text(program)
+        found |= runpy.run_path('program.py')
+        assert found['text'].startswith('If ') and found['text'].endswith(' is returned.') and found['text'].logprob < 0
+    assert len(found['texts']) == 4 and found['a'] < 0 > found['b']
     assert found['nll'].shape == found['idx'].shape == found['trace']['logprob'].shape
 
 

@@ -9,6 +9,7 @@ import torch
 from conftest import ROOT, make_model
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
+from anyorder.generation import fill
 from anyorder.orders import sample_order
 from model import EMA
 
@@ -35,7 +36,8 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
 
 @pytest.mark.parametrize('args, said', [
     (['--temperature=-1'], 'temperature'), (['--top_p=1.5'], 'top_p'), (['--n_steps=0'], 'n_steps'),
-    (['--n_samples=0'], 'n_samples'), (['--length=-1'], 'length'), (['--length=33'], 'length'),
+    (['--n_samples=0'], 'n_samples'), (['--length=-1'], 'length'), (['--context=32'], 'context must be 1 to 31'),
+    (['--prompt=a[[=b]]', '--score', '--stop=c'], 'stop is for writing'),
     (['--schedule=square'], 'schedule'), (['--order=up'], 'top_prob'),
     (['--order_noise=1'], 'order_noise'), (['--order_noise=-1'], 'order_noise'),
     (['--order=margin', '--threshold=1.5'], 'threshold'), (['--batch_size=0'], 'batch_size'),
@@ -76,7 +78,7 @@ def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatc
     def interrupt():
         raise KeyboardInterrupt
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sample, 'fill', lambda *a, calls=[], fill=sample.fill, **k:
+    monkeypatch.setattr('anyorder.writer.fill', lambda *a, calls=[], fill=fill, **k:
                         (calls.append(1), fill(*a, **k) if len(calls) < 3 else interrupt())[1])
     with pytest.raises(KeyboardInterrupt):
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9',

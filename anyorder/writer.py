@@ -1,0 +1,152 @@
+"""
+Text in, text out: how does a program fill the blanks of a text, and ask how likely a part of it is?
+"""
+import os
+from functools import cached_property
+
+import torch
+
+from anyorder.checkpoint import Checkpoint
+from anyorder.devices import autocast, resolve_device
+from anyorder.drawing import Drawing
+from anyorder.fast import freeze, graphed
+from anyorder.generation import SCORES, Unmasking, fill
+from anyorder.likelihood import conditional_logprob
+from anyorder.orders import check_order, order_of, read_order, stream
+from anyorder.scroll import Scroll
+from data.prompts import encode, parse_prompt, parse_prompts
+
+
+class Text(str):
+    """A text that was written.
+
+    logprob  nats of all that was written, each token given those known when it was drawn, under the untempered model
+    sample   the dict of its tokens, order, steps and log-probabilities, see scroll.Scroll.samples"""
+
+
+def order_and_policy(order):
+    """What `order` says, an option of sample.py or a list of positions: (order, for order_of; policy, of Unmasking)."""
+    if isinstance(order, str) and order in SCORES:
+        return 'random', order   # of equal scores the first in a random order is the best
+    order = read_order(order, 'own', *SCORES) if isinstance(order, str) else order
+    return None if order == 'own' else order, 'given'
+
+
+class Writer:
+    """A trained model with its tokenizer, on its device.
+
+    infill and logprob are for programs and notebooks; sample.py takes the parts that they are made of, texts and write.
+    The weights are put into place when they are first needed."""
+
+    def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False):
+        """ckpt is a path or hf:OWNER/REPO/path.pt; weights 'ema' or 'raw', by default the EMA if the file has one; the
+        others are as in sample.py. Raises ValueError when the file is no checkpoint, or the device not there."""
+        if cuda_graphs and not use_cache:
+            raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
+        self.checkpoint = Checkpoint(os.fspath(ckpt))
+        self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
+        self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
+        self.device, self.dtype = resolve_device(device, dtype)
+
+    def autocast(self):
+        return autocast(self.device, self.dtype)
+
+    @cached_property
+    def model(self):
+        return self.checkpoint.model(self.weights, self.device)
+
+    @cached_property
+    def network(self):
+        """The model, made faster for inference."""
+        with self.autocast():
+            network = freeze(self.model) if self.use_cache else self.model
+        return graphed(network) if self.cuda_graphs else network
+
+    def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
+               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, **unmasking):
+        """The prompt with its blanks filled, as a Text; with a number n a list of n of them.
+
+            writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
+
+        prompt     [[n]] is n blank tokens, [[..]] what is left of the length; without a blank the text is continued
+        order      'own', as the model was trained; 'l2r', 'random' or another of orders.ORDERS; a list of positions;
+                   or the model's choice: 'margin', 'top_prob', 'entropy'
+        seed       text r is a function of seed + r alone
+        length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
+        stop       the text ends with this string, '<|endoftext|>' is the end of a document, see scroll.Scroll
+        n_steps    forward passes of a stretch, by default one for each token
+        unmasking  schedule, unmask, window, threshold, order_noise, order_noise_kind: see generation.Unmasking
+        temperature, top_k, top_p   see drawing.Drawing"""
+        order, policy = order_and_policy(order)
+        unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)
+        drawing, visits = Drawing(temperature, top_k, top_p), order_of(self.checkpoint.run, order)
+        if n is not None and n < 1 or batch_size < 1:
+            raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
+        texts = self.texts([prompt], visits, length, context, stop) * (n or 1)
+        batches = self.write(texts, visits, unmasking, drawing, seed, batch_size, context, stop)
+        found = [as_text(sample) for samples in batches for sample in samples]
+        return found[0] if n is None else found
+
+    @torch.no_grad()
+    def logprob(self, prompt, n_orders=0, seed=1337):
+        """log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the text around them.
+
+            writer.logprob('The [[=value]] is returned')
+
+        What stands in blanks [[n]] is in neither. A is read from left to right. Each order gives another value, exact
+        for that order by the chain rule. With n_orders the probabilities under so many random orders, a function of the
+        seed, are averaged, see likelihood.conditional_logprob."""
+        tokens, known, answer = parse_prompt(prompt, self.tokenizer, self.block_size)
+        part, given = ([p for p, there in enumerate(where) if there] for where in (answer, known))
+        if not part:
+            raise ValueError('logprob wants to know which part of the text it is to score: write it as [[=text]]')
+        idx = torch.tensor([tokens], device=self.device)
+        with self.autocast():
+            return float(conditional_logprob(self.network, idx, part, given, n_orders, stream(seed, 'conditional')))
+
+    def texts(self, prompts, visits, length=0, context=0, stop='', score=False):
+        """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and with
+        `score` all blanks must have a text. Raises ValueError for what fits neither model nor task."""
+        if length < 0:
+            raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
+        if not 0 <= context < self.block_size:
+            raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
+                             f'(0 is half of it), got {context}')
+        if stop and score:
+            raise ValueError('stop is for writing: a text that is scored is there as a whole')
+        encode(stop, self.tokenizer)   # which can say that it never writes this
+        parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
+        for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
+            check_order(visits, n, self.block_size)
+        if score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
+            raise ValueError('score needs the text of every blank: write them as [[=text]]')
+        if all(all(known) for _, known, _ in parsed):
+            raise ValueError('there is no blank to write or score in the prompt')
+        return [(tokens, known) for tokens, known, _ in parsed]
+
+    def write(self, texts, visits, unmasking, drawing, seed, batch_size, context=0, stop='', with_drafts=False,
+              on_step=None):
+        """Yields the samples of each batch of texts, see Scroll.samples. Text r is a function of seed + r.
+
+        drawing  None: the text that stands in the blanks is scored
+        on_step  called after each step with those of fill, and the Scroll"""
+        unmasking.check_network(self.checkpoint.config.slots)
+        for first in range(0, len(texts), batch_size):
+            scroll = Scroll(texts[first:first + batch_size], seed + first, self.tokenizer, self.block_size, context,
+                            stop, with_drafts)
+
+            def after_step(step, n_new, part, scroll=scroll):
+                scroll.on_step(step, part)
+                if on_step:
+                    on_step(step, n_new, part, scroll)
+            for canvas in scroll.canvases(visits, self.device):
+                with self.autocast():
+                    fill(self.network, canvas, unmasking, drawing, self.use_cache, on_step=after_step,
+                         ended=scroll.ended if stop else None)
+            yield scroll.samples()
+
+
+def as_text(sample):
+    text = Text(sample['text'])
+    text.logprob, text.sample = -sample['nats'], sample
+    return text

@@ -1,0 +1,220 @@
+"""The scroll: seams of long texts are exact, what a stretch costs, where a text stops, what the watcher sees."""
+import copy
+import math
+
+import pytest
+import torch
+from conftest import make_model
+
+from anyorder.canvas import Canvas
+from anyorder.drawing import Drawing
+from anyorder.generation import Unmasking, fill
+from anyorder.orders import order_of
+from anyorder.scroll import Scroll, end_of
+from data.prompts import parse_prompt
+from data.tokenizers import Bytes
+
+L2R = {'kind': 'l2r'}
+
+
+def ascii_model(**config):
+    return make_model(**dict(block_size=8, vocab_size=128) | config)
+
+
+def texts(*prompts, length=20):
+    return [tuple(parse_prompt(prompt, Bytes(), length)[:2]) for prompt in prompts]
+
+
+def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, **scroll):
+    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, **scroll)
+    for canvas in scroll.canvases(order):
+        fill(model, canvas, how or Unmasking(99), drawing or Drawing(), ended=scroll.ended if scroll.stop else None,
+             on_step=lambda step, n_new, part: (scroll.on_step(step, part), look and look(scroll.first(step, part))))
+    return scroll.samples()
+
+
+def like(sample):
+    """The sample with its nats up to rounding, which depends on the rows beside it."""
+    return {key: pytest.approx(x, abs=1e-10) if key in ('nats', 'logprob') else x for key, x in sample.items()}
+
+
+def counted(model):
+    """A copy of the model, and the numbers of slots that each of its passes has run, of each row."""
+    model, slots = copy.deepcopy(model), []
+    run = model.run
+    model.run = lambda idx, order, bounds, sizes, cache=None: (
+        slots.append((bounds[3] - bounds[2])[:, 0].tolist()), run(idx, order, bounds, sizes, cache))[1]
+    return model, slots
+
+
+def test_a_text_that_fits_is_what_one_canvas_gives():
+    model, rows = ascii_model(), texts('ab[[4]]c', '[[3]]', length=8)
+    for order in (L2R, {'kind': 'random'}):
+        canvas = Canvas.of_texts(rows, order, 5)
+        fill(model, canvas, Unmasking(3), Drawing())
+        assert write(model, rows, order, Unmasking(3)) == canvas.samples(Bytes())
+
+
+@pytest.mark.parametrize('context, stretches', [
+    (0, [[0, 8], [4, 12], [8, 16], [12, 20]]), (3, [[0, 8], [5, 13], [10, 18], [15, 20]]),
+    (7, [[0, 8], *([n - 7, n + 1] for n in range(8, 20))])])
+@pytest.mark.parametrize('order', ['l2r', 'random', 'block:2', 'margin'])
+def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context, stretches):
+    """The log-probability of every token is that of re-scoring: its canvas alone, known text first."""
+    model, given = ascii_model(), [0, 1, 9, 10, 18]
+    how = Unmasking(99, policy=order) if order == 'margin' else Unmasking(99)
+    visits = order_of({}, 'random' if order == 'margin' else order)
+    (sample, other), = [write(model, texts('ab[[7]]cd[[7]]e[[..]]', '[[..]]'), visits, how, context=context)]
+    assert other['stretches'] == stretches and sample['tokens'] != other['tokens'][:2]
+    assert sorted(sample['order']) == list(range(20)) and sample['order'][:5] == given
+    assert bytes(sample['tokens'][p] for p in given) == b'abcde' and sample['passes'] == sample['blanks'] == 15
+    known, n_rescored = set(given), 0
+    for start, end in sample['stretches']:
+        new = [p for p in sample['order'] if start <= p < end and p not in known]
+        local = [p for p in range(start, end) if p in known] + new
+        nll = model(torch.tensor([sample['tokens'][start:end]]), torch.tensor([local]) - start)[0].tolist()
+        for p, nats in zip(new, nll[len(local) - len(new):], strict=True):
+            assert math.isclose(sample['logprob'][p], -nats, abs_tol=1e-10)
+        known, n_rescored = known | set(new), n_rescored + len(new)
+    assert n_rescored == 15 and math.isclose(sample['nats'], -sum(sample['logprob']))
+    assert [sample['step'][p] for p in sample['order'][5:]] == list(range(15))   # steps go on over the seams
+
+
+def test_rows_slide_apart_and_a_row_is_a_function_of_its_seed():
+    model, rows = ascii_model(), texts('[[20]]', 'x' * 17 + '[[3]]', 'ab[[1]]')
+    for order in (L2R, {'kind': 'random'}):
+        together = write(model, rows, order)
+        assert [s.get('stretches') for s in together] == [
+            [[0, 8], [4, 12], [8, 16], [12, 20]], [[13, 20]], None]
+        assert together == [like(write(model, [row], order, seed=5 + r)[0]) for r, row in enumerate(rows)]
+
+
+def test_the_draws_of_a_stretch_are_its_own():
+    greedy = write(ascii_model(), texts('[[..]]', length=30), drawing=Drawing(0))[0]
+    model = ascii_model(target_position='input', learned_positions=True)
+    for p in model.parameters():
+        p.zero_()                              # every token is as likely: a token is its random number
+    tokens = write(model, texts('[[..]]', length=20))[0]['tokens']
+    assert len({tuple(tokens[i:i + 4]) for i in (0, 4, 8, 12, 16)}) == 5
+    assert greedy['blanks'] == 30
+
+
+def test_a_long_text_costs_a_pass_a_token_and_reads_each_context_once():
+    for context, slots in ((4, 4 * 8), (3, 3 * 8 + 5), (7, 13 * 8)):
+        model, passes = counted(ascii_model())
+        sample, = write(model, texts('[[..]]'), context=context)
+        assert len(passes) == sample['passes'] == 20 and sum(n for n, in passes) == slots
+
+
+@pytest.mark.parametrize('order', ['l2r', 'random'])
+def test_lossless_unmasking_of_a_long_text_is_that_of_one_token_a_step(order):
+    rows = texts('ab[[..]]', '[[..]]')
+    one, many = (write(ascii_model(), rows, order_of({}, order), Unmasking(unmask='lossless', window=window),
+                       with_drafts=True) for window in (1, 8))
+    assert [s['tokens'] for s in one] == [s['tokens'] for s in many]
+    assert all(a['passes'] == a['blanks'] > b['passes'] for a, b in zip(one, many))
+    for sample in many:
+        for step, history in zip(sample['step'], sample['drafts'], strict=True):
+            assert all(first < step for first, _ in history)
+        assert any(first > 8 for history in sample['drafts'] for first, _ in history)   # steps of later stretches
+
+
+@pytest.mark.parametrize('network', [{}, {'attention': 'mixed'}, {'attention': 'bidirectional'},
+                                     {'target_position': 'two_stream'}])
+def test_every_network_slides_on(network):
+    samples = [write(ascii_model(**network), texts('ab[[..]]'), {'kind': 'random'}, Unmasking(4), seed=seed)[0]
+               for seed in (1, 2)]
+    assert [s['blanks'] for s in samples] == [18, 18] and samples[0]['tokens'] != samples[1]['tokens']
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the stop
+
+@pytest.mark.parametrize('lossless', [False, True])
+def test_left_to_right_ends_at_the_stop_and_saves_the_passes_behind_it(lossless):
+    how = Unmasking(unmask='lossless', window=4) if lossless else None
+    model, passes = counted(ascii_model())
+    rows = texts('ab[[..]]', '[[..]]', '[[9]]')
+    whole = write(model, rows, how=how)
+    n_whole, stop = len(passes), whole[1]['text'][9:11]
+    assert all(stop not in s['text'] for s in (whole[0], whole[2])) and whole[1]['text'].index(stop) == 9
+    passes.clear()
+    short = write(model, rows, how=how, stop=stop)
+    assert [s.pop('stopped') for s in short] == [False, True, False]
+    assert short[::2] == [like(s) for s in whole[::2]]
+    assert short[1]['tokens'] == whole[1]['tokens'][:11] and short[1]['text'].endswith(stop)
+    assert short[1]['step'] == whole[1]['step'][:11]
+    assert short[1]['logprob'] == pytest.approx(whole[1]['logprob'][:11])
+    assert short[1]['order'] == list(range(11)) and short[1]['stretches'] == [[0, 8], [4, 11]]
+    assert math.isclose(short[1]['nats'], -sum(whole[1]['logprob'][:11])) and short[1]['blanks'] == 11
+    alone = {}
+    for name, until in (('whole', ''), ('short', stop)):
+        passes.clear()
+        write(model, rows[1:2], how=how, seed=6, stop=until)
+        alone[name] = len(passes)
+    assert alone['short'] < alone['whole'] and n_whole >= alone['whole']
+    if not lossless:
+        assert alone == {'whole': 20, 'short': 11}
+
+
+@pytest.mark.parametrize('order', ['random', 'r2l', 'block:4'])
+def test_other_orders_are_cut_at_the_first_stop(order):
+    visits, rows = order_of({}, order), texts('[[..]]')
+    whole, = write(ascii_model(), rows, visits)
+    stop = whole['text'][5:7]
+    n = whole['text'].index(stop) + 2
+    model, passes = counted(ascii_model())
+    short, = write(model, rows, visits, stop=stop)
+    assert short['tokens'] == whole['tokens'][:n] and short['logprob'] == pytest.approx(whole['logprob'][:n])
+    assert sorted(short['order']) == list(range(n)) and [p for p in whole['order'] if p < n] == short['order']
+    assert len(passes) == 1 + max(whole['order'].index(p) for p in range(n))   # until all before it is written
+
+
+def test_a_stop_counts_from_the_first_blank_on_and_over_a_seam():
+    model = ascii_model()
+    whole, = write(model, texts('[[..]]'))
+    over = whole['text'][7:9]                  # the last token of the first stretch, and one of the second
+    assert whole['text'].index(over) == 7
+    assert len(write(model, texts('[[..]]'), stop=over)[0]['tokens']) == 9
+    first = write(model, texts('ab[[..]]'))[0]['text'][2]
+    for stop in ('ab', 'b' + first):           # of the prompt, in part
+        sample, = write(model, texts('ab[[..]]'), stop=stop)
+        assert not sample['stopped'] and len(sample['tokens']) == 20
+    sample, = write(model, texts('ab' * 5 + '[[1]]ab[[..]]'), stop='ab')
+    assert sample['text'][:10] == 'ab' * 5 and len(sample['text']) == 13 and sample['blanks'] == 1
+    assert sample['order'] == [*range(10), 11, 12, 10]
+
+
+def test_the_stop_is_whole_before_it_is_found():
+    bytes_, eos = Bytes(), Bytes.eos
+    assert end_of([97, 195, 169, 98], 'é', bytes_) == 3 and end_of([97, 195], 'é', bytes_) is None
+    assert end_of([97, eos, 98, eos], '<|endoftext|>', bytes_) == 2
+    assert end_of([10, 97, 10, 10, 10], '\n\n', bytes_) == 4 and end_of([], 'a', bytes_) is None
+
+
+def test_rows_end_apart():
+    """A row that has stopped runs no more; the others go on as alone."""
+    model, passes = counted(ascii_model())
+    rows = texts('[[..]]', '[[..]]', length=8)
+    whole = write(model, rows)
+    stop = whole[0]['text'][2]
+    assert stop not in whole[1]['text'] and whole[0]['text'].index(stop) == 2
+    passes.clear()
+    assert write(model, rows, stop=stop)[1]['tokens'] == whole[1]['tokens']
+    assert [len(rows) for rows in passes] == [2] * 3 + [1] * 5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is watched
+
+def test_the_watcher_sees_the_first_text_as_a_whole():
+    shown = []
+    samples = write(ascii_model(), texts('[[..]]', 'abc[[..]]'), {'kind': 'random'}, look=shown.append)
+    shown = [seen for seen in shown if seen]
+    assert [step for _, _, step, *_ in shown] == list(range(20))
+    assert [steps.count(None) for _, steps, *_ in shown] == list(range(19, -1, -1))
+    tokens, steps, _, logprob, drafts = shown[-1]
+    assert (tokens, steps, logprob, drafts) == (*(samples[0][name] for name in ('tokens', 'step', 'logprob')), None)
+    for tokens, steps, step, *_ in shown:
+        assert all((s is not None) == (last <= step) for s, last in zip(steps, samples[0]['step']))
+        assert all(t == last for t, last, s in zip(tokens, samples[0]['tokens'], steps) if s is not None)

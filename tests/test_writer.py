@@ -1,0 +1,114 @@
+"""Text in, text out: what infill and logprob give, what sample.py has of them, wrong input."""
+import json
+import math
+import pickle
+
+import pytest
+import torch
+from conftest import make_model
+
+from anyorder.checkpoint import save_checkpoint
+from anyorder.likelihood import ensemble_nll
+from anyorder.orders import sample_order
+from anyorder.writer import Writer
+from model import EMA
+
+
+@pytest.fixture
+def ckpt(tmp_path):
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes')
+    return str(tmp_path / 'ckpt.pt')
+
+
+@pytest.mark.parametrize('how', [
+    {}, {'order': 'margin', 'n_steps': 5, 'threshold': 0.5}, {'order': 'l2r', 'length': 50, 'stop': '\n', 'context': 8},
+    {'order': 'r2l', 'temperature': 0.5, 'top_k': 9, 'top_p': 0.9, 'length': 20, 'seed': 3},
+    {'order': 'random', 'unmask': 'lossless', 'window': 4}, {'order': 'entropy', 'order_noise': 1.0}])
+def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
+    options = [f'--{name}={value}' for name, value in how.items()]
+    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2',
+           '--out=o.json', *options)
+    samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+    texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **how)
+    for text, sample in zip(texts, samples, strict=True):
+        assert text == sample['text'] and text.sample['order'] == sample['order'] and text.logprob == -sample['nats']
+        assert text.sample['step'] == sample['step'] and text.sample.get('stretches') == sample.get('stretches')
+
+
+def test_one_text_or_several(ckpt):
+    writer = Writer(ckpt)
+    one, three = writer.infill('a[[3]]b', seed=8), writer.infill('a[[3]]b', n=3, seed=7)
+    assert isinstance(one, str) and one == three[1] and len(set(three)) == 3 and len(writer.infill('a', n=1)) == 1
+    back = pickle.loads(pickle.dumps(one))
+    assert back == one and back.logprob == one.logprob == sum(one.sample['logprob'])
+    assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
+
+
+@pytest.mark.parametrize('network', [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'}])
+def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257, **network).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, EMA(model, 0.9), tokenizer='bytes')
+    prompt = 'ab[[=cd]]e[[=f]]'
+    script('sample.py', '--ckpt=ckpt.pt', f'--prompt={prompt}', '--score', '--order=l2r', '--out=o.json')
+    sample = json.loads((tmp_path / 'o.json').read_text())['samples'][0]
+    assert math.isclose(Writer('ckpt.pt').logprob(prompt), -sample['nats'], rel_tol=1e-5)
+
+
+def test_logprob_of_a_part_given_another(ckpt):
+    """What is in neither is not read, and the probabilities of several orders are averaged."""
+    writer = Writer(ckpt)
+    writer.model.requires_grad_(False)
+    idx, order = torch.tensor([[97, 0, 0, 98, 99, 100]]), torch.tensor([[0, 5, 3, 4]])
+    nats = float(writer.model(idx, order)[0, 2:].sum())
+    assert math.isclose(writer.logprob('a[[2]][[=bc]]d'), -nats, rel_tol=1e-5)
+    assert math.isclose(writer.logprob('[[=a]]'), -float(writer.model(idx, order[:, :1])), rel_tol=1e-5)
+    values = [writer.logprob('a[[2]][[=bc]]d', n_orders=1, seed=seed) for seed in range(20)]
+    every = sorted(-float(writer.model(idx, torch.tensor([[*b, *a]]))[0, 2:].sum())
+                   for b in ((0, 5), (5, 0)) for a in ((3, 4), (4, 3)))
+    assert sorted(set(values)) == pytest.approx(every, rel=1e-5)
+    mean, again = (writer.logprob('a[[2]][[=bc]]d', n_orders=400) for _ in range(2))
+    assert mean == again and math.isclose(mean, -float(ensemble_nll(torch.tensor(every))), abs_tol=0.1)
+
+
+def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    ema = EMA(model, 0.9)
+    for p in ema.model.parameters():
+        p.data.mul_(0.5)
+    save_checkpoint(tmp_path / 'both.pt', model, ema, tokenizer='bytes')
+    both, raw = Writer(tmp_path / 'both.pt').logprob('[[=ab]]'), Writer(tmp_path / 'both.pt', 'raw').logprob('[[=ab]]')
+    assert both != raw == Writer(ckpt).logprob('[[=ab]]')
+    with torch.no_grad():
+        nll = ema.model(torch.tensor([[97, 98]]), sample_order(1, 2, 'l2r'))
+    assert math.isclose(both, -float(nll.sum()), rel_tol=1e-5)
+
+
+@pytest.mark.parametrize('what, said', [
+    (lambda w: w.infill('a', order='up'), 'top_prob'), (lambda w: w.infill('a', length=-1), 'length must be'),
+    (lambda w: w.infill('a', context=32), 'context must be 1 to 31'), (lambda w: w.infill('abc[[0]]'), 'a blank is'),
+    (lambda w: w.infill('[[9]]', order=[0, 2]), 'every position'), (lambda w: w.infill('a', n=0), 'at least 1'),
+    (lambda w: w.infill('a', n_steps=0), 'n_steps'), (lambda w: w.infill('a', temperature=-1), 'temperature'),
+    (lambda w: w.infill('a', unmask='lossless', order='margin'), 'order that is given'),
+    (lambda w: w.infill('ab', length=2), 'no blank'),
+    (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
+    (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
+    (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders=-1')])
+def test_wrong_input_is_said_before_the_weights_are_read(ckpt, what, said):
+    writer = Writer(ckpt)
+    with pytest.raises(ValueError, match=said):
+        what(writer)
+    assert 'model' not in vars(writer) or 'n_orders' in said
+
+
+def test_files_and_devices_that_are_not_there(ckpt, tmp_path):
+    for args, said in ((['none.pt'], 'no checkpoint file'), ([ckpt, None, 'meta'], 'device must be'),
+                       ([ckpt, None, 'cpu', 'float32', False, True], 'use_cache is False')):
+        with pytest.raises(ValueError, match=said):
+            Writer(*args)
+    with pytest.raises(ValueError, match='no EMA'):
+        Writer(ckpt, 'ema').logprob('[[=a]]')
+    save_checkpoint(tmp_path / 'digits.pt', make_model(vocab_size=64, n_tokens=4).float(), tokenizer='sudoku4')
+    for wrong in ({'stop': '<|endoftext|>'}, {'stop': '5'}):   # which are no tokens of it
+        with pytest.raises(ValueError, match='sudoku4 has the tokens'):
+            Writer(tmp_path / 'digits.pt').infill('1', **wrong)
