@@ -7,6 +7,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
+    python bench.py memory --batch_size=8 --n_layer=12 --compile=False
     python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
     python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
@@ -20,6 +21,7 @@ ensemble  slots and seconds for one block of the context-order ensemble, and the
           head everywhere for every position and member, of which some are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
+memory    of an update: the estimate of `train.py --plan`, by part, and the measured peak; always two micro-batches
 loss      seconds, peak memory and error of the loss and its gradients alone, ours and others
 grid      seconds of generation of decoder, mixed network and two streams, with their caches, and of the encoder;
           tokens/s of an update of every network
@@ -32,9 +34,9 @@ lossless  passes and slots of lossless unmasking with a trained model, by order 
 """
 from configurator import Config, at_least, one_line_errors, read_options
 
-WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'loss': 'the loss alone',
-         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds',
-         'lossless': 'passes, and drafts that are right'}
+WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'memory': 'estimate and peak',
+         'loss': 'the loss alone', 'grid': 'decoder, encoder and every network',
+         'frontier': 'quality against passes and seconds', 'lossless': 'passes, and drafts that are right'}
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -43,7 +45,7 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample, train, loss, grid: rows; else samples at a time, 32 unless given
+batch_size = 4             # sample, train, memory, loss, grid: rows; else samples at a time, 32 unless given
 steps = '16,64,256,1024'   # sample, grid: numbers of forward passes; frontier: shares of the tokens unless given
 cuda_graphs = False        # sample: of ours, see sample.py
 acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right, see results/lossless.md
@@ -53,8 +55,8 @@ n_positions = 0            # ensemble: visits that are evaluated, 0 is all
 ensemble_block = 1         # ensemble: visits that share a context
 n_plain = 64               # ensemble: passes of the plain way that are timed
 n_updates = 3              # train, grid: updates of a run
-optimizer = 'adamw'        # train, grid: 'adamw' or 'muon'
-compile = True             # train, grid: torch.compile for ours, where there is a compiler
+optimizer = 'adamw'        # train, memory, grid: 'adamw' or 'muon'
+compile = True             # train, memory, grid: torch.compile for ours, where there is a compiler
 repeats = 2                # runs of each; the fastest counts; frontier: one
 out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
 seed = 1337
@@ -99,6 +101,7 @@ from anyorder.files import check_out, write_json
 from anyorder.frontier import Frontier
 from anyorder.generation import generate, unmask_schedule
 from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
+from anyorder.memory import compare_memory
 from anyorder.orders import sample_order
 from anyorder.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
 from anyorder.training import TrainState, make_optimizers, update
@@ -191,10 +194,10 @@ def bench_ensemble(config):
     print(f'ours is {slow / ours:.1f} times as fast')
 
 
-def training_step(config, device, dtype, **network):
+def training_step(config, device, dtype, n_micro=1, **network):
     """(model of random weights, whether it is compiled, a function that makes one update of it as train.py does)."""
     model = lean(random_model(config, device, **network).train())
-    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size,
+    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=n_micro, block_size=config.block_size,
                  grad_clip=1.0, l2r_ratio=0.0 if model.slots.masked_loss else 0.1, dtype=dtype, seed=config.seed)
     tokens, optimizers = random_tokens(config), make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
     state = TrainState(model, optimizers, EMA(model, 0.9999))
@@ -237,6 +240,12 @@ def bench_train(config):
         step = partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
         slow = row('plain', 'float32', False, step)
         print(f'ours is {slow / ours:.2f} times as fast')
+
+
+def bench_memory(config):
+    device, dtype = resolve_device(config.device, config.dtype)
+    make_step = partial(training_step, config, device, dtype, n_micro=2)
+    print(*compare_memory(make_step, config, device, dtype), sep='\n')
 
 
 LOSSES = {'all logits in float32': plain_loss, 'in parts, recomputed': chunked_loss,
@@ -362,8 +371,8 @@ def samples_at_a_time(config):
     return config.batch_size if 'batch_size' in config.given else 32
 
 
-BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'loss': bench_loss,
-           'grid': bench_grid, 'frontier': bench_frontier, 'lossless': bench_lossless}
+BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
+           'loss': bench_loss, 'grid': bench_grid, 'frontier': bench_frontier, 'lossless': bench_lossless}
 
 
 def numbers(option, text, kind=int, some=False):

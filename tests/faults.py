@@ -80,6 +80,26 @@ FAULTS['model.py'] = 'test_model', [
     ['bool((end < end.max()).any())', 'False'],
 ]
 
+FAULTS['anyorder/memory.py'] = 'test_memory', [
+    ["'block': (2, 15)", "'block': (2, 14)"],
+    ["'AdaLN': (2, 10),         #", "'AdaLN': (1, 10),         #"],
+    ['full += 2 * (b < FLOAT) + 4 * (not cuda)', 'full += 2 + 4 * (not cuda)'],
+    ['else 2 * L - 1', 'else 2 * L'],
+    ['(mask if compiled else L * mask)', 'mask'],
+    ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
+    ['max(total for _, total, _ in changes)', 'changes[-1][1]'],
+    ['FLOAT * min(max(logits - part, 0), part)', '0'],
+    ['kept = layers * B * N * FLOAT * C + of_block', 'kept = layers * B * N * FLOAT * C'],
+]
+
+FAULTS['anyorder/plan.py'] = 'test_plan', [
+    ['if each % n == 0', 'if total % n == 0'],
+    ['if bytes_at(middle) <= limit', 'if bytes_at(middle) < limit'],
+    ['rate = world_size * row.flops', 'rate = row.flops'],
+    ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
+    ['    check_options(config, world_size)\n', ''],
+]
+
 FAULTS['anyorder/orders.py'] = 'test_orders', [
     ['m + 1, device=device, dtype=dtype', 'm + 1, device=device, dtype=torch.float32'],
     ['torch.where(u[:, m:] < l2r_ratio', 'torch.where(u[:, :1] < l2r_ratio'],
