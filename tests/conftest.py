@@ -88,6 +88,9 @@ def forked(tmp_path):
 
     Several are the processes of one torchrun. Returns of each its exit `code` and what it `said`; a body has 2
     minutes."""
+    if not hasattr(os, 'fork'):
+        pytest.skip('Windows has no fork')
+
     def run(*bodies):
         with socket.create_server(('127.0.0.1', 0)) as s:
             port = s.getsockname()[1]

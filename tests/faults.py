@@ -538,7 +538,18 @@ FAULTS['config/findings/run.py'] = 'test_findings', [
     ['*options, *where]', '*options]'],
 ]
 
-FAULTS['anyorder/commands.py'] = 'test_findings', [
+FAULTS['results/gpu/run.py'] = 'test_gpu_run', [
+    ["or end - time.monotonic() > step.seconds:", "or True:"],
+    ["if made and step.name in results['steps']:", 'if made:'],
+    ["results['failed'].pop(step.name, None)", 'pass'],
+    ["    if found['machine'] != c.machine:", '    if False:'],
+    ["key=lambda item: item[1]['tokens/s'])", "key=lambda item: item[0])"],
+    ["a['seconds'] / b['seconds'] for", "b['seconds'] / a['seconds'] for"],
+    ["int(seconds * found['rows'][0]['tokens/s'] / tokens)", "int(seconds * found['rows'][0]['tokens/s'])"],
+]
+
+FAULTS['anyorder/commands.py'] = 'test_findings test_gpu_run', [
+    ['timeout=seconds, ', ''],
     ['    if made_by != shlex.join(command):', '    if False:'],
     ["os.replace(f'{path}.part'", "os.path.join(f'{path}.part'"],
     ['done.returncode and f', 'not done.returncode and f'],
