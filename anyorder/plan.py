@@ -14,7 +14,7 @@ from anyorder.checkpoint import Unset
 from anyorder.devices import GPU, GPUS, resolve_device, training_flops, worth_compiling
 from anyorder.memory import memory
 from anyorder.orders import order_options
-from anyorder.start import check_options, model_config
+from anyorder.start import check_options, model_config, same_update
 from configurator import Config
 from data.prepare import DATA_SETS
 from data.sets import read_meta
@@ -70,18 +70,6 @@ def largest_batch(bytes_at, limit):
     return low
 
 
-def same_update(config, world_size, largest):
-    """The options of the same update and validation in micro-batches of at most `largest`, '' if none has it."""
-    total = config.batch_size * config.gradient_accumulation_steps
-    each = total // world_size
-    fitting = [n for n in range(1, min(largest, each) + 1) if each % n == 0]
-    if not fitting:
-        return ''
-    B = fitting[-1]
-    return (f'--batch_size={B} --gradient_accumulation_steps={total // B} '
-            f'--eval_iters={-(-config.eval_iters * config.batch_size // B)}')
-
-
 def lines_of(config):
     """Yield the lines of the plan of a run with these options, on the machine that config.plan names."""
     world_size, name, gpu = parse_machine(config.plan)
@@ -131,7 +119,7 @@ def lines_of(config):
     yield f"{'there is':<34}{limit:>18,.2f}  {gpu.memory:g} without CUDA's own and what is lost between tensors"
 
     yield ''
-    yield f"{'the largest micro-batch':<34}{'batch_size':>18}  for the same update and validation"
+    yield f"{'the largest micro-batch':<34}{'batch_size':>18}  for the same update"
     for values in itertools.product(*((False, True) for _ in own)):
         saving = dict(zip(own, values))
         largest = largest_batch(partial(bytes_at, **saving), limit * GIB)

@@ -79,25 +79,26 @@ def check_options(c, world_size):
     if c.compile not in ('auto', True, False):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
+        total, same = c.batch_size * c.gradient_accumulation_steps, same_update(c, world_size, c.batch_size)
         raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
-                         f'{world_size} processes; {same_update(c, world_size)}')
+                         f'{world_size} processes; ' + (
+            f'{same} has the same {total} sequences in an update and the same validation; training draws other blocks '
+            'and orders' if same else f'its {total} sequences of an update neither: make batch_size * '
+            f'gradient_accumulation_steps a multiple of {world_size}'))
     check_folder('out_dir', c.out_dir)
     check_update(c, model_config(c))   # which checks the options of the network
 
 
-def same_update(c, world_size):
-    """What to type so that `world_size` processes share an update of as many sequences, in micro-batches no larger, and
-    validation keeps its blocks."""
-    total = c.batch_size * c.gradient_accumulation_steps
-    if total % world_size:
-        return (f'its {total} sequences of an update neither: make batch_size * gradient_accumulation_steps a '
-                f'multiple of {world_size}')
-    steps = next(n for n in range(world_size, total + 1, world_size)
-                 if n >= c.gradient_accumulation_steps and total % n == 0)
-    batch_size = total // steps
-    return (f'--batch_size={batch_size} --gradient_accumulation_steps={steps} '
-            f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)} has the same {total} sequences in an update '
-            'and the same validation; training draws other blocks and orders')
+def same_update(c, world_size, largest):
+    """What to type so that `world_size` processes share an update of as many sequences, in micro-batches of at most
+    `largest`, and validation has no fewer blocks; '' where nothing does."""
+    each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
+    sizes = [n for n in range(1, min(largest, each) + 1) if rest == each % n == 0]
+    if not sizes:
+        return ''
+    batch_size = sizes[-1]
+    return (f'--batch_size={batch_size} --gradient_accumulation_steps={each * world_size // batch_size} '
+            f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)}')
 
 
 def model_config(config, **vocabulary):

@@ -93,7 +93,6 @@ FAULTS['anyorder/memory.py'] = 'test_memory', [
 ]
 
 FAULTS['anyorder/plan.py'] = 'test_plan', [
-    ['if each % n == 0', 'if total % n == 0'],
     ['if bytes_at(middle) <= limit', 'if bytes_at(middle) < limit'],
     ['rate = world_size * row.flops', 'rate = row.flops'],
     ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
@@ -442,7 +441,7 @@ FAULTS['anyorder/start.py'] = 'test_train test_start test_processes', [
     ["init_from.partition(':')[2] or 'scratch'", "'scratch'"],
     ['        if name in config.typed:', '        if name in config.given:'],
     ['given |= {name: fixed[name] for name in overruled}', 'pass'],
-    ['if n >= c.gradient_accumulation_steps and total % n == 0', 'if total % n == 0'],
+    ['if rest == each % n == 0', 'if each % n == 0'],
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
 ]
 

@@ -6,7 +6,8 @@ from conftest import ROOT
 from test_memory import NETWORKS, meta_model
 
 from anyorder.devices import GPUS
-from anyorder.plan import largest_batch, parameters_by_part, parse_machine, same_update
+from anyorder.plan import largest_batch, parameters_by_part, parse_machine
+from anyorder.start import same_update
 from configurator import Config
 
 
