@@ -448,7 +448,7 @@ FAULTS['anyorder/start.py'] = 'test_train test_start test_processes', [
 FAULTS['train.py'] = 'test_train', [
     ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
     ["order_of(config, 'l2r')", "order_of({}, 'random')"],
-    ['if evaluating and not data.puzzle else []', 'if not data.puzzle else []'],
+    ['sampling = evaluating and not', 'sampling = not'],
     ['run_id = config.wandb_run_id or (', 'run_id = ('],
     ['folder.environment) if state.iter_num < config.max_iters else None', 'folder.environment)'],
 ]

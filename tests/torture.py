@@ -70,13 +70,13 @@ def drill(kills, n_processes=1, seed=0):
     for n in progress(range(kills), desc='kills'):
         before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
         p = start(options, n_processes)
-        if n < len(SIGNALS) or rng.random() < 0.3:   # at any moment: while it starts, reads, cuts the log
+        if n and rng.random() < 0.4:   # at any moment: while it starts, reads, cuts the log
             time.sleep(rng.random() * seconds)
-        else:                                        # after it has saved once itself
-            while inode('out/ckpt.pt') == before:
+        else:                          # the first before it has saved, the others after a save of their own
+            while not os.path.exists('out/.lock') if n == 0 else inode('out/ckpt.pt') == before:
                 assert p.poll() is None, p.communicate()[0]
                 time.sleep(0.001)
-            time.sleep(rng.random() * 0.3)
+            time.sleep(rng.random() * 0.3 if n else 0)
         early += inode('out/ckpt.pt') is None
         send(p, SIGNALS[n % len(SIGNALS)])
         said, _ = p.communicate()
