@@ -17,7 +17,8 @@ class Row:
     step, logprob   as in Canvas; steps are counted on from stretch to stretch
     drafts          as in Drafts.rows
     order           the positions as visited
-    first           the first blank; `text` is what there is from here on
+    first           the first blank of all
+    visits          the positions that the canvas of now visits
     spans           [[start, end], ...] of its stretches
     """
 
@@ -26,7 +27,7 @@ class Row:
         self.tokens, self.known, self.seed = list(tokens), list(known), seed
         self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
         self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
-        self.first = known.index(False) if False in known else n
+        self.first, self.visits = self.n_leading(), []
 
     def n_leading(self):
         """How many positions are known before the first blank that is left."""
@@ -71,8 +72,8 @@ class Scroll:
     pass of its first token. One token a step takes as many passes as tokens, and a decoder runs
     1 + context / (block_size - context) slots a token.
 
-    A text ends with the token in which its first `stop` ends, from its first blank on. A stretch ends when all before
-    is known, and what is behind is cut."""
+    A text ends with the token in which its first `stop` ends, from its first blank on. Its row ends once the stop and
+    all before it are known. What was written behind the stop is cut."""
 
     def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False):
         """texts [(tokens, known)] of lists, row r is a function of seed + r; context 0 is half of block_size."""

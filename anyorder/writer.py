@@ -10,6 +10,7 @@ from anyorder.checkpoint import Checkpoint
 from anyorder.devices import autocast, resolve_device
 from anyorder.drawing import Drawing
 from anyorder.fast import freeze, graphed
+from anyorder.files import progress
 from anyorder.generation import SCORES, Unmasking, fill
 from anyorder.likelihood import conditional_logprob
 from anyorder.orders import check_order, order_of, read_order, stream
@@ -83,8 +84,11 @@ class Writer:
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
         texts = self.texts([prompt], visits, length, context, stop) * (n or 1)
-        batches = self.write(texts, visits, unmasking, drawing, seed, batch_size, context, stop)
-        found = [as_text(sample) for samples in batches for sample in samples]
+        n_blanks = sum(known.count(False) for _, known in texts)
+        with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
+            batches = self.write(texts, visits, unmasking, drawing, seed, batch_size, context, stop,
+                                 on_step=lambda step, n_new, part, scroll: bar.update(int(n_new.sum())))
+            found = [as_text(sample) for samples in batches for sample in samples]
         return found[0] if n is None else found
 
     @torch.no_grad()
