@@ -48,7 +48,7 @@ def counted(model):
 
 
 def test_a_text_that_fits_is_what_one_canvas_gives():
-    model, rows = ascii_model(), texts('ab[[4]]c', '[[3]]', length=8)
+    model, rows = ascii_model(), texts('ab[[4]]c', '[[3]]', 'abcdef[[..]]', length=8)
     for order in (L2R, {'kind': 'random'}):
         canvas = Canvas.of_texts(rows, order, 5)
         fill(model, canvas, Unmasking(3), Drawing())
