@@ -31,7 +31,8 @@ def parse_machine(text):
     """(number of GPUs, name, GPU) of 'H100', '8xH100', or 'TFLOPS:GiB' of a machine that was measured."""
     count, name = re.fullmatch(r'(?:(\d+)x)?(.*)', text).groups()
     numbers = re.fullmatch(r'(\d*\.?\d+):(\d*\.?\d+)', name)
-    n, known = int(count or 1), GPUS.get(name.upper())
+    n, name = int(count or 1), name.upper()
+    known = GPUS.get(name)
     if numbers and min(map(float, numbers.groups())) > 0:
         known = GPU('', float(numbers[1]) * 1e12, float(numbers[2]))
     if n < 1 or known is None:

@@ -23,7 +23,7 @@ def test_every_parameter_has_one_part():
 
 
 def test_machines():
-    assert parse_machine('8xH100') == (8, 'H100', GPUS['H100']) and parse_machine('h200')[::2] == (1, GPUS['H200'])
+    assert parse_machine('8xH100') == (8, 'H100', GPUS['H100']) and parse_machine('h200') == (1, 'H200', GPUS['H200'])
     n, _, machine = parse_machine('2x0.2:24')
     assert n == 2 and machine.flops == 0.2e12 and machine.memory == 24
     for wrong in ('H1000', '0xH100', '8x', '1:', '0:24', 'x', '3'):
