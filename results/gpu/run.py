@@ -130,7 +130,7 @@ def text_steps(c):
                f"--optimizer=muon --plain='' --compile={not c.toy}", 120, TRAIN)
     n_updates = updates_in(c, 'text_rate', 2 if c.toy else 300, N * B)
     if n_updates:
-        run, every = f'{c.out}/text', max(1, n_updates // 20)
+        run, every = f'{c.out}/text', max(1, n_updates // (2 if c.toy else 20))
         yield Step('text_train', f'train.py config/books.py {at} --dataset={dataset} --data_dir={c.data_dir} {size} '
                    f'--max_iters={n_updates} --eval_interval={every} --save_interval={every} '
                    f'--warmup_iters={min(200, every)} --learning_rate=3e-3 --muon_learning_rate=0.02 --min_lr=3e-4 '
@@ -347,9 +347,10 @@ def page(results, c):
     for part, (question, decide) in PARTS.items():
         made = {name: step for name, step in results['steps'].items() if step['part'] == part}
         failed = {name: step for name, step in results['failed'].items() if step['part'] == part}
-        lines += ['', f'## {part}', '', question, '']
+        lines += ['', f'## {part}', '', question]
         sentences = [] if c.toy and part != 'equalities' else list(decide(results))
-        lines += [f'* {sentence}' for sentence in sentences] or ([] if made or failed else ['Not measured.'])
+        found = [f'* {sentence}' for sentence in sentences] or ([] if made or failed else ['Not measured.'])
+        lines += ['', *found] if found else []
         for step in made.values():
             took = '' if step['seconds'] is None else f'   ({step["seconds"]:,.0f} s)'
             text = re.sub(r'[^\n]*\r', '', step['text'])   # bars
@@ -375,6 +376,7 @@ def main(config):
     config['name'] = re.sub(r'\W+', '_', config['machine']['device'].removeprefix('NVIDIA ')).lower()
     for part in PARTS:
         for step in steps(part, config) if part in chosen else ():
+            step = step._replace(seconds=300) if config.toy else step   # a toy's machine may be busy
             if not find_spec(step.wants):
                 print(f'left out: {step.name}, which wants the package {step.wants}', flush=True)
             elif is_made(f'{config.out}/{step.name}', words_of(step)) or end - time.monotonic() > step.seconds:
