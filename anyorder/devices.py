@@ -51,9 +51,10 @@ def widest(device):
     return torch.float32 if device.type in NO_FLOAT64 else torch.float64
 
 
-def autocast(device, dtype):
-    """Matrix products of the float32 weights in bfloat16 if that is the dtype; else it changes nothing."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16')
+def autocast(device, dtype, cache=True):
+    """Matrix products of the float32 weights in bfloat16 if that is the dtype; else it changes nothing. With
+    `cache` a rounded weight is kept until the context ends."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16', cache_enabled=cache)
 
 
 def resolve_compile(compile, device, flops, max_iters):

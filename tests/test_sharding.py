@@ -156,3 +156,11 @@ def test_a_resumed_run_may_be_split_or_whole(data, forked):   # noqa: F811
     one, out = (load_checkpoint(f'{name}/ckpt.pt') for name in ('one', 'out'))
     for name in ('model', 'optimizer', 'ema_model', 'n_seen', 'logged'):
         assert_close(out[name], one[name], rtol=0, atol=1e-5)
+
+
+def test_an_update_keeps_no_rounded_weights_for_a_second_use():
+    """With recomputed blocks the copies of all matrices would wait for the end of the forward pass."""
+    state, seen = state_of(recompute(learner('decoder').float())), []
+    state.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_cache_enabled()))
+    update(state, TOKENS, 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
+    assert seen == [False, False]
