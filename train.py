@@ -80,7 +80,7 @@ plan = ''                         # only say what the run would cost: 'H100', '8
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
-    options = read_options(globals())
+    options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))
 
 import secrets
 import shlex
