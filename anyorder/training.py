@@ -249,7 +249,9 @@ def validate(model, blocks, given, config):
     each block, or 'own' where it is one for all. A masked loss has no 'l2r', which would need a pass for every token;
     its number of known visits is fixed for each block. Processes share the blocks."""
     (n, N), result, (rank, world_size) = blocks.shape, {}, processes()
-    mine, masked_loss, own = slice(rank, None, world_size), model.slots.masked_loss, order_of(config)
+    # as many in every process, which a split model wants for its passes; those from n on repeat others
+    places = torch.arange(rank, n + -n % world_size, world_size)
+    mine, masked_loss, own = places % n, model.slots.masked_loss, order_of(config)
     orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}
     if not masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
@@ -258,11 +260,11 @@ def validate(model, blocks, given, config):
         known = None
         if masked_loss:
             known = draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
-        nats = torch.zeros(n, dtype=torch.float64)
-        nats[mine] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
-                               n_given=n_given[mine])
+        nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
+        nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
+                                 n_given=n_given[mine])
         if world_size > 1:
             nats = nats.to(model.lm_head.weight.device)
             dist.all_reduce(nats)
-        result[name] = nats.cpu()
+        result[name] = nats[:n].cpu()
     return result

@@ -1,4 +1,6 @@
 """A run that computes blocks twice, or splits its state over processes, is the run that does not, and holds less."""
+from datetime import timedelta
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,19 @@ def test_muon_gathers_a_matrix_once(forked):
             state.optimizers[1].step()
         assert counter.get_total_counts() == len(state.optimizers[1].param_groups[0]['params']) == 8
     assert [p.code for p in forked(both, both)] == [0, 0]
+
+
+def test_processes_that_share_blocks_unevenly_validate_together(forked):
+    """Three blocks and two, in batches of two: passes of a split model are the same number in all processes."""
+    options, given = Config(OPTIONS | {'batch_size': 2}), torch.zeros_like(BLOCKS, dtype=torch.bool)
+    want = validate(learner('encoder').eval(), BLOCKS, given, options)
+
+    def both():
+        start_processes(timedelta(seconds=20))
+        got = validate(state_of(learner('encoder'), split=True).ema.model, BLOCKS, given, options)
+        assert_close(got, want, rtol=0, atol=1e-9)
+    for p in forked(both, both):
+        assert p.code == 0, p.said
 
 
 def test_a_resumed_run_may_be_split_or_whole(data, forked):   # noqa: F811
