@@ -59,7 +59,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
     logits, part = B * N * V, 2 ** 26 if cuda else 2 ** 24   # part: see fast.split_rows
     lean = not compiled or shard   # of a split model the blocks alone are compiled
     widened = b < FLOAT and not cuda   # the log_softmax of a CPU copies its input
-    in_parts = (b + FLOAT + FLOAT * widened) * min(logits, part) + FLOAT * min(max(logits - part, 0), part)
+    in_parts = (b + FLOAT + FLOAT * widened) * min(logits, part)
     gathered = FLOAT * (P - n_blocks + 3 * n_blocks // L) if shard else 0
     return {
         'weights': FLOAT * P // share,

@@ -88,7 +88,7 @@ FAULTS['anyorder/memory.py'] = 'test_memory', [
     ['(mask if compiled else L * mask)', 'mask'],
     ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
     ['max(total for _, total, _ in changes)', 'changes[-1][1]'],
-    ['FLOAT * min(max(logits - part, 0), part)', '0'],
+    ['(b + FLOAT + FLOAT * widened) * min(logits, part)', '(b + FLOAT) * min(logits, part)'],
     ['kept = layers * B * N * FLOAT * C + of_block', 'kept = layers * B * N * FLOAT * C'],
 ]
 
