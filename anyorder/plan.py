@@ -79,7 +79,7 @@ def lines_of(config):
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
     n_tokens, meta, said = vocabulary(config)
     with torch.device('meta'):
-        model = Unset(model_config(config, vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens))
+        model = Unset(model_config(config, n_tokens))
     sequences = config.batch_size * config.gradient_accumulation_steps
     tokens, flops = sequences * config.block_size, training_flops(model, config.batch_size)
     of_token = flops / config.batch_size / config.block_size
@@ -88,6 +88,8 @@ def lines_of(config):
     for part, n in parameters_by_part(model).items():
         yield f'  {part:<32}{n:>18,}'
     yield f"{'vocabulary':<34}{n_tokens:>18,}  {said}"
+    if config.init_from not in ('scratch', 'auto'):
+        yield f'the shape is that of the options: the shape of {config.init_from} is not looked up'
     yield f"{'tokens an update':<34}{tokens:>18,}"
     yield f"{'tokens in all':<34}{tokens * config.max_iters:>18,}"
     yield f"{'GFLOP a token':<34}{of_token / 1e9:>18,.4g}"
@@ -105,7 +107,7 @@ def lines_of(config):
 
     compiled = worth_compiling(True, 0, config.max_iters) if config.compile == 'auto' else config.compile
     how = {'dtype': dtype, 'optimizer': config.optimizer, 'compiled': compiled, 'world_size': world_size}
-    own = {option: config[option] for option in SAVING if option in config and (option != 'shard' or world_size > 1)}
+    own = {option: config[option] for option in SAVING if option != 'shard' or world_size > 1}
 
     def bytes_at(batch_size, **saving):
         return sum(memory(model, batch_size, **how, **saving).values())

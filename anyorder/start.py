@@ -101,16 +101,17 @@ def same_update(c, world_size, largest):
             f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)}')
 
 
-def model_config(config, **vocabulary):
-    """AOGPTConfig of the options; `vocabulary` is its vocab_size and n_tokens."""
+def model_config(config, n_tokens=None):
+    """AOGPTConfig of the options, with a vocabulary of n_tokens padded to a multiple of 64."""
+    vocabulary = {'vocab_size': -(-n_tokens // 64) * 64, 'n_tokens': n_tokens} if n_tokens else {}
     return AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary)
 
 
 def start_model(config, checkpoint, n_tokens):
-    """The model to train, on the CPU: that of the checkpoint, or new, with a vocabulary padded to a multiple of 64."""
+    """The model to train, on the CPU: that of the checkpoint, or new."""
     if checkpoint is None:
         torch.manual_seed(derive_seed(config.seed))
-        return AOGPT(model_config(config, vocab_size=-(-n_tokens // 64) * 64, n_tokens=n_tokens))
+        return AOGPT(model_config(config, n_tokens))
     entries = checkpoint.entries
     sizes = entries['model_args'] | {'dropout': config.dropout}
     weights = 'raw' if config.init_from == 'resume' or 'ema_model' not in entries else 'ema'

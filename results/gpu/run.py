@@ -39,7 +39,7 @@ from anyorder.checkpoint import Unset
 from anyorder.commands import is_made, make, what_it_said
 from anyorder.devices import resolve_device
 from anyorder.files import check_folder, replace_file, write_json
-from anyorder.plan import memory
+from anyorder.memory import memory
 from configurator import configure, one_line_errors
 from model import AOGPTConfig
 
