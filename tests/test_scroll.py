@@ -219,3 +219,14 @@ def test_the_watcher_sees_the_first_text_as_a_whole():
     for tokens, steps, step, *_ in shown:
         assert all((s is not None) == (last <= step) for s, last in zip(steps, samples[0]['step']))
         assert all(t == last for t, last, s in zip(tokens, samples[0]['tokens'], steps) if s is not None)
+
+
+def test_a_stop_over_a_seam_ends_its_row_at_once():
+    """The second row alone has a second stretch, which knows one token of the stop; the watcher sees the first row."""
+    model, passes = counted(ascii_model())
+    for p in model.parameters():
+        p.zero_()   # every token is as likely: the first is taken
+    seen, rows = [], texts('ab[[1]]', '[[1]]abcdefg[[1]]hij[[8]]')
+    first, second = write(model, rows, drawing=Drawing(0), stop='fg\0h', context=1, look=seen.append)
+    assert second['text'] == '\0abcdefg\0h' and second['stopped'] and not first['stopped']
+    assert len(passes) == 2 and seen[0] and seen[1:] == [None]
