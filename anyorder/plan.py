@@ -1,7 +1,7 @@
 """
 What would a run cost? Its parameters, FLOPs, hours and memory, and what it leaves on disk, before a GPU is rented.
 
-Nothing is trained, read or written: the network is built on PyTorch's meta device, which keeps shapes and no numbers.
+Nothing is trained or written: the network is built on PyTorch's meta device, which keeps shapes and no numbers.
 """
 import itertools
 import os
@@ -13,9 +13,7 @@ import torch
 from anyorder.checkpoint import Unset
 from anyorder.devices import GPU, GPUS, resolve_device, training_flops, worth_compiling
 from anyorder.memory import memory
-from anyorder.orders import order_options
-from anyorder.start import check_options, model_config, same_update
-from configurator import Config
+from anyorder.start import check_options, model_config, same_update, start_checkpoint
 from data.prepare import DATA_SETS
 from data.sets import read_meta
 from data.tokenizers import TOKENIZERS
@@ -41,9 +39,12 @@ def parse_machine(text):
     return n, name, known
 
 
-def vocabulary(config):
-    """(number of tokens, meta.json or {}, where they are from, in words) of the data set of a run."""
+def vocabulary(config, checkpoint=None):
+    """(number of tokens, meta.json of the data set or {}, where they are from, in words) of a run that starts from
+    nothing or from a checkpoint."""
     meta = read_meta(os.path.join(config.data_dir, config.dataset))
+    if checkpoint:
+        return checkpoint.config.n_real, meta or {}, f'{checkpoint.tokenizer.name}, as {checkpoint.name} was trained'
     if meta:
         return meta['n_tokens'], meta, f'{meta["tokenizer"]}, as {config.dataset} was prepared'
     row = DATA_SETS.get(config.dataset)
@@ -74,10 +75,10 @@ def largest_batch(bytes_at, limit):
 def lines_of(config):
     """Yield the lines of the plan of a run with these options, on the machine that config.plan names."""
     world_size, name, gpu = parse_machine(config.plan)
-    config = Config(config | (order_options(config) if 'order' in config.given else {}))
+    checkpoint, config, _ = start_checkpoint(config)   # its shape and its options are those of the run
     check_options(config, world_size)
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
-    n_tokens, meta, said = vocabulary(config)
+    n_tokens, meta, said = vocabulary(config, checkpoint)
     with torch.device('meta'):
         model = Unset(model_config(config, n_tokens))
     sequences = config.batch_size * config.gradient_accumulation_steps

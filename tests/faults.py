@@ -97,6 +97,8 @@ FAULTS['anyorder/plan.py'] = 'test_plan', [
     ['rate = world_size * row.flops', 'rate = row.flops'],
     ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
     ['    check_options(config, world_size)\n', ''],
+    ['vocabulary(config, checkpoint)', 'vocabulary(config)'],
+    ['checkpoint, config, _ = start', 'checkpoint, _, _ = start'],
 ]
 
 FAULTS['anyorder/orders.py'] = 'test_orders', [

@@ -2,9 +2,10 @@
 import os
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, make_model
 from test_memory import NETWORKS, meta_model
 
+from anyorder.checkpoint import save_checkpoint
 from anyorder.devices import GPUS
 from anyorder.plan import largest_batch, parameters_by_part, parse_machine
 from anyorder.start import same_update
@@ -53,3 +54,13 @@ def test_a_plan_wants_nothing_and_writes_nothing(script, tmp_path):
     assert peak == 8 * 989 and hours == pytest.approx(expected, rel=1e-3)
     assert os.listdir(tmp_path) == ['config']
     assert script('train.py', '--plan=3xH100', code=1).stderr.startswith('error: gradient_accumulation_steps')
+
+
+def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(script, tmp_path):
+    model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
+    save_checkpoint(tmp_path / 'a.pt', model, tokenizer='bytes')
+    said = script('train.py', '--dataset=mine', '--init_from=auto:a.pt', '--plan=A100', '--batch_size=3').stdout
+    rows = {line[:34].strip(): line[34:].split() for line in said.splitlines()}
+    assert rows['parameters'] == [f'{model.n_parameters():,}']
+    assert rows['vocabulary'] == ['257', 'bytes,', 'as', 'a.pt', 'was', 'trained']
+    assert rows['tokens an update'] == [str(3 * model.config.block_size)]
