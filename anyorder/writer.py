@@ -100,6 +100,8 @@ class Writer:
         What stands in blanks [[n]] is in neither. A is read from left to right. Each order gives another value, exact
         for that order by the chain rule. With n_orders the probabilities under so many random orders, a function of the
         seed, are averaged, see likelihood.conditional_logprob."""
+        if n_orders < 0:
+            raise ValueError(f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}')
         tokens, known, answer = parse_prompt(prompt, self.tokenizer, self.block_size)
         part, given = ([p for p, there in enumerate(where) if there] for where in (answer, known))
         if not part:
