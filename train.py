@@ -191,7 +191,8 @@ def save(state, data, folder, config):
 def loop(state, data, clock, folder, config):
     """Update until the end, or until asked to stop; log, validate and save in between. Returns the last validation."""
     val, shown, stopping = {}, {}, False
-    wandb = start_wandb(config, folder.environment) if state.iter_num < config.max_iters else None
+    with failing_together():
+        wandb = start_wandb(config, folder.environment) if state.iter_num < config.max_iters else None
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=processes()[0] > 0)
     clock.start(state.iter_num)
     with bar, stop_requests() as stop_requested:

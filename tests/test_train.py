@@ -512,6 +512,14 @@ def test_wandb_gets_the_same_names(data, monkeypatch):
     assert [key for key in log()[-1] if key.encode() not in written] == []
 
 
+def test_where_wandb_does_not_begin_all_processes_end_by_its_line(data, forked, monkeypatch):
+    def init(**how):
+        raise OSError('no login')
+    monkeypatch.setitem(sys.modules, 'wandb', SimpleNamespace(Error=OSError, init=init))
+    for p in forked(*2 * [lambda: run(*TWO, '--wandb_log=True')]):
+        assert p.code == 1 and 'wandb: no login; WANDB_MODE=offline needs no login' in p.said, p.said
+
+
 def test_wandb_gets_samples_and_a_resume_goes_on_with_its_run(data, monkeypatch):
     begun, sent = [], []
     wandb = SimpleNamespace(Error=OSError, init=lambda **how: begun.append(how), finish=lambda: None,
