@@ -101,14 +101,14 @@ class Canvas:
             getattr(self, name)[at] = getattr(part, name)
         self.known = self.known.index_put((part.rows,), part.known)
 
-    def row(self, r):
-        """The lists tokens, order, step and logprob of a row, without its padding."""
-        n = int(self.n_visits[r])
-        return [x[r, :n].tolist() for x in (self.idx, self.order, self.step, self.logprob)]
+    def lists(self):
+        """[(tokens, order, step, logprob)]: the lists of each row, without its padding."""
+        rows = zip(*(x.tolist() for x in (self.idx, self.order, self.step, self.logprob)))
+        return [[x[:n] for x in row] for n, row in zip(self.n_visits.tolist(), rows)]
 
     def samples(self, tokenizer):
         """sample_of each row."""
-        return [sample_of(*self.row(r), tokenizer) for r in range(len(self))]
+        return [sample_of(*row, tokenizer) for row in self.lists()]
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):

@@ -93,8 +93,8 @@ class Scroll:
             self.record = Drafts(canvas) if self.with_drafts else None
             yield canvas
             drafts = self.record.rows if self.record else [[]] * len(canvas)
-            for r, row in enumerate(self.written):
-                row.take_down(*canvas.row(r), drafts[r])
+            for row, lists, of_row in zip(self.written, canvas.lists(), drafts):
+                row.take_down(*lists, of_row)
                 row.end_stretch()
 
     def length(self, row):
@@ -127,7 +127,7 @@ class Scroll:
         row = self.rows[0]
         if self.written[0] is not row or part.rows[0] != 0:
             return None
-        row.take_down(*part.row(0), self.record.rows[0] if self.record else [])
+        row.take_down(*part.lists()[0], self.record.rows[0] if self.record else [])
         steps = [None if s < 0 and not k else s for s, k in zip(row.step, row.known)]
         drafts = row.drafts if self.record else None
         return list(row.tokens), steps, row.n_steps + step, list(row.logprob), drafts

@@ -140,11 +140,12 @@ def main():
     autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
     autocast.fallback(torch.library.fallthrough_kernel)
     sys.path.insert(0, ROOT)
-    from anyorder import devices, processes
+    from anyorder import devices, processes, writer
     torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
     torch.cuda.Stream = lambda device: None
     torch.Generator = HostGenerator
-    devices.resolve_device = processes.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
+    for module in (devices, processes, writer):   # which may have imported it before
+        module.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
     devices.matmul_flops = lambda device, dtype: 1e12
     global has_float64
     has_float64 = sys.argv[1] != '--mac'
