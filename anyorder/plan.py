@@ -12,8 +12,11 @@ import torch
 
 from anyorder.checkpoint import Unset
 from anyorder.devices import GPU, GPUS, resolve_device, training_flops, worth_compiling
+from anyorder.files import GPT2_NAMES
 from anyorder.memory import memory
-from anyorder.start import check_options, model_config, same_update, start_checkpoint
+from anyorder.orders import order_options
+from anyorder.start import check_options, model_config, resolve_start, same_update, start_checkpoint
+from configurator import Config
 from data.prepare import DATA_SETS
 from data.sets import read_meta
 from data.tokenizers import TOKENIZERS
@@ -75,7 +78,12 @@ def largest_batch(bytes_at, limit):
 def lines_of(config):
     """Yield the lines of the plan of a run with these options, on the machine that config.plan names."""
     world_size, name, gpu = parse_machine(config.plan)
-    checkpoint, config, _ = start_checkpoint(config)   # its shape and its options are those of the run
+    start, checkpoint = resolve_start(config.init_from, config.out_dir), None
+    on_hub = start in GPT2_NAMES or start.startswith('hf:')
+    if on_hub:
+        config = Config(config | (order_options(config) if 'order' in config.given else {}))
+    else:   # the shape and the options of the run
+        checkpoint, config, _ = start_checkpoint(config)
     check_options(config, world_size)
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
     n_tokens, meta, said = vocabulary(config, checkpoint)
@@ -89,8 +97,8 @@ def lines_of(config):
     for part, n in parameters_by_part(model).items():
         yield f'  {part:<32}{n:>18,}'
     yield f"{'vocabulary':<34}{n_tokens:>18,}  {said}"
-    if config.init_from not in ('scratch', 'auto'):
-        yield f'the shape is that of the options: the shape of {config.init_from} is not looked up'
+    if on_hub:
+        yield f'the shape is that of the options: the shape of {start} is not looked up on the hub'
     yield f"{'tokens an update':<34}{tokens:>18,}"
     yield f"{'tokens in all':<34}{tokens * config.max_iters:>18,}"
     yield f"{'GFLOP a token':<34}{of_token / 1e9:>18,.4g}"

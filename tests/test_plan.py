@@ -47,7 +47,7 @@ def test_a_plan_wants_nothing_and_writes_nothing(script, tmp_path):
     rows = {line[:34].strip(): line[34:].split() for line in said.splitlines()}
     assert rows['parameters'] == ['170,605,952'] and rows['tokens an update'] == ['1,048,576']
     assert 'openwebtext is not prepared here' in said and '\n8 x A100 ' in said and 'not looked up' not in said
-    assert 'the shape of auto:gpt2 is not' in script('train.py', 'config/adapt_gpt2.py', '--plan=H100').stdout
+    assert 'the shape of gpt2 is not' in script('train.py', 'config/adapt_gpt2.py', '--plan=H100').stdout
     flops = 1e9 * float(rows['GFLOP a token'][0]) * 1024 * 16 * 64 * 250000
     peak, *hours = (float(word.replace(',', '')) for word in said.split('\n8 x H100')[1].split()[:4])
     expected = [flops / 8 / 989e12 / mfu / 3600 for mfu in (0.3, 0.4, 0.5)]
