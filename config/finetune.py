@@ -11,7 +11,7 @@ Hardware: one core of an AMD EPYC, shared with other work, torch 2.13.0. Time: 1
 Result: 73,504 bytes of this project's pages take the quickstart from 2.835 to 2.406 nats a byte in any order, from
 2.698 to 2.191 left to right, on 8,064 bytes that it has not seen.
 """
-init_from = 'out/quickstart/ckpt.pt'   # or any other checkpoint
+init_from = 'auto:out/quickstart/ckpt.pt'   # or another checkpoint; the same command again goes on
 out_dir = 'out/finetune'
 batch_size = 16
 max_iters = 2000

@@ -88,8 +88,10 @@ def test_every_config_is_a_run(path):
         model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}))
     # millions; GPT-2's are 124.44, and wtpe 0.79 more
     known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}
-    millions = known.get(os.path.basename(path).removesuffix('.py'))
-    assert config.init_from == ('auto:gpt2' if 'gpt2' in path else 'scratch' if millions is None else 'auto')
+    name = os.path.basename(path).removesuffix('.py')
+    millions = known.get(name)
+    starts = {'adapt_gpt2': 'auto:gpt2', 'finetune': 'auto:out/quickstart/ckpt.pt'} | dict.fromkeys(known, 'auto')
+    assert config.init_from == starts.get(name, 'scratch')
     assert millions is None or abs(model.n_parameters() / 1e6 - millions) < 0.15
     if 'ao_gpt' in path and 'muon' not in path or 'sigma' in path:
         assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 524288
