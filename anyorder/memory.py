@@ -29,7 +29,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
 
         weights, gradients, EMA   4 P each: gradients of an earlier micro-batch, or the buckets of several processes
         optimizer     8 P of AdamW, 4 P of the matrices that have Muon
-        copies        b a weight of the matrices, where they are not in float32
+        copies        b a weight of the matrices, where they are not in float32: autograd keeps them
         activations   L B S N C (4 f + b p), f and p the sums of EAGER or COMPILED; in the last layer of two streams
                       S is 1; B N C (2 * 4 + 5 b) of the last norm and the head; b L B N^2 of the mixed network's mask
         loss          b B N V of the logits' gradient, which compiled takes the place of the logits
@@ -38,13 +38,14 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
 
     `shard` divides weights, gradients, EMA and optimizer by `world_size`. Gathered for a moment are the weights outside
     of the blocks, and weights of two blocks and gradients of one. `recompute` keeps the input of a block, and all of
-    one block at a time. Not counted are masks of dropout, and what a CPU with fewer than 256 slots does in float32."""
+    one block at a time, its copies among it. Not counted are masks of dropout, and what a CPU with fewer than 256 slots does in float32."""
     c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
     B, N, V, C, L = batch_size, c.block_size, c.vocab_size, c.n_embd, c.n_layer
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     P, share = sum(sizes.values()), world_size if shard else 1
     n_muon = sum(n for name, n in sizes.items() if optimizer == 'muon' and is_hidden(name, model.get_parameter(name)))
-    n_matrices = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    n_copied = sum(n // L if recompute and '.h.' in name else n for name, n in matrices.items())
     n_blocks = sum(n for name, n in sizes.items() if '.h.' in name)
 
     of_slot = B * N * slot_bytes(c, b, compiled, cuda)
@@ -66,7 +67,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
         'gradients': FLOAT * P // share,
         'optimizer': (2 * FLOAT * P - FLOAT * n_muon) // share,
         'EMA': FLOAT * P // share,
-        'bfloat16 copies of the weights': b * n_matrices if b < FLOAT else 0,
+        'bfloat16 copies of the weights': b * n_copied if b < FLOAT else 0,
         'activations': kept + head,
         'loss': b * logits,
         'the rest, for a moment': max(in_parts if lean else 0, of_block // 4, FLOAT * V * C) + gathered}

@@ -71,6 +71,7 @@ def test_the_parts_are_those_of_hand():
     float32 = memory(model, 3, **HOW | {'dtype': 'float32'})
     assert float32['bfloat16 copies of the weights'] == 0 and float32['loss'] == 768 * 64 * 4
     again = memory(model, 3, **HOW, recompute=True)
+    assert again['bfloat16 copies of the weights'] == hidden + 2 * (6 * 64 * 8 + 2 * 64 * 8 + 64 * 64)
     assert again['activations'] == 2 * 768 * 4 * 64 + of_block + 768 * 64 * 18
     assert memory(meta_model(**NETWORKS['two streams']), 3, **HOW)['activations'] == (
         3 * 768 * (64 * (8 + 2 * 15) + 4 * 8) + 768 * 64 * 18)
