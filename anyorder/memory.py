@@ -38,7 +38,8 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
 
     `shard` divides weights, gradients, EMA and optimizer by `world_size`. Gathered for a moment are the weights outside
     of the blocks, and weights of two blocks and gradients of one. `recompute` keeps the input of a block, and all of
-    one block at a time, its copies among it. Not counted are masks of dropout, and what a CPU with fewer than 256 slots does in float32."""
+    one block at a time, its copies among it. Not counted are masks of dropout, and what a CPU with fewer than 256 slots
+    does in float32."""
     c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
     B, N, V, C, L = batch_size, c.block_size, c.vocab_size, c.n_embd, c.n_layer
     sizes = {name: p.numel() for name, p in model.named_parameters()}

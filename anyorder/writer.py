@@ -44,6 +44,8 @@ class Writer:
         others are as in sample.py. Raises ValueError when the file is no checkpoint, or the device not there."""
         if cuda_graphs and not use_cache:
             raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
+        if weights not in (None, 'ema', 'raw'):
+            raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
         self.checkpoint = Checkpoint(os.fspath(ckpt))
         self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size

@@ -32,6 +32,9 @@ def test_a_file_that_was_moved_aside_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match='no checkpoint file ckpt.pt; train one'):
         check_checkpoint('ckpt.pt')
+    (tmp_path / 'run').mkdir()
+    with pytest.raises(ValueError, match='run is a folder without .* name a checkpoint file, as run/ckpt.pt'):
+        check_checkpoint('run')
     for name in ('ckpt.pt.old-9', 'ckpt.pt.old-10', 'ckpt.pt.old-x', 'other.pt.old-11'):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match='no checkpoint file ckpt.pt; that of an earlier run is now ckpt.pt.old-10$'):

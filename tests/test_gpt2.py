@@ -169,7 +169,7 @@ def test_files_that_are_not_whole_are_one_line(weights, tmp_path):
     with pytest.raises(ValueError, match='config.json is not a JSON file'):
         load_checkpoint(folder)
     (folder / 'config.json').unlink()
-    with pytest.raises(ValueError, match='no checkpoint file'):
+    with pytest.raises(ValueError, match='is a folder without the config.json'):
         load_checkpoint(folder)
 
 

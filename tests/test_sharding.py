@@ -158,6 +158,7 @@ def test_processes_that_share_blocks_unevenly_validate_together(forked):
         assert p.code == 0, p.said
 
 
+@pytest.mark.slow
 def test_a_resumed_run_may_be_split_or_whole(data, forked):   # noqa: F811
     """One process, two that split the state, and one again; the last checkpoint reads as any other."""
     options = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--lr_decay_iters=9']

@@ -139,6 +139,7 @@ def test_text(gpu, script, words, tmp_path):
         same(here, there, ['nats_per_token'])
 
 
+@pytest.mark.slow
 def test_text_on_a_mac(mac, script, words, tmp_path):
     """Random numbers are of float32, so orders and draws are others. Losses and probabilities are the same."""
     mac('train.py', *words, '--max_iters=3', '--out_dir=mac', '--order=l2r', '--l2r_ratio=0')
