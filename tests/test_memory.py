@@ -77,6 +77,13 @@ def test_the_parts_are_those_of_hand():
         3 * 768 * (64 * (8 + 2 * 15) + 4 * 8) + 768 * 64 * 18)
 
 
+def test_every_layer_keeps_a_mask_unless_they_are_compiled_together():
+    mixed, encoder = (meta_model(attention=attention) for attention in ('mixed', 'bidirectional'))
+    for compiled, masks in (True, 1), (False, 2):
+        ours, plain = (memory(model, 3, **HOW | {'compiled': compiled})['activations'] for model in (mixed, encoder))
+        assert ours - plain == masks * 2 * 3 * 256 * 256
+
+
 def test_sharding_divides_what_stays_and_gathers_two_blocks():
     model = meta_model()
     whole, split = (memory(model, 3, **HOW, world_size=4, shard=shard) for shard in (False, True))
