@@ -59,6 +59,17 @@ def same(here, there, keys):
         assert math.isclose(here[key], there[key], rel_tol=1e-4), key
 
 
+def same_estimates(there, script, tmp_path):
+    """The rows of eval_ppl.py on a simulated device, `gpu` or `mac`, are those of the CPU."""
+    options = ['--ckpt=cpu/ckpt.pt', '--estimates=l2r,any,ensemble', '--n_contexts=3', '--n_blocks=3']
+    there('eval_ppl.py', *options, '--out=there.json')
+    script('eval_ppl.py', *options, '--out=cpu.json', '--device=cpu')
+    tables = [json.loads((tmp_path / name).read_text())['results'] for name in ('cpu.json', 'there.json')]
+    assert len(tables[0]) == len(tables[1]) > 4
+    for row, other in zip(*tables):
+        same(row, other, ['nats_per_token'])
+
+
 @pytest.fixture
 def mac(gpu):
     """As `gpu`, on a device without float64."""
@@ -130,13 +141,7 @@ def test_text(gpu, script, words, tmp_path):
             assert here['tokens'] == there['tokens'] and here['order'] == there['order']
             same(here, there, ['nats'])
 
-    options = ['--ckpt=cpu/ckpt.pt', '--estimates=l2r,any,ensemble', '--n_contexts=3', '--n_blocks=3']
-    gpu('eval_ppl.py', *options, '--out=gpu.json')
-    script('eval_ppl.py', *options, '--out=cpu.json', '--device=cpu')
-    tables = [json.loads((tmp_path / name).read_text())['results'] for name in ('cpu.json', 'gpu.json')]
-    assert len(tables[0]) == len(tables[1]) > 4
-    for here, there in zip(*tables):
-        same(here, there, ['nats_per_token'])
+    same_estimates(gpu, script, tmp_path)
 
 
 @pytest.mark.slow
@@ -154,12 +159,7 @@ def test_text_on_a_mac(mac, script, words, tmp_path):
         for here, there in zip(*samples, strict=True):   # draws, of float64 rounded to float32, are the same but rarely
             assert here['tokens'] == there['tokens'] and here['order'] == there['order']
             same(here, there, ['nats'])
-    options = ['--ckpt=cpu/ckpt.pt', '--estimates=l2r,any,ensemble', '--n_contexts=3', '--n_blocks=3']
-    mac('eval_ppl.py', *options, '--out=mac.json')
-    script('eval_ppl.py', *options, '--out=cpu.json', '--device=cpu')
-    tables = [json.loads((tmp_path / name).read_text())['results'] for name in ('cpu.json', 'mac.json')]
-    for here, there in zip(*tables, strict=True):
-        same(here, there, ['nats_per_token'])
+    same_estimates(mac, script, tmp_path)
 
 
 @pytest.mark.slow
