@@ -80,13 +80,18 @@ def moved_aside(path):
 GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')   # of the hub
 
 
+def on_hub(name):
+    """Whether the name of a checkpoint is one of the Hugging Face hub."""
+    return name in GPT2_NAMES or name.startswith('hf:')
+
+
 def check_checkpoint(name):
     """The file of a checkpoint or the folder of a GPT-2 must be there; names of the hub are looked for later."""
     there = os.path.isfile(name) or os.path.isfile(os.path.join(name, 'config.json'))
     if os.path.isdir(name) and not there:
         raise ValueError(f'{name} is a folder without the config.json of a GPT-2: name a checkpoint file, as '
                          f"{os.path.join(name, 'ckpt.pt')}")
-    if not (there or name in GPT2_NAMES or name.startswith('hf:')):
+    if not (there or on_hub(name)):
         older = moved_aside(name)
         raise ValueError(f'no checkpoint file {name}; ' + (f'that of an earlier run is now {older}' if older else
                          'train one (python train.py config/quickstart.py) or name another'))

@@ -254,7 +254,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
                   for _ in range(n_orders)]
     visits_of_a = torch.arange(len(b), len(both)).expand(len(idx), -1)
     if model.slots.masked_loss:
-        neither = torch.tensor([p for p in range(idx.size(1)) if p not in both], dtype=torch.long)
+        neither = torch.tensor(sorted({*range(idx.size(1))} - {*both.tolist()}), dtype=torch.long)
         orders = [torch.cat([order, neither]) for order in orders]
     nats = []
     for order in orders:

@@ -12,7 +12,7 @@ import torch
 
 from anyorder.checkpoint import Unset
 from anyorder.devices import GPU, GPUS, resolve_device, training_flops, worth_compiling
-from anyorder.files import GPT2_NAMES
+from anyorder.files import on_hub
 from anyorder.memory import memory
 from anyorder.orders import order_options
 from anyorder.start import check_options, model_config, resolve_start, same_update, start_checkpoint
@@ -79,8 +79,7 @@ def lines_of(config):
     """Yield the lines of the plan of a run with these options, on the machine that config.plan names."""
     world_size, name, gpu = parse_machine(config.plan)
     start, checkpoint = resolve_start(config.init_from, config.out_dir), None
-    on_hub = start in GPT2_NAMES or start.startswith('hf:')
-    if on_hub:
+    if on_hub(start):
         config = Config(config | (order_options(config) if 'order' in config.given else {}))
     else:   # the shape and the options of the run
         checkpoint, config, _ = start_checkpoint(config)
@@ -97,7 +96,7 @@ def lines_of(config):
     for part, n in parameters_by_part(model).items():
         yield f'  {part:<32}{n:>18,}'
     yield f"{'vocabulary':<34}{n_tokens:>18,}  {said}"
-    if on_hub:
+    if on_hub(start):
         yield f'the shape is that of the options: the shape of {start} is not looked up on the hub'
     yield f"{'tokens an update':<34}{tokens:>18,}"
     yield f"{'tokens in all':<34}{tokens * config.max_iters:>18,}"

@@ -149,7 +149,7 @@ class Scroll:
         if len(row.tokens) > self.block_size:
             sample['stretches'] = [[start, min(end, n)] for start, end in row.spans]
         if stop:
-            sample['stopped'] = end_of(row.tokens[row.first:n], stop, self.tokenizer) is not None
+            sample['stopped'] = stop in self.tokenizer.decode(row.tokens[row.first:n])
         return sample
 
 

@@ -99,7 +99,7 @@ FAULTS['anyorder/plan.py'] = 'test_plan', [
     ['    check_options(config, world_size)\n', ''],
     ['vocabulary(config, checkpoint)', 'vocabulary(config)'],
     ['checkpoint, config, _ = start', 'checkpoint, _, _ = start'],
-    ['if on_hub:\n        config', 'if False:\n        config'],
+    ['if on_hub(start):\n        config', 'if False:\n        config'],
 ]
 
 FAULTS['anyorder/orders.py'] = 'test_orders', [
