@@ -40,9 +40,17 @@ def test_one_text_or_several(ckpt):
     writer = Writer(ckpt)
     one, three = writer.infill('a[[3]]b', seed=8), writer.infill('a[[3]]b', n=3, seed=7)
     assert isinstance(one, str) and one == three[1] and len(set(three)) == 3 and len(writer.infill('a', n=1)) == 1
+    assert writer.infill('a[[3]]b', n=3, seed=7, batch_size=2) == three
     back = pickle.loads(pickle.dumps(one))
     assert back == one and back.logprob == one.logprob == sum(one.sample['logprob'])
     assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
+
+
+def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
+    writer = Writer(ckpt)
+    torch.nn.init.zeros_(writer.model.lm_head.weight)
+    chosen, given = (writer.infill('a[[8]]b', order=order).sample['order'] for order in ('margin', 'random'))
+    assert chosen == given != sorted(given)
 
 
 @pytest.mark.parametrize('network', [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'}])
