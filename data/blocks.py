@@ -44,7 +44,7 @@ def make_split(data_dir, name, split, meta):
                 return prepare(name, data_dir)
             raise ValueError(f'{missing}: {name} has the splits train and val')
         command = f'data/prepare.py {words_for_text(name, row, split, meta)}'
-    raise ValueError(f'{missing}; make it with: python {command} --out={shlex.quote(str(data_dir))}')
+    raise ValueError(f'{missing}; make it with: python {command} --data_dir={shlex.quote(str(data_dir))}')
 
 
 def words_for_text(name, row, split, meta):

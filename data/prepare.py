@@ -70,9 +70,9 @@ source = ''      # local file to read, also .gz and .xz: a .jsonl has a document
                  # a .txt is one document, of a zero-shot set one row a line, as a .raw
 split = ''       # the whole source is this split (train, val, test); '' divides it into train and val,
                  # or is test for a zero-shot set
-name = ''        # folder to write under `out`; '' is the name of the data set
+name = ''        # folder to write under `data_dir`; '' is the name of the data set
 tokenizer = ''   # bytes or gpt2; '' is that of the data set
-out = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
+data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
 force = False    # replace what is there
 
 
@@ -113,13 +113,13 @@ def check_source_is_new(origin, kept):
                          'another file, or divide this one by --force without --split')
 
 
-def prepare(data_set, out, name=None, source=None, split=None, tokenizer=None, force=False):
-    """Prepare one row of DATA_SETS into out/name; returns its meta. Splits that are there stay unless `force`."""
+def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=None, force=False):
+    """Prepare one row of DATA_SETS into data_dir/name; returns its meta. Splits that are there stay unless `force`."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     check_names(name=name, split=split)
-    row, directory = DATA_SETS[data_set], os.path.join(out, name or data_set)
-    check_folder('--out', directory)
+    row, directory = DATA_SETS[data_set], os.path.join(data_dir, name or data_set)
+    check_folder('--data_dir', directory)
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of '
                          'that split by --source')
@@ -156,10 +156,10 @@ def main(config):
     if config.tokenizer not in ('', 'bytes', 'gpt2'):
         raise ValueError(f'tokenizer must be bytes or gpt2, got {config.tokenizer!r}')
     data_set, = config.words
-    before = read_meta(os.path.join(config.out, config.name or data_set))
-    meta = prepare(data_set, config.out, config.name or None, config.source or None, config.split or None,
+    before = read_meta(os.path.join(config.data_dir, config.name or data_set))
+    meta = prepare(data_set, config.data_dir, config.name or None, config.source or None, config.split or None,
                    config.tokenizer or None, config.force)
-    print_meta(config.out, meta, before, config.force)
+    print_meta(config.data_dir, meta, before, config.force)
 
 
 if __name__ == '__main__':

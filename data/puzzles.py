@@ -50,8 +50,8 @@ largest = 0            # of zebra: houses and attributes at most, in the tokens 
 source = ''            # CSV of Sudokus with the columns puzzle and solution, also .gz and .xz; '' generates
 # what is written
 split = ''             # make only this one: train, val or test
-name = ''              # folder to write under `out`; '' is the name of the puzzle
-out = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
+name = ''              # folder to write under `data_dir`; '' is the name of the puzzle
+data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
 force = False          # replace what is there
 
 
@@ -109,9 +109,9 @@ def check_solutions(rules, known):
                              'to another with --name=OTHER')
 
 
-def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25,
+def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25,
                     n_observations=275, largest=None):
-    """Write out/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated."""
+    """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated."""
     if task not in TASKS:
         raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {task!r}')
     if source and (split is None or 'sudoku' not in task):
@@ -120,10 +120,10 @@ def prepare_puzzles(task, out, name=None, source=None, split=None, n_rows=None, 
     if task == 'nae_sat':
         puzzle |= {'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations}
     check_names(name=name)
-    directory, origin = os.path.join(out, name or task), name_source(source) if source else f'{task}, seed {seed}'
+    directory, origin = os.path.join(data_dir, name or task), name_source(source) if source else f'{task}, seed {seed}'
     if largest is not None:
         origin += f', up to {largest} houses'
-    check_folder('--out', directory)
+    check_folder('--data_dir', directory)
     n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)
     have, tokenizer = whole_splits(directory, meta), get_tokenizer(task)
@@ -152,10 +152,10 @@ def main(config):
     task, = config.words
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     of_zebra = config.largest if config.largest and 'zebra' in task else None
-    before = read_meta(os.path.join(config.out, config.name or task))
-    meta = prepare_puzzles(task, config.out, config.name or None, config.source or None, config.split or None, n_rows,
-                           config.force, config.seed, config.n_latents, config.n_observations, of_zebra)
-    print_meta(config.out, meta, before, config.force)
+    before = read_meta(os.path.join(config.data_dir, config.name or task))
+    meta = prepare_puzzles(task, config.data_dir, config.name or None, config.source or None, config.split or None,
+                           n_rows, config.force, config.seed, config.n_latents, config.n_observations, of_zebra)
+    print_meta(config.data_dir, meta, before, config.force)
 
 
 if __name__ == '__main__':

@@ -63,7 +63,7 @@ def test_every_command_of_a_finding_is_understood_and_run_once(findings, script,
 
 def test_sets_that_are_there_are_not_made_and_seeds_have_their_own_orders(findings, tmp_path):
     (tmp_path / 'there' / 'pydocs').mkdir(parents=True)
-    assert findings('orders', data='missing')[0] == ['data/prepare.py', 'pydocs', f'--out={tmp_path / "missing"}']
+    assert findings('orders', data='missing')[0] == ['data/prepare.py', 'pydocs', f'--data_dir={tmp_path / "missing"}']
     commands = findings('orders', '--seeds=7', data='there')
     assert not of(commands, 'data/prepare.py')
     assert all(f'--data_dir={tmp_path / "there"}' in c for c in of(commands, 'train.py'))

@@ -63,7 +63,7 @@ def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
     assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all() and house.sum() == 30 * 3 * 6
     assert ((tokens == 0) <= given).all()
     with pytest.raises(ValueError, match='largest must be 3 to 6'):
-        puzzles.main(configure(vars(puzzles), ['zebra', '--largest=2', f'--out={tmp_path / "other"}']))
+        puzzles.main(configure(vars(puzzles), ['zebra', '--largest=2', f'--data_dir={tmp_path / "other"}']))
 
 
 def test_what_is_generated_depends_on_seed_split_and_part(monkeypatch):
@@ -91,7 +91,7 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
     monkeypatch.setattr(puzzles, 'PART', 60)
 
     def sizes(*argv):
-        puzzles.main(configure(vars(puzzles), [*argv, f'--out={tmp_path}']))
+        puzzles.main(configure(vars(puzzles), [*argv, f'--data_dir={tmp_path}']))
         meta = json.loads((tmp_path / argv[-1].partition('=')[2] / 'meta.json').read_text())
         assert {info['source'] for info in meta['splits'].values()} <= {'sudoku4, seed 0', 'nae_sat, seed 5',
                                                                         'zebra4, seed 0, up to 3 houses'}
@@ -104,7 +104,7 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
     for argv, said in ((['--n_val=-1'], 'n_val must be at least 0'),
                        (['--split=all'], 'split must be test, val, train')):
         with pytest.raises(ValueError, match=said):
-            puzzles.main(configure(vars(puzzles), ['sudoku4', *argv, f'--out={tmp_path}']))
+            puzzles.main(configure(vars(puzzles), ['sudoku4', *argv, f'--data_dir={tmp_path}']))
 
 
 def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
@@ -295,7 +295,7 @@ def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
 
 def test_a_source_is_read_with_and_without_its_solutions(tmp_path, capsys):
     (tmp_path / 'p.csv').write_text(f'puzzle,solution\n.{GRID[1:]},{GRID}\n0{GRID[1:]},\n')
-    options = [f'--source={tmp_path}/p.csv', '--split=test', '--name=mine', f'--out={tmp_path}']
+    options = [f'--source={tmp_path}/p.csv', '--split=test', '--name=mine', f'--data_dir={tmp_path}']
     for _ in range(2):
         puzzles.main(configure(vars(puzzles), ['sudoku4', *options]))
     assert 'there already' in capsys.readouterr().out

@@ -175,8 +175,8 @@ def test_the_cheap_commands_run(script, tmp_path):
            'eval_ppl.py': ['--n_blocks=2'], 'eval_puzzle.py': ['--n_puzzles=3'], 'sample.py': []}
     (tmp_path / 'YOUR.txt').write_text(read('README.md')[:5000])
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    script('data/prepare.py', 'text', '--source=YOUR.txt', '--tokenizer=bytes', '--name=pydocs', '--out=data')
-    script('data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--out=data')
+    script('data/prepare.py', 'text', '--source=YOUR.txt', '--tokenizer=bytes', '--name=pydocs', '--data_dir=data')
+    script('data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--data_dir=data')
     ran = []
     for _, name, *args in [c for c in commands('README.md') if re.search('quickstart|sudoku4', shlex.join(c))]:
         more = ['--max_iters=3'] if '--init_from=resume' in args else []

@@ -160,9 +160,9 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
 
 def test_missing_sets_name_the_command(tmp_path):
     for name, said in (('books', 'python data/prepare.py text --name=books --source=FILE'),
-                       ('openwebtext', 'python data/prepare.py openwebtext --out='),
+                       ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
                        ('ptb', r'python data/prepare.py ptb \[--source=FILE\] --split=train'),
-                       ('sudoku', 'python data/puzzles.py sudoku --out=')):
+                       ('sudoku', 'python data/puzzles.py sudoku --data_dir=')):
         with pytest.raises(ValueError, match=said):
             open_split(tmp_path, name, 'train')
     (tmp_path / 'a.txt').write_text('a text ' * 100)

@@ -240,7 +240,7 @@ def main(config, more):
             is_made(*item)
     data = FINDINGS[name].data
     if not os.path.exists(os.path.join(config.data_dir, data)):
-        python(*DATA[data].split(), f'--out={config.data_dir}')
+        python(*DATA[data].split(), f'--data_dir={config.data_dir}')
     for stage in stages:
         make_all(stage, config.jobs)
     for picture, (options, lines) in figures.items():

@@ -148,7 +148,7 @@ def sudoku_steps(c):
     puzzle, N = ('sudoku4', 16) if c.toy else ('sudoku', 81)
     at, name = f'--device={c.device}', f'{puzzle}_{n_puzzles}'
     yield Step('sudoku_data', f'data/puzzles.py {puzzle} --n_train={n_puzzles} --n_val=100 --n_test=200 --name={name} '
-               f'--out={c.data_dir}', 120)
+               f'--data_dir={c.data_dir}', 120)
     size = f'{shape("sudoku", c)} --batch_size={B}'
     vocabulary = f'--vocab_size=64 --n_tokens={5 if c.toy else 10}'
     yield Step('sudoku_rate', f'bench.py train {at} {size} --block_size={N} {vocabulary} --optimizer=muon '
