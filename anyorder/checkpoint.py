@@ -9,9 +9,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from anyorder.files import GPT2_NAMES, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
-from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2, weight_files
+from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.orders import order_of
 from anyorder.sharding import whole
+from anyorder.weights import read_json, weight_files
 from data.tokenizers import TOKENIZERS, get_tokenizer
 from model import AOGPT, AOGPTConfig
 
@@ -46,7 +47,7 @@ def load_checkpoint(name):
     check_checkpoint(os.fspath(name))
     path = local_path(os.fspath(name))
     if os.path.isdir(path):
-        return read_gpt2(path)
+        return read_folder(path)
     try:
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     except Exception as e:   # bytes that are no pickle fail in a dozen ways
@@ -58,6 +59,19 @@ def load_checkpoint(name):
         raise ValueError(f"{path} is not a checkpoint: it must hold a dict with 'model', tensors by name, "
                          "and 'model_args'")
     return checkpoint
+
+
+# the entries of a folder as Hugging Face writes it, by the model_type of its config.json
+FOLDERS = {'gpt2': read_gpt2}
+
+
+def read_folder(folder):
+    """The dict of a checkpoint of such a folder."""
+    path = os.path.join(folder, 'config.json')
+    kind = read_json(path).get('model_type', 'gpt2')
+    if kind not in list(FOLDERS):
+        raise ValueError(f'{path} has model_type={kind!r}: only {" and ".join(FOLDERS)} can be read')
+    return FOLDERS[kind](folder)
 
 
 def is_checkpoint(x):

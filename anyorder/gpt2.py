@@ -6,22 +6,20 @@ of positions, token p of the text at row p + 1; the embeddings of target positio
 GPT-2's 1024 rows serve a block of 1024 tokens, whose last one nobody reads left to right: its row is a copy of the row
 before it. (Radford et al. 2019; Pannatier et al. 2024 for the shape)
 """
-import json
 import os
 
 import torch
 
-from anyorder.files import is_out_of_memory
+from anyorder.weights import read_json, read_weights
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the real vocabulary; its padded size in our weights and the published ones
 END_OF_TEXT = 50256
 
 # what config.json may say of the things that change the network, the default first
-UNDERSTOOD = {'model_type': ('gpt2',), 'vocab_size': (GPT2_N_TOKENS,), 'layer_norm_epsilon': (1e-5,),
+UNDERSTOOD = {'vocab_size': (GPT2_N_TOKENS,), 'layer_norm_epsilon': (1e-5,),
               'activation_function': ('gelu_new', 'gelu_pytorch_tanh', 'gelu'), 'scale_attn_weights': (True,),
               'scale_attn_by_inverse_layer_idx': (False,), 'add_cross_attention': (False,),
               'tie_word_embeddings': (True,)}
-DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16, 'BF16': torch.bfloat16}
 BUFFERS = ('.attn.bias', '.attn.masked_bias')                           # causal masks, no weights
 TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')          # GPT-2 keeps them (in, out)
 
@@ -31,17 +29,9 @@ def read_gpt2(folder):
     or pytorch_model.bin, whole or in parts. Weights become float32. Never runs code from a file.
 
     Raises ValueError in one line when it holds no GPT-2, or one that differs from OpenAI's in more than its sizes."""
-    config, weights = read_config(folder), {}
-    for path in weight_files(folder):
-        try:
-            weights |= read_safetensors(path) if path.endswith('.safetensors') else torch.load(
-                path, map_location='cpu', weights_only=True)
-        except Exception as e:   # bytes of another kind fail in a dozen ways
-            if isinstance(e, OSError) or is_out_of_memory(e):
-                raise
-            raise ValueError(f'{path} is not a whole file of weights ({type(e).__name__})') from None
-    weights = {name.removeprefix('transformer.'): p.float() for name, p in weights.items()
-               if isinstance(p, torch.Tensor) and not name.endswith(BUFFERS)}
+    config = read_config(folder)
+    weights = {name.removeprefix('transformer.'): p.float() for name, p in read_weights(folder).items()
+               if not name.endswith(BUFFERS)}
     if not {'wte.weight', 'wpe.weight'} <= weights.keys():
         raise ValueError(f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin')
     if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight']):
@@ -75,39 +65,3 @@ def read_config(folder):
     return sizes | {'block_size': config.get('n_positions', 1024), 'vocab_size': GPT2_PADDED, 'n_tokens': GPT2_N_TOKENS,
                     'target_position': 'input', 'gpt2_blocks': True,
                     'gelu_tanh': config.get('activation_function') != 'gelu'}
-
-
-def read_json(path):
-    """The dict of a JSON file. Raises ValueError for others."""
-    try:
-        with open(path, encoding='utf-8') as f:
-            value = json.load(f)
-        if isinstance(value, dict):
-            return value
-    except (ValueError, RecursionError):
-        pass
-    raise ValueError(f'{path} is not a JSON file of names and values')
-
-
-def weight_files(folder):
-    """The paths of the files that hold the weights, [] for none; safetensors are preferred."""
-    for name in ('model.safetensors', 'pytorch_model.bin'):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return [path]
-        if os.path.isfile(f'{path}.index.json'):
-            parts = read_json(f'{path}.index.json').get('weight_map', {})
-            return sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
-    return []
-
-
-def read_safetensors(path):
-    """{name: tensor} of a file: the length of the header in 8 bytes, the header in JSON, little-endian numbers."""
-    raw, tensors = torch.from_file(path, size=os.path.getsize(path), dtype=torch.uint8), {}   # mapped, not read
-    data = 8 + int.from_bytes(raw[:8].numpy().tobytes(), 'little')
-    for name, entry in json.loads(raw[8:data].numpy().tobytes()).items():
-        if name != '__metadata__' and not name.endswith(BUFFERS):
-            start, end = entry['data_offsets']
-            numbers = raw[data + start:data + end].clone()   # from a file's odd byte to one that any dtype may begin at
-            tensors[name] = numbers.view(DTYPES[entry['dtype']]).view(entry['shape'])
-    return tensors

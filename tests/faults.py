@@ -504,12 +504,17 @@ FAULTS['anyorder/gpt2.py'] = 'test_gpt2', [
     ['torch.zeros_like(wpe)', 'torch.rand_like(wpe)'],
     ["config.get('activation_function') != 'gelu'", "config.get('activation_function') == 'gelu_new'"],
     ["config.get(name, values[0]) not in values", "False"],
-    ['raw[data + start:data + end]', 'raw[data:data + end - start]'],
-    ['.clone()   # from', '   # from'],
-    ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
     [".removeprefix('transformer.')", ''],
     ["if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight'])",
      "if weights.pop('lm_head.weight', None) is False"],
+]
+
+FAULTS['anyorder/weights.py'] = 'test_weights', [
+    ['raw[data + start:data + end]', 'raw[data:data + end - start]'],
+    ['.clone()   # from', '   # from'],
+    ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
+    ["'I32': torch.int32", "'I32': torch.float32"],
+    ['os.path.basename(part)', 'part'],
 ]
 
 FAULTS['anyorder/judge.py'] = 'test_judge', [

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import write_safetensors
 
 from anyorder.checkpoint import load_checkpoint, local_path, model_from_checkpoint
 from anyorder.gpt2 import GPT2_N_TOKENS
@@ -61,18 +62,6 @@ def left_to_right(folder):
     model = model_from_checkpoint(folder).double()
     with torch.no_grad():
         return model(TEXT[None], sample_order(1, N, 'l2r'))[0].double()
-
-
-def write_safetensors(path, tensors):
-    kinds, header, data = {torch.float32: 'F32', torch.bfloat16: 'BF16', torch.float16: 'F16'}, {}, b''
-    for name, p in tensors.items():
-        raw = p.contiguous().view(torch.uint8).numpy().tobytes() if p.dtype != torch.bool else b'\1'
-        header[name] = {'dtype': kinds.get(p.dtype, 'BOOL'), 'shape': list(p.shape),
-                        'data_offsets': [len(data), len(data) + len(raw)]}
-        data += raw
-    head = json.dumps(header | {'__metadata__': {'format': 'pt'}}).encode()
-    head += b' ' * (1 - len(head) % 2)   # of odd length: numbers begin at an odd byte
-    path.write_bytes(len(head).to_bytes(8, 'little') + head + data)
 
 
 def write_folder(folder, weights, form='safetensors', **config):

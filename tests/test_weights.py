@@ -1,0 +1,52 @@
+"""Files of weights as Hugging Face writes them: every dtype, odd bytes, parts; what is not whole is one line."""
+import json
+
+import pytest
+import torch
+from conftest import write_safetensors
+
+from anyorder.weights import read_weights
+
+TENSORS = {'a': torch.tensor([[1.5, -2.0, 3.0]]), 'scale': torch.tensor(0.25, dtype=torch.bfloat16),
+           'half': torch.tensor([-1.0, 65504.0], dtype=torch.float16), 'double': torch.tensor([1 / 3]).double(),
+           'ids': torch.tensor([[3, -1], [2 ** 40, 0]]), 'int': torch.tensor([7, -8], dtype=torch.int32),
+           'mask': torch.tensor([True, False, True]), 'empty': torch.zeros(0, 4)}
+
+
+def is_same(found, expected):
+    return found.keys() == expected.keys() and all(
+        found[name].dtype == p.dtype and torch.equal(found[name], p) for name, p in expected.items())
+
+
+def test_safetensors_come_before_pickles_and_both_give_the_tensors(tmp_path):
+    assert read_weights(tmp_path) == {}
+    torch.save({'a': torch.zeros(1), 'step': 3}, tmp_path / 'pytorch_model.bin')
+    assert is_same(read_weights(tmp_path), {'a': torch.zeros(1)})
+    write_safetensors(tmp_path / 'model.safetensors', TENSORS)
+    assert is_same(read_weights(tmp_path), TENSORS)
+
+
+def test_parts_are_read_from_the_folder_alone(tmp_path):
+    parts = {name: f'../elsewhere/model-{len(name) % 2}.safetensors' for name in TENSORS}
+    (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': parts}))
+    for part in set(parts.values()):
+        mine = {name: p for name, p in TENSORS.items() if parts[name] == part}
+        write_safetensors(tmp_path / part.split('/')[-1], mine)
+    assert is_same(read_weights(tmp_path), TENSORS)
+
+
+def test_it_reads_what_safetensors_writes(tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    safetensors.save_file(TENSORS, tmp_path / 'model.safetensors')
+    assert is_same(read_weights(tmp_path), TENSORS)
+
+
+@pytest.mark.parametrize('spoil', [lambda whole: whole[:-1], lambda whole: b'', lambda whole: b'\xff' * 8 + whole[8:],
+                                   lambda whole: whole.replace(b'"F32"', b'"F12"')])
+def test_a_file_that_is_not_whole_is_one_line(tmp_path, spoil):
+    write_safetensors(tmp_path / 'model.safetensors', {'b': TENSORS['ids'], 'a': TENSORS['a']})
+    path = tmp_path / 'model.safetensors'
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(ValueError, match='model.safetensors is not a whole file of weights') as e:
+        read_weights(tmp_path)
+    assert '\n' not in str(e.value)
