@@ -101,7 +101,7 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     order   arguments of sample_order; puzzle r is a function of (seed, r)"""
     n, N = tokens.shape
     orders, n_given = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given)
-    blank, device, parts = tokens.masked_fill(~given, 0), model.lm_head.weight.device, []
+    blank, device, parts = tokens.masked_fill(~given, 0), model.device, []
     for rows in torch.arange(n).split(batch_size):
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
         canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds)
@@ -111,7 +111,7 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
 
 
 class CountedRun:
-    """AOGPT.run, and the number of slots that it has run, without those that pad short rows."""
+    """Network.run, and the number of slots that it has run, without those that pad short rows."""
 
     def __init__(self, run, n_streams):
         self.run, self.n_streams, self.n_slots = run, n_streams, 0
@@ -164,7 +164,7 @@ def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
     """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, by their share.
 
     groups   {name: (first position, one past the last)}"""
-    (n, N), device, rows = tokens.shape, model.lm_head.weight.device, []
+    (n, N), device, rows = tokens.shape, model.device, []
     orders, n_shares, column = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N), torch.arange(N)
     for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
         known, nats = N - round(N * k / n_shares), torch.full((n, N), math.nan, dtype=torch.float64)

@@ -451,43 +451,29 @@ class Head(nn.Linear):
         return F.cross_entropy(float32_or_better(self(x)), tokens, reduction='none')
 
 
-class AOGPT(nn.Module):
-    """The any-order network. Parameter names and order are those of the published checkpoints."""
+class Network(nn.Module):
+    """What callers ask of any network: forward, predict, run, n_parameters, device, dtype, config and slots, and as of
+    all modules eval, training and parameters. A subclass has
+
+    config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
+    trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads of the columns of a plan
+    lm_head   x (R, C) -> logits (R, V), with nll(x, tokens) -> (R,) nats and a weight, as Head has them
+    """
 
     def __init__(self, config):
         super().__init__()
-        self.config = config
-        self.slots = config.slots
-        adaln = config.target_position == 'adaln'
-        t = self.transformer = nn.ModuleDict()
-        t['wte'] = nn.Embedding(config.vocab_size, config.n_embd)
-        if config.learned_positions:
-            t['wpe'] = nn.Embedding(config.block_size + 1, config.n_embd)   # row 0 for [None], row p + 1 for position p
-        if config.target_position not in ('layer', 'two_stream'):
-            t['wtpe'] = nn.Embedding(config.block_size, config.n_cond if adaln else config.n_embd)
-        t['wnonee'] = nn.Embedding(1, config.n_embd)                        # [None]
-        if config.target_position == 'two_stream':
-            t['wquery'] = nn.Embedding(1, config.n_embd)                    # what all queries read
-        t['h'] = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
-        t['final_layer' if adaln else 'ln_f'] = FinalLayer(config) if adaln else make_norm(config)
-        self.lm_head = Head(config)
-        if config.gpt2_blocks:
-            self.lm_head.weight = self.transformer.wte.weight
-        self.reset_parameters()
+        self.config, self.slots = config, config.slots
 
-    @torch.no_grad()
-    def reset_parameters(self):
-        """Normal of std 0.02 cut at 3 std, residual projections scaled by 1 / sqrt(2 L), biases 0 (AO appendix)."""
-        for name, p in self.named_parameters():
-            if p.dim() == 2:
-                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if name.endswith('c_proj.weight') else 0.02
-                nn.init.trunc_normal_(p, std=std, a=-3 * std, b=3 * std)
-            elif name.endswith('bias'):
-                nn.init.zeros_(p)
-        if self.config.target_position == 'adaln':
-            for block in self.transformer.h:
-                gates = block.adaLN[1].bias.view(6, -1)
-                gates[2], gates[5] = self.config.gate_init, self.config.gate_init
+    @property
+    def device(self):
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self):
+        return self.lm_head.weight.dtype
+
+    def n_parameters(self):
+        return sum(p.numel() for p in self.parameters())
 
     def forward(self, idx, order, n_known=None, columns=None, n_given=None):
         """Negative log-likelihood of each visit given the visits before it.
@@ -518,7 +504,7 @@ class AOGPT(nn.Module):
         known = order.new_full((len(order), 1), T - 1) if n_known is None else n_known.to(idx.device).unsqueeze(1)
         columns = columns if columns is None else columns.to(idx.device)
         visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
-        x = self._trunk(idx, order, self.slots(order, known, columns))               # (B, n, C)
+        x = self.trunk(idx, order, self.slots(order, known, columns))                       # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                        # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         given = 0 if n_given is None else n_given.to(idx.device).unsqueeze(1)
@@ -579,9 +565,46 @@ class AOGPT(nn.Module):
 
     def run(self, idx, order, bounds, sizes, cache=None):
         """The part of `predict` that runs on the device: last hidden states (B, n, C), see Slots.between."""
-        return self._trunk(idx, order, self.slots.between(order, *bounds, sizes), cache)
+        return self.trunk(idx, order, self.slots.between(order, *bounds, sizes), cache)
 
-    def _trunk(self, idx, order, slots, cache=None):
+
+class AOGPT(Network):
+    """The any-order network. Parameter names and order are those of the published checkpoints."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        adaln = config.target_position == 'adaln'
+        t = self.transformer = nn.ModuleDict()
+        t['wte'] = nn.Embedding(config.vocab_size, config.n_embd)
+        if config.learned_positions:
+            t['wpe'] = nn.Embedding(config.block_size + 1, config.n_embd)   # row 0 for [None], row p + 1 for position p
+        if config.target_position not in ('layer', 'two_stream'):
+            t['wtpe'] = nn.Embedding(config.block_size, config.n_cond if adaln else config.n_embd)
+        t['wnonee'] = nn.Embedding(1, config.n_embd)                        # [None]
+        if config.target_position == 'two_stream':
+            t['wquery'] = nn.Embedding(1, config.n_embd)                    # what all queries read
+        t['h'] = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
+        t['final_layer' if adaln else 'ln_f'] = FinalLayer(config) if adaln else make_norm(config)
+        self.lm_head = Head(config)
+        if config.gpt2_blocks:
+            self.lm_head.weight = self.transformer.wte.weight
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self):
+        """Normal of std 0.02 cut at 3 std, residual projections scaled by 1 / sqrt(2 L), biases 0 (AO appendix)."""
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if name.endswith('c_proj.weight') else 0.02
+                nn.init.trunc_normal_(p, std=std, a=-3 * std, b=3 * std)
+            elif name.endswith('bias'):
+                nn.init.zeros_(p)
+        if self.config.target_position == 'adaln':
+            for block in self.transformer.h:
+                gates = block.adaLN[1].bias.view(6, -1)
+                gates[2], gates[5] = self.config.gate_init, self.config.gate_init
+
+    def trunk(self, idx, order, slots, cache=None):
         """Last hidden states (B, n, C) of the columns of `slots`; the last block runs queries and MLP for these."""
         t, none = self.transformer, slots.reads < 0                                         # (B, S)
         read = idx.gather(1, order.gather(1, slots.reads.clamp(min=0)))
@@ -615,9 +638,6 @@ class AOGPT(nn.Module):
         angle = (position + 1)[..., None, None] * frequency
         return angle.cos(), angle.sin()
 
-    def n_parameters(self):
-        return sum(p.numel() for p in self.parameters())
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # its memory and its average
@@ -625,7 +645,7 @@ class AOGPT(nn.Module):
 class KVCache:
     """Keys and values of the slots that are kept, allocated once: 2 L B N C numbers. `length` (B,), on the host, is the
     number of slots kept in each row; later ones are overwritten by their number. The key of a slot may depend on its
-    target, see AOGPT.predict. There is room for `n_slots`, by default N."""
+    target, see Network.predict. There is room for `n_slots`, by default N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head

@@ -271,7 +271,7 @@ def samples(model, tokenizer, config):
     texts = []
     for seed, (kind, order) in enumerate(orders.items(), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
-        canvas = Canvas.of_texts([blank], order, seed, model.lm_head.weight.device)
+        canvas = Canvas.of_texts([blank], order, seed, model.device)
         fill(model, canvas, Unmasking(config.block_size), Drawing())
         texts.append((titles.get(kind, 'in its own order'), visible(tokenizer.decode(canvas.idx[0].tolist()))))
     return texts

@@ -86,7 +86,7 @@ def measure_passes(ckpt, orders, windows, temperature, n_samples, batch_size, se
 
 def measure_order(network, name, order, windows, drawing, n_samples, batch_size, seed):
     """The lines of measure_passes of one order, the arguments `order` of sample_order."""
-    N, device = network.config.block_size, network.lm_head.weight.device
+    N, device = network.config.block_size, network.device
     print(f"\norder {name}\n{'window':>8}{'passes':>16}{'tokens/pass':>13}{'slots/token':>13}{'same text':>15}")
     first_texts = None
     for window in windows:

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import AdaLN, Head, SelfAttention, Sizes, float32_or_better
+from model import AOGPT, AdaLN, Head, SelfAttention, Sizes, float32_or_better
 
 
 def product_dtype(x):
-    """The dtype of matrix products of x (an activation or a weight): autocast's where that is on, else its own."""
+    """The dtype of matrix products of x (a tensor or a network): autocast's where that is on, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -38,12 +38,15 @@ def freeze(model, dtype=None):
     """A copy for inference: linear weights in `dtype`, by default the dtype of the products (autocast's where autocast
     is on), see FrozenLinear. In place of each AdaLN is a table of its outputs, which depend only on which of the N
     positions is the target. The copy shares norms and embeddings with the model and is valid until the weights change.
-    It is not to be trained, moved or saved. A frozen model is given back as it is; ValueError for another dtype."""
+    It is not to be trained, moved or saved. A frozen model is given back as it is; ValueError for another dtype. A
+    network that is not ours stays itself, its weights put into `dtype`."""
+    if not isinstance(model, AOGPT):
+        return model if dtype is None else model.to(dtype)
     if isinstance(model.lm_head, FrozenHead):
         if dtype not in (None, model.lm_head.dtype):
             raise ValueError(f'the model is frozen in {model.lm_head.dtype} already, got {dtype}')
         return model
-    dtype = dtype or product_dtype(model.lm_head.weight)
+    dtype = dtype or product_dtype(model)
     model = lean(copy.deepcopy(model, {id(p): p for p in model.parameters()}))   # modules of its own, the same weights
     for module in list(model.modules()):
         for name, child in module.named_children():
@@ -192,7 +195,7 @@ class AdaLNTable(nn.Module):
 def graphed(model):
     """The model itself, whose steps with a cache are padded to few sizes, recorded as CUDA graphs and replayed. Raises
     ValueError where there is nothing to record."""
-    device = model.lm_head.weight.device
+    device = model.device
     if device.type == 'cpu' or not model.slots.cached:
         why = f'the device is {device}' if device.type == 'cpu' else f'attention={model.config.attention} has none'
         raise ValueError(f'cuda_graphs is for a network with a cache on a GPU: {why}')
@@ -201,7 +204,7 @@ def graphed(model):
 
 
 class StepGraphs:
-    """AOGPT.run as CUDA graphs, one launch for hundreds of kernels: the first call of a size runs eagerly, the second
+    """Network.run as CUDA graphs, one launch for hundreds of kernels: the first call of a size runs eagerly, the second
     is recorded, later ones are replayed. Graphs hold for one cache; another cache starts anew."""
 
     def __init__(self, run):

@@ -336,7 +336,7 @@ def start_cache(network, part):
 
     Prompts whose lengths differ much are read before the first step, those of about one length together, so that each
     costs its own tokens."""
-    device, dtype = part.idx.device, product_dtype(network.lm_head.weight)
+    device, dtype = part.idx.device, product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)
     if len(part) and part.known.max() - part.known.min() >= 32:
         for length in (part.known // 32).unique():

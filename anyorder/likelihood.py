@@ -23,12 +23,12 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
 
     blocks   (n, N) tokens in natural order
     orders   (n, N) positions
-    n_known  (n,) numbers of known visits, for a masked loss, see AOGPT.forward: if they are uniform, one pass is
+    n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are uniform, one pass is
              unbiased for the mean over orders. Without them such a network takes N passes, one for each visit.
     n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
     counted  (n, N) bool, the visits d of the sum; all by default
     returns  (n,) float64"""
-    device, sums = model.lm_head.weight.device, []
+    device, sums = model.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
         visits = {'n_known': n_known, 'n_given': n_given}
@@ -56,8 +56,8 @@ def check_finite(nats):
 def one_by_one(model, idx, order, first=0, end=None):
     """nll (B, n) of the visits first to end - 1, by default all, given those before each, by a pass for each; a
     decoder's forward gives the same."""
-    tokens, nll, weight = idx.gather(1, order), [], model.lm_head.weight
-    cache = KVCache(model.config, len(idx), idx.device, product_dtype(weight)) if model.slots.cached else None
+    tokens, nll = idx.gather(1, order), []
+    cache = KVCache(model.config, len(idx), idx.device, product_dtype(model)) if model.slots.cached else None
     for d in range(first, order.size(1) if end is None else end):
         logits = float32_or_better(model.predict(idx, order, d, 1, cache)[:, 0])            # (B, V)
         nll.append(F.cross_entropy(logits, tokens[:, d], reduction='none'))
@@ -187,7 +187,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
     n_tokens    slots of a pass, over all groups whose contexts it holds
     returns     (own (), the nats of the whole block in the order itself,
                 members (len(groups), M, width), 0 behind the last visit; member 0 is the order itself), float64"""
-    device, N = model.lm_head.weight.device, len(order)
+    device, N = model.device, len(order)
     own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()             # (N,)
     if bar is not None:
         bar.update(N)
@@ -295,7 +295,7 @@ def last_word_hits(model, rows, batch_size, bar=None):
 
     rows     [(context tokens, last-word tokens)], as last_words gives
     returns  list of bools in the order of rows"""
-    device, N, hits = model.lm_head.weight.device, model.config.block_size, [False] * len(rows)
+    device, N, hits = model.device, model.config.block_size, [False] * len(rows)
     fit = [r for r, (_, word) in enumerate(rows) if len(word) <= N]
     fit.sort(key=lambda r: len(rows[r][0]) + len(rows[r][1]))                               # less padding
     for chunk in (fit[i:i + batch_size] for i in range(0, len(fit), batch_size)):

@@ -115,7 +115,7 @@ class TrainState:
 
     @property
     def device(self):
-        return self.model.lm_head.weight.device
+        return self.model.device
 
     def entries(self):
         """The entries of a checkpoint that `resume` reads, beside weights and average."""
@@ -264,7 +264,7 @@ def validate(model, blocks, given, config):
         nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
                                  n_given=n_given[mine])
         if world_size > 1:
-            nats = nats.to(model.lm_head.weight.device)
+            nats = nats.to(model.device)
             dist.all_reduce(nats)
         result[name] = nats[:n].cpu()
     return result

@@ -135,8 +135,8 @@ def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
                 for use_cache in (True, False)]
     exact = generate(model, idx, order, 2, 4, temperature=0, return_trace=True)[1]
     with torch.autocast('cpu', torch.bfloat16):
-        assert product_dtype(model.lm_head.weight) == torch.bfloat16
-    assert product_dtype(model.lm_head.weight) == torch.float32
+        assert product_dtype(model) == torch.bfloat16
+    assert product_dtype(model) == torch.float32
     for run in runs:   # the first step: later ones may have drawn other tokens
         first = run['step'] == 0
         assert (run['logprob'] - exact['logprob'])[first].abs().max() < 0.1
@@ -467,8 +467,8 @@ def remaining(blanks, first):
     ('random', lambda n: 12), ('random', lambda n: 12 if n == 5 else 4), ('margin', lambda n: 80 - n)])
 def test_prompts_of_unequal_length_cost_their_own_tokens(monkeypatch, order, n_blanks):
     model, slots, heads = freeze(make_model(block_size=80, vocab_size=16, n_tokens=11).float()), [], []
-    trunk = AOGPT._trunk
-    monkeypatch.setattr(AOGPT, '_trunk', lambda *a: slots.append(a[3].number.numel()) or trunk(*a))
+    trunk = AOGPT.trunk
+    monkeypatch.setattr(AOGPT, 'trunk', lambda *a: slots.append(a[3].number.numel()) or trunk(*a))
     model.lm_head.register_forward_pre_hook(lambda _, args: heads.append(args[0].shape[:-1].numel()))
     rows = [([1] * n + [0] * n_blanks(n), [True] * n + [False] * n_blanks(n)) for n in PROMPTS]
     write(model, rows, order, 0, 80)

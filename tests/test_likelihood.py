@@ -33,7 +33,7 @@ from model import DecoderSlots
 
 class Network:
     """A decoder that gives nll(idx, order) and remembers what it was asked."""
-    lm_head, config, slots = SimpleNamespace(weight=torch.zeros(1)), SimpleNamespace(block_size=9), DecoderSlots
+    device, config, slots = torch.device('cpu'), SimpleNamespace(block_size=9), DecoderSlots
 
     def __init__(self, nll):
         self.nll, self.asked = nll, []
