@@ -13,7 +13,7 @@ own       the same in the order that a model was trained in, if it was neither r
 any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
-accuracy  of the last word of LAMBADA's passages, left to right, greedy and exact
+accuracy  of the last word of LAMBADA's passages, left to right, greedy and exact, and its perplexity
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py: `random` draws them for each
 block, the others share them between blocks, from successive seeds on. l2r, r2l and a file are one order. A decoder

@@ -3,8 +3,11 @@ What is an estimate of likelihood? The nats of blocks that it takes, and the row
 
 To add another one, write a class and name it in ESTIMATES.
 """
+from itertools import chain
+
 import torch
 
+from anyorder.continuations import continuation_scores, last_words
 from anyorder.files import progress
 from anyorder.likelihood import (
     block_nll,
@@ -15,14 +18,12 @@ from anyorder.likelihood import (
     ensemble_nll,
     ensemble_totals,
     estimate_of,
-    last_word_hits,
-    last_words,
     powers_of_two,
     sample_groups,
 )
 from anyorder.orders import derive_seed, draw_orders, family_of, order_of
 from anyorder.processes import gather, processes
-from anyorder.tables import share_error, summarize
+from anyorder.tables import figure, perplexity, ratio_error, share_error, summarize
 
 
 class Estimate:
@@ -211,28 +212,36 @@ class Ensemble(Estimate):
 
 
 class LastWord(Estimate):
-    """The share of passages whose last word greedy decoding writes, see last_word_hits."""
+    """The share of passages whose last word greedy decoding writes, and the perplexity of these words: left to right.
+    Networks with a masked loss take a pass for each token."""
     name = work = 'accuracy'
-    dataset, decoder_only = 'lambada', 'others need a pass for every token'
+    dataset = 'lambada'
 
     def measure(self, model, text, journal):
-        """(number of last words that are right, number of passages)."""
+        """[(nats of the last word, whether it is right)] of all passages."""
         rank, world_size = processes()
         rows = last_words(text.tokens, self.checkpoint.tokenizer)
-        mine = rows[rank::world_size]
+        mine, scores = rows[rank::world_size], []
         if not rows:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-            n_hits = sum(last_word_hits(model, mine, self.c.batch_size, bar))
-        return sum(gather(n_hits)), len(rows)
+            for _, nats, greedy in continuation_scores(model, mine, batch_size=self.c.batch_size):
+                scores.append((nats, greedy))
+                bar.update()
+        return list(chain.from_iterable(gather(scores)))
 
     def rows(self, measured, text):
-        n_hits, n = measured
-        return [{'kind': self.name, 'estimate': 'last word', 'accuracy': n_hits / n, 'stderr': share_error(n_hits, n),
-                 'rows': n}]
+        (nats, hits), n = torch.tensor(measured, dtype=torch.float64).T, len(measured)
+        error, ppl = ratio_error(nats, torch.ones(n)), perplexity(float(nats.mean()))
+        return [{'kind': self.name, 'estimate': 'last word', 'accuracy': float(hits.mean()), 'rows': n,
+                 'stderr': share_error(int(hits.sum()), n), 'word_perplexity': ppl,
+                 'word_perplexity_stderr': error and ppl * error}]
 
     def remarks(self, rows, text):
-        return ['last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row) for row in rows]
+        row, = rows
+        ppl = figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)
+        return ['last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
+                f'last word, perplexity: {ppl}']
 
 
 ESTIMATES = {estimate.name: estimate

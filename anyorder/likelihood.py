@@ -1,9 +1,8 @@
 """
-How is likelihood measured? Nats of blocks, bounds over orders, the context-order ensemble, conditionals, last words.
+How is likelihood measured? Nats of blocks, bounds over orders, the context-order ensemble, conditionals.
 """
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -56,12 +55,22 @@ def check_finite(nats):
 def one_by_one(model, idx, order, first=0, end=None):
     """nll (B, n) of the visits first to end - 1, by default all, given those before each, by a pass for each; a
     decoder's forward gives the same."""
-    tokens, nll = idx.gather(1, order), []
-    cache = KVCache(model.config, len(idx), idx.device, product_dtype(model)) if model.slots.cached else None
-    for d in range(first, order.size(1) if end is None else end):
-        logits = float32_or_better(model.predict(idx, order, d, 1, cache)[:, 0])            # (B, V)
-        nll.append(F.cross_entropy(logits, tokens[:, d], reduction='none'))
+    B, T = order.shape
+    first, end = torch.tensor([[first], [T if end is None else end]]).expand(2, B)
+    targets, nll = idx.gather(1, order)[:, first[0]:].T, []                                 # (n, B)
+    for logits, target in zip(logits_one_by_one(model, idx, order, first, end), targets):
+        nll.append(F.cross_entropy(float32_or_better(logits), target, reduction='none'))
     return torch.stack(nll, 1)
+
+
+def logits_one_by_one(model, idx, order, first, end, n_visits=None):
+    """Yields logits (B, V) of the visits first + j of each row, j = 0, 1, ..., given all before, by a pass for each.
+
+    first, end  (B,) on the host; a row whose visits are at their end repeats its last one
+    n_visits    as of predict"""
+    cache = KVCache(model.config, len(idx), idx.device, product_dtype(model)) if model.slots.cached else None
+    for j in range(int((end - first).max())):
+        yield model.predict(idx, order, torch.minimum(first + j, end - 1), 1, cache, n_visits)[:, 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -150,9 +159,13 @@ def group_contexts(order, group, width, n, seed):
     """n contexts (n, end of the group) of a group of visits of order (N,): a function of the seed and of the group.
 
     The visits before the group are shuffled, its own visits follow as in the order."""
-    start, end = group * width, min((group + 1) * width, len(order))
-    keys = torch.rand(n, start, dtype=torch.float64, generator=stream(seed, group))
-    return torch.cat([order[:start][keys.argsort(1)], order[start:end].expand(n, -1)], 1)
+    return shuffled_contexts(order[:(group + 1) * width], group * width, n, stream(seed, group))
+
+
+def shuffled_contexts(order, i, n, generator):
+    """order (T,) n times, (n, T), with its first i visits shuffled."""
+    keys = torch.rand(n, i, dtype=torch.float64, generator=generator)
+    return torch.cat([order[:i][keys.argsort(1)], order[i:].expand(n, -1)], 1)
 
 
 def batches_of(pieces, n_tokens):
@@ -265,52 +278,3 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
             nll = model(idx, order, columns=visits_of_a)
         nats.append(nll.sum(-1, dtype=widest(idx.device)))
     return -ensemble_nll(-torch.stack(nats, -1))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the last word of a passage (LAMBADA)
-
-def last_words(tokens, tokenizer):
-    """[(context tokens, last-word tokens)] of the documents of a stream, each of which ends in end-of-text.
-
-    The blank before a word is part of the word. Documents of one word are left out, and those whose tokens do not part
-    before the last word."""
-    rows = []
-    for document in np.split(tokens, np.flatnonzero(tokens == tokenizer.eos) + 1):
-        ids = document[document != tokenizer.eos].tolist()
-        context, blank, word = tokenizer.decode(ids).rpartition(' ')
-        word_ids = tokenizer.encode(blank + word)
-        n = len(word_ids)
-        if context and word and ids[-n:] == word_ids:
-            rows.append((ids[:-n], word_ids))
-    return rows
-
-
-@torch.no_grad()
-def last_word_hits(model, rows, batch_size, bar=None):
-    """Whether greedy decoding, left to right, writes exactly the last word.
-
-    It does if each token of the word is the likeliest after the true tokens before it. Contexts are cut from the left
-    to the model's block_size. A word that does not fit is missed.
-
-    rows     [(context tokens, last-word tokens)], as last_words gives
-    returns  list of bools in the order of rows"""
-    device, N, hits = model.device, model.config.block_size, [False] * len(rows)
-    fit = [r for r, (_, word) in enumerate(rows) if len(word) <= N]
-    fit.sort(key=lambda r: len(rows[r][0]) + len(rows[r][1]))                               # less padding
-    for chunk in (fit[i:i + batch_size] for i in range(0, len(fit), batch_size)):
-        texts = [(rows[r][0] + rows[r][1])[-N:] for r in chunk]
-        ends, sizes = (torch.tensor(n) for n in ([len(text) for text in texts], [len(rows[r][1]) for r in chunk]))
-        width, longest = int(ends.max()), int(sizes.max())
-        idx = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
-        visits = torch.arange(width, device=device).expand(len(texts), -1)
-        logits = model.predict(idx, visits, width - 1, longest, first=ends - sizes)         # (n, longest, V)
-        check_finite(logits.amax(-1))
-        nth = torch.arange(longest)
-        columns = ((ends - sizes).unsqueeze(1) + nth).clamp(max=width - 1).to(device)       # (n, longest)
-        right = (logits.argmax(-1) == idx.gather(1, columns)).cpu() | (nth >= sizes.unsqueeze(1))
-        for r, hit in zip(chunk, right.all(1).tolist()):
-            hits[r] = hit
-        if bar is not None:
-            bar.update(len(texts))
-    return hits

@@ -237,17 +237,21 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
     text.tokens = tokens
     it, seen = estimate('accuracy'), []
 
-    def last_word_hits(model, rows, *_):
+    def continuation_scores(model, rows, batch_size):
         seen.append(rows)
-        return [word[1] < 100 for _, word in rows]
-    monkeypatch.setattr(estimates, 'last_word_hits', last_word_hits)
-    assert it.measure(None, text, None) == (3, 7)   # a, b, c
+        for r, (_, word) in enumerate(rows):
+            yield r, float(word[1] - 96), word[1] < 100
+    monkeypatch.setattr(estimates, 'continuation_scores', continuation_scores)
+    every = it.measure(None, text, None)
+    assert every == [(n, n < 4) for n in range(1, 8)]   # a, b, c
     for rank in (0, 1):
         monkeypatch.setattr(estimates, 'processes', lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(estimates, 'gather', lambda n: [n, 10])
-        n_hits, n = it.measure(None, text, None)
-        assert n == 7 and n_hits == 10 + sum(word[1] < 100 for _, word in seen[-1])
+        monkeypatch.setattr(estimates, 'gather', lambda scores: [scores, [(9.0, True)]])
+        assert it.measure(None, text, None) == [*every[rank::2], (9.0, True)]
     assert sorted(seen[1] + seen[2]) == sorted(seen[0])
-    row, = it.rows((3, 7), text)
+    row, = it.rows(every, text)
     assert row['accuracy'] == 3 / 7 and row['rows'] == 7 and 0.1 < row['stderr'] < 0.2
-    assert it.remarks([row], text) == ['last word, greedy: 42.86% ± 15.01% of 7 passages']
+    assert math.isclose(row['word_perplexity'], math.exp(4))
+    assert math.isclose(row['word_perplexity_stderr'], math.exp(4) * (28 / 6 / 7) ** 0.5)
+    assert it.remarks([row], text) == ['last word, greedy: 42.86% ± 15.01% of 7 passages',
+                                       'last word, perplexity: 54.60 ± 44.58']

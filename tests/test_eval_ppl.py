@@ -49,7 +49,7 @@ def test_which_estimates_are_made():
     for asked, said, how in ((['own'], 'take any', {}), (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
                              (['accuracy'], 'accuracy is of the set lambada, .* ptb', {'datasets': ['ptb']}),
                              (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
-                             (['accuracy'], "^accuracy is a decoder's", {'attention': 'bidirectional'})):
+                             (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'})):
         with pytest.raises(ValueError, match=said):
             names(*asked, **how)
 

@@ -1,9 +1,8 @@
-"""Likelihood: totals, bounds, ensembles, conditionals and last words against slow versions and numbers by hand."""
+"""Likelihood: totals, bounds, ensembles and conditionals against slow versions and numbers by hand."""
 import itertools
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import make_model
@@ -20,14 +19,11 @@ from anyorder.likelihood import (
     ensemble_totals,
     estimate_of,
     group_contexts,
-    last_word_hits,
-    last_words,
     one_by_one,
     powers_of_two,
     sample_groups,
 )
 from anyorder.orders import draw_orders, stream
-from data.tokenizers import Bytes
 from model import DecoderSlots
 
 
@@ -337,75 +333,3 @@ def test_orders_of_a_conditional_shuffle_both_sets_and_are_averaged():
     got = conditional_logprob(network, idx, [3, 1], [0, 8], 3, torch.Generator().manual_seed(0))
     p = [math.exp(-float(model(idx, order)[0, 2:].sum())) for _, order, _ in network.asked]
     assert len(p) == 3 and math.isclose(float(got.exp()), sum(p) / 3)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# last words
-
-def test_last_words_by_greedy_decoding():
-    tok = Bytes()
-    texts = ['a bc', 'bc a', 'abcabcab cc', 'x', 'aa b', ' y']
-    tokens = np.array([t for text in texts for t in (*text.encode(), tok.eos)])
-    rows = last_words(tokens, tok)
-    assert [(tok.decode(context), tok.decode(word)) for context, word in rows] == [
-        ('a', ' bc'), ('bc', ' a'), ('abcabcab', ' cc'), ('aa', ' b')]
-    model, likeliest = make_model(block_size=9, vocab_size=257), []
-    for context, word in rows:   # the word that greedy decoding writes, of as many tokens
-        text = (context + word)[-9:]
-        for j in range(len(text) - len(word), len(text)):
-            text[j] = int(model.predict(torch.tensor([text]), torch.arange(len(text))[None], j, 1).argmax())
-        likeliest.append(text[-len(word):])
-    assert [word for _, word in rows] != likeliest
-    right = [(context, word) for (context, _), word in zip(rows, likeliest)]
-    wrong = [(context, [*word[:-1], (word[-1] + 1) % 257]) for context, word in right]
-    first = [(context, [(word[0] + 1) % 257, *word[1:]]) for context, word in right]
-    too_long = [([1], list(range(10)))]
-    every = [row for rows in zip(right, wrong, first) for row in rows] + too_long
-    for batch_size in (1, 3, 20):
-        assert last_word_hits(model, every, batch_size) == [True, False, False] * 4 + [False]
-
-
-class Pairs(Bytes):
-    """Two letters are a token; letters alone are, at the end."""
-
-    def encode(self, text):
-        return [ord(text[i]) * 1000 + ord(text[i + 1:i + 2] or chr(0)) for i in range(0, len(text), 2)]
-
-    def decode(self, ids):
-        return ''.join(chr(i // 1000) + chr(i % 1000) for i in ids).replace(chr(0), '')
-
-
-def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own():
-    tok = Bytes()
-    tokens = np.array([*b'one two three', tok.eos, *b'a  b', tok.eos])
-    assert [(tok.decode(a), tok.decode(b)) for a, b in last_words(tokens, tok)] == [('one two', ' three'), ('a ', ' b')]
-    pairs, texts = Pairs(), ['abcd efg', 'abc efg', 'ab c']   # of 'abc efg' the third letter and the blank are one
-    tokens = np.array([t for text in texts for t in (*pairs.encode(text), pairs.eos)])
-    rows = [(pairs.decode(a), pairs.decode(b)) for a, b in last_words(tokens, pairs)]
-    assert rows == [('abcd', ' efg'), ('ab', ' c')]
-
-
-def test_a_word_as_long_as_a_block_is_asked_for_without_context():
-    class Ones(Network):
-        def predict(self, idx, order, n_known, n_targets, first):
-            return torch.eye(300)[1].expand(len(idx), n_targets, 300)
-    rows = [([7, 7], [1] * 9), ([7, 7], [1] * 8 + [2]), ([7, 7], [1] * 10)]
-    assert last_word_hits(Ones(None), rows, 2) == [True, False, False]
-
-
-def test_contexts_are_cut_from_the_left():
-    class Cut(Network):
-        def predict(self, idx, order, n_known, n_targets, first):
-            self.asked.append(idx.tolist())
-            return torch.zeros(len(idx), n_targets, 300)
-    network = Cut(None)
-    last_word_hits(network, [(list(range(100, 112)), [5, 6])], 1)
-    assert network.asked == [[[105, 106, 107, 108, 109, 110, 111, 5, 6]]]
-
-
-def test_a_model_that_overflowed_has_no_last_words():
-    class Broken(Network):
-        def predict(self, idx, order, n_known, n_targets, first):
-            return torch.full((len(idx), n_targets, 300), torch.nan)
-    with pytest.raises(ValueError, match='not finite'):
-        last_word_hits(Broken(None), [([1, 2], [5, 6])], 1)
