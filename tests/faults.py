@@ -568,6 +568,14 @@ FAULTS['config/findings/run.py'] = 'test_findings', [
     ['*options, *where]', '*options]'],
 ]
 
+FAULTS['config/findings/bert.py'] = 'test_bert', [
+    ['k = 1 + torch.minimum((torch.rand(n.shape) * n).long(), n - 1)', 'k = (torch.rand(n.shape) * (n + 1)).long()'],
+    ['.masked_fill(fixed, 2).argsort(1)', '.argsort(1)'],
+    ['masked_fill(~masked, -100)', 'masked_fill(masked, -100)'],
+    ['F.pad(given, (1, 1), value=True)', 'F.pad(given, (1, 1), value=False)'],
+    ['len, reverse=True', 'len'],
+]
+
 FAULTS['results/gpu/run.py'] = 'test_gpu_run', [
     ["or end - time.monotonic() > step.seconds:", "or True:"],
     ["if made and step.name in results['steps']:", 'if made:'],

@@ -1,0 +1,124 @@
+"""
+A BERT that solves puzzles, trained by transformers' own code: a masked model such as others have.
+
+    python config/findings/bert.py
+    python eval_puzzle.py --ckpt=masked:out/bert --dataset=sudoku4
+
+The folder is what save_pretrained writes: config.json, model.safetensors and a WordLevel tokenizer. Clues are given:
+they are never masked. Of the blanks a share is masked that is uniform for every row. The loss is transformers' own, the
+mean over the masked tokens of a batch; that of train.py weighs a row by 1 / share.
+"""
+import os
+import re
+import sys
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import TensorDataset
+
+if __name__ == '__main__':   # the project's folder in place of this one
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from anyorder.files import check_folder
+from configurator import at_least, configure, one_line_errors
+from data.blocks import open_split
+from data.sets import unpack
+from data.tokenizers import get_tokenizer
+
+dataset = 'sudoku4'      # a set made by data/puzzles.py
+data_dir = 'data'        # where prepared sets are
+out_dir = 'out/bert'     # the folder to write, a new one
+n_layer = 4
+n_head = 4
+n_embd = 64              # width; the feed-forward layers have four times as much
+dropout = 0.1
+batch_size = 64
+max_iters = 1500
+learning_rate = 2e-3     # of AdamW, after 100 updates, from where a cosine leads to 0
+seed = 1337
+
+SPECIAL = {f'{name}_token': f'[{name.upper()}]' for name in ('pad', 'cls', 'sep', 'mask', 'unk')}
+
+
+def make_tokenizer(texts, n_positions):
+    """transformers' tokenizer of the symbols `texts` of a puzzle, one token each, between [CLS] and [SEP]."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+    ids = {text: i for i, text in enumerate([*SPECIAL.values(), *texts])}
+    longest_first = '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token='[UNK]'))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(longest_first), 'isolated')
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = processors.BertProcessing(('[SEP]', ids['[SEP]']), ('[CLS]', ids['[CLS]']))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=n_positions, **SPECIAL)
+
+
+def as_rows(packed, symbols, tokenizer):
+    """Rows (ids, fixed), (N + 2,) each, of the puzzles of a set. Clues, [CLS] and [SEP] are fixed."""
+    tokens, given = unpack(torch.from_numpy(packed.astype('int64')))
+    ids = torch.tensor(tokenizer([symbols.decode(row) for row in tokens.tolist()])['input_ids'])
+    return TensorDataset(ids, F.pad(given, (1, 1), value=True))
+
+
+def mask_blanks(rows, mask_id):
+    """The batch that transformers' Trainer wants of rows (ids, fixed).
+
+    Of the n tokens of a row that are not fixed k random ones are masked, k uniform from 1 to n. Labels are the ids that
+    were there, or -100, which transformers' loss leaves out."""
+    ids, fixed = map(torch.stack, zip(*rows))
+    n = (~fixed).sum(1, keepdim=True)
+    k = 1 + torch.minimum((torch.rand(n.shape) * n).long(), n - 1)   # a float32 below 1 times 81 may be 81
+    rank = torch.rand(ids.shape).masked_fill(fixed, 2).argsort(1).argsort(1)
+    masked = rank < k
+    return {'input_ids': ids.masked_fill(masked, mask_id), 'labels': ids.masked_fill(~masked, -100)}
+
+
+def make_bert(c, tokenizer):
+    """A BERT of random weights for texts as long as the tokenizer allows."""
+    from transformers import BertConfig, BertForMaskedLM, set_seed
+    set_seed(c.seed)
+    return BertForMaskedLM(BertConfig(
+        vocab_size=len(tokenizer), hidden_size=c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
+        intermediate_size=4 * c.n_embd, max_position_embeddings=tokenizer.model_max_length, type_vocab_size=1,
+        hidden_dropout_prob=c.dropout, attention_probs_dropout_prob=c.dropout,
+        initializer_range=0.02 * (768 / c.n_embd) ** 0.5))   # BERT's own for BERT's width: less learns later
+
+
+def train(c, packed, val, symbols):
+    """Train a BERT on the rows `packed` of a set of puzzles and write the folder; returns the mean loss on the rows
+    `val`, nats a masked token."""
+    from transformers import Trainer, TrainingArguments, set_seed
+    tokenizer = make_tokenizer(symbols.texts, packed.shape[1] + 2)
+    packed, val = (as_rows(rows, symbols, tokenizer) for rows in (packed, val))
+    model = make_bert(c, tokenizer)
+    print(f'{c.dataset}: {len(packed):,} puzzles; {model.num_parameters():,} parameters', flush=True)
+    arguments = TrainingArguments(
+        c.out_dir, seed=c.seed, max_steps=c.max_iters, per_device_train_batch_size=c.batch_size,
+        per_device_eval_batch_size=250, learning_rate=c.learning_rate, lr_scheduler_type='cosine', warmup_steps=100,
+        weight_decay=0.01, logging_steps=100, save_strategy='no', remove_unused_columns=False,
+        dataloader_pin_memory=False, disable_tqdm=not sys.stderr.isatty())
+    trainer = Trainer(model, arguments, partial(mask_blanks, mask_id=tokenizer.mask_token_id), packed, val)
+    trainer.train()
+    set_seed(c.seed)   # the masks of the validation are the same after any training
+    loss = trainer.evaluate()['eval_loss']
+    model.save_pretrained(c.out_dir)
+    tokenizer.save_pretrained(c.out_dir)
+    return loss
+
+
+def main(config):
+    at_least(config, 1, 'n_layer', 'n_head', 'n_embd', 'batch_size', 'max_iters')
+    check_folder('--out_dir', config.out_dir)
+    if os.path.isdir(config.out_dir) and os.listdir(config.out_dir):
+        raise ValueError(f'{config.out_dir} has files in it: name a new folder with --out_dir=')
+    (packed, meta), (val, _) = (open_split(config.data_dir, config.dataset, split) for split in ('train', 'val'))
+    if 'puzzle' not in meta:
+        raise ValueError(f'{config.dataset} is text, not puzzles: choose a set that data/puzzles.py has made')
+    loss = train(config, packed, val, get_tokenizer(meta['tokenizer']))
+    print(f'written: {config.out_dir}, validation {loss:.4f} nats a masked token\n\n'
+          f'  python eval_puzzle.py --ckpt=masked:{config.out_dir} --dataset={config.dataset}')
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(configure(globals()))

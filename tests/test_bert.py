@@ -1,0 +1,56 @@
+"""config/findings/bert.py: what its BERT is trained on, and the folder that it writes."""
+import importlib.util
+import os
+
+import pytest
+import torch
+from conftest import ROOT
+
+from configurator import configure
+from data.prepare import prepare
+from data.tokenizers import get_tokenizer
+
+pytest.importorskip('transformers')
+spec = importlib.util.spec_from_file_location('bert', os.path.join(ROOT, 'config', 'findings', 'bert.py'))
+bert = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bert)
+
+
+def test_a_row_is_its_symbols_between_cls_and_sep_and_clues_are_fixed():
+    tokenizer, symbols = bert.make_tokenizer('1234', 6), get_tokenizer('sudoku4')
+    given = 1 << 15
+    (ids, fixed), = bert.as_rows(torch.tensor([[3, 0 + given, 2, 1 + given]]).numpy(), symbols, tokenizer)
+    assert ids.tolist() == [1, 8, 5, 7, 6, 2] and tokenizer.convert_ids_to_tokens(ids) == [
+        '[CLS]', '4', '1', '3', '2', '[SEP]']
+    assert fixed.tolist() == [True, False, True, False, True, True]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == '4132' and tokenizer.mask_token_id == 3
+
+
+def test_symbols_of_several_letters_are_one_token_each():
+    texts = get_tokenizer('zebra4').texts
+    ids = bert.make_tokenizer(texts, 9)('A=312A<b.', add_special_tokens=False)['input_ids']
+    assert [texts[i - 5] for i in ids] == ['A=3', '1', '2', 'A<b', '.']
+
+
+def test_masks_are_of_a_uniform_number_of_blanks_and_of_these_alone():
+    torch.manual_seed(0)
+    ids, fixed = torch.arange(10, 16), torch.tensor([1, 0, 0, 1, 0, 1]).bool()
+    batch = bert.mask_blanks([(ids, fixed)] * 6000, mask_id=3)
+    masked = batch['input_ids'] == 3
+    assert torch.equal(batch['input_ids'], torch.where(masked, 3, ids))
+    assert torch.equal(batch['labels'], torch.where(masked, ids, -100)) and not masked[:, fixed].any()
+    kinds, counts = masked[:, ~fixed].unique(dim=0, return_counts=True)      # 1, 2 or 3 of 3 blanks, in 3 + 3 + 1 ways
+    expected = torch.tensor([1 / 9, 1 / 9, 1 / 3])[kinds.sum(1) - 1] * 6000
+    assert len(kinds) == 7 and ((counts - expected) ** 2 / expected).sum() < 22.5   # chi square, 6 degrees: 0.1 %
+
+
+def test_what_cannot_be_trained_on_or_written_to_is_said_before_any_work(tmp_path):
+    (tmp_path / 'words.txt').write_text('some words of text\n\n' * 50)
+    prepare('text', tmp_path, 'words', str(tmp_path / 'words.txt'), tokenizer='bytes')
+    for options, said in (
+            ([f'--out_dir={tmp_path}'], 'has files in it'),
+            ([f'--out_dir={tmp_path}/new', '--dataset=words', f'--data_dir={tmp_path}'], 'is text, not puzzles'),
+            (['--n_layer=0'], 'n_layer must be at least 1')):
+        with pytest.raises(ValueError, match=said):
+            bert.main(configure(vars(bert), options))
+    assert not (tmp_path / 'new').exists()
