@@ -72,14 +72,16 @@ class Scroll:
     pass of its first token. One token a step takes as many passes as tokens, and a decoder runs
     1 + context / (block_size - context) slots a token.
 
-    A text ends with the token in which its first `stop` ends, from its first blank on. Its row ends once the stop and
-    all before it are known. What was written behind the stop is cut."""
+    A text ends with the token in which its first `stop` ends, from its first blank on; of several stops the one that
+    ends first. Its row ends once the stop and all before it are known. What was written behind the stop is cut."""
 
     def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False):
-        """texts [(tokens, known)] of lists, row r is a function of seed + r; context 0 is half of block_size."""
-        self.rows = [Row(tokens, known, seed + r) for r, (tokens, known) in enumerate(texts)]
+        """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
+        context 0 is half of block_size; stop is a text, or a list of texts."""
+        seeds = seed if isinstance(seed, list) else [seed + r for r in range(len(texts))]
+        self.rows = [Row(*text, seed) for text, seed in zip(texts, seeds, strict=True)]
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
-        self.stop, self.with_drafts = stop, with_drafts
+        self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
         self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts
 
     def canvases(self, order, device='cpu'):
@@ -100,7 +102,7 @@ class Scroll:
     def length(self, row):
         """Of a row the length of its text once it is written, else None."""
         n = row.n_leading()
-        if self.stop and (n_kept := end_of(row.tokens[row.first:n], self.stop, self.tokenizer)):
+        if n_kept := end_of(row.tokens[row.first:n], self.stops, self.tokenizer):
             return row.first + n_kept
         return n if n == len(row.tokens) else None
 
@@ -119,7 +121,7 @@ class Scroll:
             row = self.written[r]
             start, _ = row.spans[-1]
             text = row.tokens[row.first:start] + tokens[max(0, row.first - start):n]
-            stopped.append(self.stop in self.tokenizer.decode(text))
+            stopped.append(has_stop(text, self.stops, self.tokenizer))
         return torch.tensor(stopped)
 
     def first(self, step, part):
@@ -141,20 +143,25 @@ class Scroll:
         return [self.sample(row) for row in self.rows]
 
     def sample(self, row):
-        n, stop = self.length(row), self.stop
+        n = self.length(row)
         order = [p for p in row.order if p < n]
         sample = sample_of(row.tokens[:n], order, row.step[:n], row.logprob[:n], self.tokenizer)
         if self.with_drafts:
             sample['drafts'] = row.drafts[:n]
         if len(row.tokens) > self.block_size:
             sample['stretches'] = [[start, min(end, n)] for start, end in row.spans]
-        if stop:
-            sample['stopped'] = stop in self.tokenizer.decode(row.tokens[row.first:n])
+        if self.stops:
+            sample['stopped'] = has_stop(row.tokens[row.first:n], self.stops, self.tokenizer)
         return sample
 
 
-def end_of(tokens, stop, tokenizer):
-    """How many of the tokens hold the first `stop`, to its end; None if there is none."""
-    if stop not in tokenizer.decode(tokens):
+def has_stop(tokens, stops, tokenizer):
+    text = tokenizer.decode(tokens)
+    return any(stop in text for stop in stops)
+
+
+def end_of(tokens, stops, tokenizer):
+    """How many of the tokens hold a first of the stops, to its end; None if there is none."""
+    if not has_stop(tokens, stops, tokenizer):
         return None
-    return bisect_left(range(len(tokens)), True, key=lambda n: stop in tokenizer.decode(tokens[:n]))
+    return bisect_left(range(len(tokens)), True, key=lambda n: has_stop(tokens[:n], stops, tokenizer))

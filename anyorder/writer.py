@@ -134,14 +134,17 @@ class Writer:
 
     def write(self, texts, visits, unmasking, drawing, seed, batch_size, context=0, stop='', with_drafts=False,
               on_step=None):
-        """Yields the samples of each batch of texts, see Scroll.samples. Text r is a function of seed + r.
+        """Yields the samples of each batch of texts, see Scroll.samples. Text r is a function of seed + r, or, of a
+        list, of seed[r].
 
         drawing  None: the text that stands in the blanks is scored
+        stop     a text, or a list of texts
         on_step  called after each step with those of fill, and the Scroll"""
         unmasking.check_network(self.checkpoint.config.slots)
+        seeds = seed if isinstance(seed, list) else [seed + r for r in range(len(texts))]
         for first in range(0, len(texts), batch_size):
-            scroll = Scroll(texts[first:first + batch_size], seed + first, self.tokenizer, self.block_size, context,
-                            stop, with_drafts)
+            some = slice(first, first + batch_size)
+            scroll = Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts)
 
             def after_step(step, n_new, part, scroll=scroll):
                 scroll.on_step(step, part)

@@ -148,7 +148,7 @@ FAULTS['anyorder/scroll.py'] = 'test_scroll', [
     ['token, self.n_steps + s, nats', 'token, s, nats'],
     ['[[self.n_steps + s, token] for', '[[s, token] for'],
     ['context or block_size // 2', 'context or block_size // 4'],
-    ['row.tokens[row.first:n], self.stop', 'row.tokens[:n], self.stop'],
+    ['end_of(row.tokens[row.first:n], self.stops', 'end_of(row.tokens[:n], self.stops'],
     ['text = row.tokens[row.first:start] + tokens', 'text = tokens'],
     ['tokens[max(0, row.first - start):n]', 'tokens[max(0, row.first - start):]'],
     ['known.long().cumprod(1).sum(1)', 'known.long().sum(1)'],
@@ -156,7 +156,8 @@ FAULTS['anyorder/scroll.py'] = 'test_scroll', [
     ['order = [p for p in row.order if p < n]', 'order = row.order'],
     ['row.logprob[:n], self', 'row.logprob, self'],
     ['[start, min(end, n)]', '[start, end]'],
-    ['stop in tokenizer.decode(tokens[:n]))', 'stop in tokenizer.decode(tokens[:n + 1]))'],
+    ['has_stop(tokens[:n], stops', 'has_stop(tokens[:n + 1], stops'],
+    ['any(stop in text for stop in stops)', 'all(stop in text for stop in stops)'],
     ['self.written[0] is not row or ', ''],
 ]
 
@@ -167,7 +168,7 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
     ['for where in (answer, known))', 'for where in (answer, [not a for a in answer]))'],
     ['part, given, n_orders, stream', 'part, given, min(n_orders, 1), stream'],
     ["stream(seed, 'conditional')", "stream('conditional')"],
-    ['seed + first, self.tokenizer', 'seed, self.tokenizer'],
+    ['seeds[some], self.tokenizer', 'seeds[:batch_size], self.tokenizer'],
     ["-sample['nats'], sample", "sample['nats'], sample"],
     ['        encode(stop, self.tokenizer)   #', '        #'],
 ]

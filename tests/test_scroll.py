@@ -28,7 +28,7 @@ def texts(*prompts, length=20):
 def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, **scroll):
     scroll = Scroll(rows, seed, Bytes(), model.config.block_size, **scroll)
     for canvas in scroll.canvases(order):
-        fill(model, canvas, how or Unmasking(99), drawing or Drawing(), ended=scroll.ended if scroll.stop else None,
+        fill(model, canvas, how or Unmasking(99), drawing or Drawing(), ended=scroll.ended if scroll.stops else None,
              on_step=lambda step, n_new, part: (scroll.on_step(step, part), look and look(scroll.first(step, part))))
     return scroll.samples()
 
@@ -186,11 +186,24 @@ def test_a_stop_counts_from_the_first_blank_on_and_over_a_seam():
     assert sample['order'] == [*range(10), 11, 12, 10]
 
 
+def test_of_several_stops_the_first_ends_the_text_and_seeds_may_be_named():
+    model, rows = ascii_model(), texts('[[..]]', '[[..]]', length=8)
+    whole = write(model, rows, seed=[7, 3])
+    assert [s['tokens'] for s in whole] == [write(model, rows[:1], seed=seed)[0]['tokens'] for seed in (7, 3)]
+    stops = [whole[0]['text'][5:7], whole[0]['text'][2:4], whole[1]['text'][4]]
+    short = write(model, rows, seed=[7, 3], stop=stops)
+    for one, two in zip(short, whole):
+        n = min(two['text'].index(stop) + len(stop) for stop in stops if stop in two['text'])
+        assert one['stopped'] and one['tokens'] == two['tokens'][:n]
+    assert [len(s['tokens']) for s in short] == [4, 5]
+
+
 def test_the_stop_is_whole_before_it_is_found():
     bytes_, eos = Bytes(), Bytes.eos
-    assert end_of([97, 195, 169, 98], 'é', bytes_) == 3 and end_of([97, 195], 'é', bytes_) is None
-    assert end_of([97, eos, 98, eos], '<|endoftext|>', bytes_) == 2
-    assert end_of([10, 97, 10, 10, 10], '\n\n', bytes_) == 4 and end_of([], 'a', bytes_) is None
+    assert end_of([97, 195, 169, 98], ['é'], bytes_) == 3 and end_of([97, 195], ['é'], bytes_) is None
+    assert end_of([97, eos, 98, eos], ['<|endoftext|>'], bytes_) == 2
+    assert end_of([10, 97, 10, 10, 10], ['\n\n'], bytes_) == 4 and end_of([], ['a'], bytes_) is None
+    assert end_of([97, 98, 99], ['c', 'ab', 'x'], bytes_) == 2 and end_of([97], [], bytes_) is None
 
 
 def test_rows_end_apart():
