@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 import torch
 from torch.overrides import TorchFunctionMode
 
+from anyorder.exported import read_exported
 from anyorder.files import GPT2_NAMES, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
 from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.orders import order_of
@@ -62,7 +63,7 @@ def load_checkpoint(name):
 
 
 # the entries of a folder as Hugging Face writes it, by the model_type of its config.json
-FOLDERS = {'gpt2': read_gpt2}
+FOLDERS = {'gpt2': read_gpt2, 'aogpt': read_exported}
 
 
 def read_folder(folder):
@@ -195,6 +196,20 @@ def local_path(name):
                          'or download the file and give its path') from None
 
 
+def tokenizer_of(name, checkpoint):
+    """The tokenizer of a checkpoint dict, whose name is for errors. Files that do not say have GPT-2's.
+
+    Raises ValueError when it is not known, or has another vocabulary than the model."""
+    tokenizer = checkpoint.get('tokenizer', 'gpt2')
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
+    have, want = config_from_checkpoint(checkpoint).n_real, TOKENIZERS[tokenizer].n_tokens
+    if have != want:
+        raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: '
+                         'it was trained with another tokenizer')
+    return get_tokenizer(tokenizer)
+
+
 class Checkpoint:
     """An opened checkpoint.
 
@@ -213,14 +228,7 @@ class Checkpoint:
         self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
         self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
         self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
-        tokenizer = self.entries.get('tokenizer', 'gpt2')
-        if tokenizer not in TOKENIZERS:
-            raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
-        have, want = self.config.n_real, TOKENIZERS[tokenizer].n_tokens
-        if have != want:
-            raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: '
-                             'it was trained with another tokenizer')
-        self.tokenizer = get_tokenizer(tokenizer)
+        self.tokenizer = tokenizer_of(name, self.entries)
 
     def model(self, weights='ema', device='cpu'):
         """model_from_checkpoint of it."""

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import sys
 
 from tqdm import tqdm
@@ -56,6 +57,25 @@ def whole_files(*paths):
                 os.remove(name)
 
 
+@contextlib.contextmanager
+def whole_folder(path):
+    """The name of a temporary folder for the body to fill. It becomes `path`, which is new or an empty folder, when it
+    is whole."""
+    path = os.path.abspath(path)
+    temporary = f'{path}.{os.getpid()}.tmp'
+    os.makedirs(temporary)
+    try:
+        yield temporary
+        for name in os.listdir(temporary):
+            with open(os.path.join(temporary, name), 'rb+') as f:
+                os.fsync(f.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def replace_file(path, data):
     with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
         f.write(data)
@@ -104,6 +124,13 @@ def check_folder(option, path):
         there = os.path.dirname(there)
     if not path or not os.path.isdir(there) or not os.access(there, os.W_OK):
         raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
+
+
+def check_new_folder(option, path):
+    """The folder that `option` names must be still to be made, or empty, where one can be written."""
+    check_folder(option, path)
+    if os.path.isdir(path) and os.listdir(path):
+        raise ValueError(f'{option} must name a new folder, and {path} holds files: choose another name, or remove it')
 
 
 def quiet_hub():

@@ -1,5 +1,5 @@
 """
-How are weights read from a folder as Hugging Face writes them? It holds config.json and model.safetensors or
+How are weights read and written in a folder as Hugging Face has it? It holds config.json and model.safetensors or
 pytorch_model.bin, whole or in parts. Nothing runs code from a file.
 """
 import json
@@ -65,3 +65,17 @@ def read_safetensors(path):
             numbers = raw[data + start:data + end].clone()   # from a file's odd byte to one that any dtype may begin at
             tensors[name] = numbers.view(DTYPES[entry['dtype']]).view(entry['shape'])
     return tensors
+
+
+def write_safetensors(path, tensors):
+    """Write {name: tensor}, each in its own dtype. Raises OSError when the disk is full."""
+    kinds, header, end = {dtype: kind for kind, dtype in DTYPES.items()}, {}, 0
+    for name, p in tensors.items():
+        start, end = end, end + p.numel() * p.element_size()
+        header[name] = {'dtype': kinds[p.dtype], 'shape': list(p.shape), 'data_offsets': [start, end]}
+    head = json.dumps({'__metadata__': {'format': 'pt'}} | header).encode()
+    head += b' ' * (-len(head) % 8)
+    with open(path, 'wb') as f:
+        f.write(len(head).to_bytes(8, 'little') + head)
+        for p in tensors.values():
+            f.write(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())

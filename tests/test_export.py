@@ -1,0 +1,181 @@
+"""What transformers loads from a folder of export_hf.py: the network to the last bit, and its views."""
+import json
+
+import pytest
+import torch
+from conftest import make_model
+
+from anyorder.checkpoint import digest, model_from_checkpoint, save_checkpoint
+from anyorder.exported import write_exported
+from data.tokenizer_files import tokenizer_files
+from data.tokenizers import TOKENIZERS, get_tokenizer
+from model import EMA
+
+transformers = pytest.importorskip('transformers')
+N, V = 9, 11   # of make_model
+
+
+@pytest.fixture(scope='module', autouse=True)
+def modules(tmp_path_factory):
+    """The code of the folders is copied to a place of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('transformers.dynamic_module_utils.HF_MODULES_CACHE', str(tmp_path_factory.mktemp('modules')))
+        yield
+
+
+@pytest.fixture
+def views(tmp_path):
+    """views(**sizes) exports a small model: (the model in float64, the view of an auto class, e.g. of 'CausalLM')."""
+    def export(**sizes):
+        model = make_model(**sizes).float()
+        (tmp_path / 'hf').mkdir()
+        write_exported(tmp_path / 'hf', model, {}, None, 'ema')
+
+        def load(name='', dtype=torch.float64):
+            auto = getattr(transformers, f'AutoModel{name and "For"}{name}')
+            return auto.from_pretrained(tmp_path / 'hf', trust_remote_code=True).to(dtype)
+        return model.double(), load
+    return export
+
+
+@pytest.mark.parametrize('sizes', [
+    dict(), dict(bias=False, n_tokens=7), dict(attention='bidirectional'), dict(attention='mixed'),
+    dict(target_position='two_stream'), dict(target_position='input', gpt2_blocks=True),
+    dict(rotary=True, learned_positions=False), dict(target_position='layer')])
+def test_it_is_the_network_to_the_last_bit(views, batch, tmp_path, sizes):
+    model, load = views(**sizes)
+    model, network, (idx, order), known = model.float(), load(dtype=torch.float32), batch, torch.tensor([0, 1, 3, 5, 8])
+    idx = idx.clamp(max=model.config.n_real - 1)
+    n_known = known if model.slots.masked_loss else None
+    assert torch.equal(network(input_ids=idx, order=order, n_known=n_known), model(idx, order, n_known))
+    assert torch.equal(network.predict(idx, order, known), model.predict(idx, order, known))
+    assert not network.training and {p.dtype for p in network.parameters()} == {torch.float32}
+    assert digest(network.network) == digest(model_from_checkpoint(tmp_path / 'hf'))
+
+
+def test_what_transformers_saves_comes_back(views, tmp_path):
+    for sizes in (dict(), dict(target_position='input', gpt2_blocks=True)):
+        model, load = views(**sizes)
+        load('CausalLM', torch.float32).save_pretrained(tmp_path / 'again')
+        assert digest(model_from_checkpoint(tmp_path / 'again')) == digest(model.float())
+        (tmp_path / 'hf').rename(tmp_path / f'hf-{len(sizes)}')
+
+
+@pytest.mark.parametrize('sizes', [dict(), dict(target_position='two_stream')])
+def test_left_to_right_each_column_is_of_the_next_token(views, batch, sizes):
+    model, load = views(**sizes)
+    causal, idx = load('CausalLM'), batch[0]
+    nll = model(idx, torch.arange(N).expand(5, -1))
+    found = causal(idx, labels=idx)
+    of_next = found.logits[:, :-1].log_softmax(-1).gather(-1, idx[:, 1:, None])[..., 0]
+    torch.testing.assert_close(-of_next, nll[:, 1:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.loss, nll[:, 1:].mean(), rtol=0, atol=1e-12)
+    assert found.logits[:, -1].isnan().all() and causal(idx[:, :-1]).logits.isfinite().all()
+    labels = idx.masked_fill(torch.arange(N) != 4, -100)
+    torch.testing.assert_close(causal(idx, labels=labels).loss, nll[:, 4].mean(), rtol=0, atol=1e-12)
+
+
+def test_padding_at_either_end_changes_nothing(views, batch):
+    """Each row has as many tokens as it has alone; a padded batch may be wider than the model is long."""
+    causal, idx = views()[1]('CausalLM'), batch[0]
+    alone = [causal(row[None, :n]).logits[0] for row, n in zip(idx, (8, 1, 5, 4, 8))]
+    for left in (0, 3):
+        padded, mask = torch.full((5, 13), 10), torch.zeros(5, 13, dtype=torch.long)
+        for r, logits in enumerate(alone):
+            padded[r, left:left + len(logits)], mask[r, left:left + len(logits)] = idx[r, :len(logits)], 1
+        found = causal(padded, attention_mask=mask).logits
+        for r, logits in enumerate(alone):
+            torch.testing.assert_close(found[r, left:left + len(logits)], logits, rtol=0, atol=1e-12)
+    mask[0, 5] = 0
+    with pytest.raises(ValueError, match='attention_mask must leave tokens in every row, and hide the ends'):
+        causal(padded, attention_mask=mask)
+
+
+@pytest.mark.parametrize('how', [dict(do_sample=False), dict(do_sample=True, top_k=0), dict(num_beams=3)])
+def test_generate_with_the_cache_is_without_it_and_alone(views, how):
+    causal, texts = views()[1]('CausalLM'), []
+    prompts, mask = torch.tensor([[0, 0, 3], [5, 1, 7]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    for use_cache in (True, False):
+        torch.manual_seed(0)
+        texts.append(causal.generate(prompts, attention_mask=mask, use_cache=use_cache, max_new_tokens=6, **how))
+    assert torch.equal(*texts) and texts[0].shape == (2, 9)
+    if how == dict(do_sample=False):
+        for r, start in enumerate((2, 0)):
+            alone = causal.generate(prompts[r:r + 1, start:], max_new_tokens=6, **how)
+            assert torch.equal(alone[0], texts[0][r, start:])
+        with pytest.raises(ValueError, match=f'generate with max_length={N}, or a smaller max_new_tokens'):
+            causal.generate(prompts, max_new_tokens=7, **how)
+        with pytest.raises(ValueError, match='past_key_values must be the cache of generate'):
+            causal(prompts, past_key_values=transformers.DynamicCache())
+
+
+def test_each_step_with_the_cache_runs_one_slot(views, monkeypatch):
+    causal, widths = views()[1]('CausalLM'), []
+    network, attend = causal.network, type(causal.network.transformer.h[0].attn).attend
+    monkeypatch.setattr(type(network.transformer.h[0].attn), 'attend',
+                        lambda self, q, *rest: widths.append(q.size(1)) or attend(self, q, *rest))
+    causal.generate(torch.tensor([[5, 1, 7]]), max_new_tokens=4, do_sample=False)
+    assert widths == [4, 1, 1, 1, 1, 1, 1, 1]   # of the first layer and of the last
+
+
+@pytest.mark.parametrize('sizes', [dict(attention='bidirectional'), dict(attention='mixed'), dict(),
+                                   dict(attention='bidirectional', n_tokens=7)])
+def test_blanks_are_predicted_given_all_else(views, batch, sizes):
+    model, load = views(**sizes)
+    masked, mask_id = load('MaskedLM'), model.config.n_real
+    idx = batch[0].clamp(max=mask_id - 1)
+    blank = torch.zeros(5, N, dtype=torch.bool)
+    for r, positions in enumerate(([3, 5], [0], range(N), [], [1, 2, 8])):
+        blank[r, list(positions)] = True
+    found = masked(idx.masked_fill(blank, mask_id), labels=idx)
+    nats = []
+    for r in range(5):
+        known, blanks = (~blank[r]).nonzero()[:, 0], blank[r].nonzero()[:, 0]
+        logp = found.logits[r].log_softmax(-1)
+        assert torch.equal(logp[known].exp(), torch.nn.functional.one_hot(idx[r, known], V).double())
+        if len(blanks):
+            own = model.predict(idx[r:r + 1], torch.cat([known, blanks])[None], len(known))[0]
+            torch.testing.assert_close(found.logits[r, blanks], own, rtol=0, atol=1e-12)
+            nats += own.log_softmax(-1).gather(1, idx[r, blanks, None])[:, 0].tolist()
+    torch.testing.assert_close(found.loss, -torch.tensor(nats, dtype=torch.float64).mean(), rtol=0, atol=1e-12)
+    padded = torch.cat([torch.full((5, 2), mask_id), idx.masked_fill(blank, mask_id)], 1)
+    shown = (torch.arange(N + 2) >= 2).expand(5, -1)
+    torch.testing.assert_close(masked(padded, attention_mask=shown).logits[:, 2:], found.logits, rtol=0, atol=1e-12)
+
+
+def test_an_encoder_has_no_left_to_right_view(views):
+    load = views(attention='bidirectional')[1]
+    with pytest.raises(ValueError, match='attention=bidirectional has no left-to-right view, it predicts blanks'):
+        load('CausalLM')
+
+
+@pytest.mark.parametrize('name', TOKENIZERS)
+def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
+    try:
+        ours = get_tokenizer(name)
+        files = tokenizer_files(ours, N)
+    except ValueError as e:
+        pytest.skip(str(e))
+    for file, value in files.items():
+        (tmp_path / file).write_text(json.dumps(value))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    g = torch.Generator().manual_seed(0)
+    ids = torch.randint(ours.n_tokens, (2000,), generator=g).tolist()
+    assert theirs.decode(ids) == ours.decode(ids) and theirs.mask_token_id == ours.n_tokens
+    assert theirs.eos_token_id == ours.eos and len(theirs) == ours.n_tokens + 1
+    text = 'A né\n  x’s 12\t日本 🙂' if ours.eos else ours.decode(ids)
+    assert theirs(text)['input_ids'] == ours.encode(text)
+    if ours.eos is None:
+        with pytest.raises(Exception, match='UNK'):
+            theirs('?')
+
+
+def test_a_pipeline_writes_text(tmp_path):
+    import export_hf
+    from configurator import configure
+    model = make_model(vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, EMA(model, 0.9), tokenizer='bytes', config={'dataset': 'mine'})
+    export_hf.main(configure(vars(export_hf), [f'--ckpt={tmp_path}/ckpt.pt', f'--out={tmp_path}/hf']))
+    write = transformers.pipeline('text-generation', model=str(tmp_path / 'hf'), trust_remote_code=True)
+    ids = write('ab', return_tensors=True)[0]['generated_token_ids']   # which asks for 256 by default
+    assert ids[:2] == [97, 98] and (len(ids) == N or ids[-1] == 256) and write('ab')[0]['generated_text'][:2] == 'ab'

@@ -1,0 +1,149 @@
+"""A folder of export_hf.py: whole or not at all, the model and order of its checkpoint, read without its code."""
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model
+
+import anyorder.exported
+from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
+from anyorder.weights import read_weights
+from data.tokenizer_files import byte_letters, tokenizer_files
+from data.tokenizers import get_tokenizer
+from model import EMA
+
+REFERENCE = os.path.join(os.path.dirname(__file__), 'reference')
+SIZES = dict(vocab_size=64, n_tokens=4)   # those of sudoku4
+CONFIG = {'out_dir': '/home/me/runs/x', 'data_dir': '/home/me/data', 'dataset': 'mine', 'order': 'block',
+          'order_block': 3, 'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1'}
+PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """checkpoint(**sizes) writes run/ckpt.pt of a small model, whose average differs from its weights; its path."""
+    def write(**sizes):
+        model = make_model(**SIZES | sizes).float()
+        ema = EMA(model, 0.9)
+        with torch.no_grad():
+            for p in ema.model.parameters():
+                p.add_(0.1)
+        (tmp_path / 'run').mkdir(exist_ok=True)
+        path = tmp_path / 'run' / 'ckpt.pt'
+        save_checkpoint(path, model, ema, iter_num=20, config=CONFIG, tokenizer='sudoku4', puzzle=PUZZLE)
+        log = [{'iter': 10, 'val_any': 9.0}, {'iter': 20, 'val_any': 1.25, 'val_l2r': 0.5}]
+        (tmp_path / 'run' / 'log.jsonl').write_text(''.join(json.dumps(entry) + '\n' for entry in log))
+        return str(path)
+    return write
+
+
+def same_model(a, b, weights='ema'):
+    return digest(model_from_checkpoint(a, weights)) == digest(model_from_checkpoint(b, weights))
+
+
+@pytest.mark.parametrize('sizes', [
+    dict(), dict(bias=False), dict(attention='bidirectional'), dict(attention='mixed'),
+    dict(target_position='two_stream'), dict(target_position='input', gpt2_blocks=True),
+    dict(rotary=True, learned_positions=False), dict(target_position='layer'), dict(target_position='layer_shared')])
+def test_a_folder_is_the_model_of_its_checkpoint(checkpoint, script, tmp_path, sizes):
+    path = checkpoint(**sizes)
+    script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf')
+    assert same_model(tmp_path / 'hf', path)
+    tied = sizes.get('gpt2_blocks', False)
+    assert ('lm_head.weight' in read_weights(tmp_path / 'hf')) is not tied
+
+
+def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, script, tmp_path):
+    path, folder = checkpoint(), str(tmp_path / 'hf')
+    said = script('export_hf.py', f'--ckpt={path}', f'--out={folder}').stdout
+    assert 'any order (bound) 1.2500 nats a token, left to right 0.5000' in said
+    assert digest(model_from_checkpoint(path)) in said
+    old, new = Checkpoint(path), Checkpoint(folder)
+    assert new.order == old.order == {'kind': 'block', 'parameter': 3, 'seed': 7, 'length': 9}
+    assert (new.config, new.tokenizer, new.weights, new.iter_num) == (old.config, old.tokenizer, 'ema', 20)
+    assert new.run['l2r_ratio'] == 0.25 and new.run['dataset'] == 'mine' and new.entries['puzzle'] == PUZZLE
+    shown = ''.join(open(os.path.join(folder, name), encoding='utf-8', errors='replace').read()
+                    for name in os.listdir(folder))
+    assert '/home/me' not in shown and str(tmp_path) not in shown and 'cuda:1' not in shown
+    card = (tmp_path / 'hf' / 'README.md').read_text()
+    assert '| any order (bound) | 1.2500 | 3.49 |' in card and '| left to right | 0.5000 | 1.65 |' in card
+    root = os.path.dirname(os.path.abspath(anyorder.exported.__file__))
+    assert (tmp_path / 'hf' / 'model.py').read_bytes() == open(os.path.join(root, '..', 'model.py'), 'rb').read()
+
+
+def test_raw_weights_are_no_average_and_have_no_validation(checkpoint, script, tmp_path):
+    path, folder = checkpoint(), tmp_path / 'hf'
+    script('export_hf.py', f'--ckpt={path}', f'--out={folder}', '--weights=raw')
+    assert same_model(folder, path, 'raw')
+    assert digest(model_from_checkpoint(path, 'raw')) != digest(model_from_checkpoint(path))
+    assert Checkpoint(str(folder)).weights == 'raw' and 'Validation' not in (folder / 'README.md').read_text()
+    with pytest.raises(ValueError, match="holds no EMA of its .* ask for weights='raw'"):
+        model_from_checkpoint(folder)
+
+
+@pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
+def test_published_files_come_back_with_the_same_digest(script, tmp_path, name):
+    path = os.path.join(REFERENCE, f'{name}.ckpt.pt')
+    assert 'left out' in script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf').stdout
+    assert same_model(tmp_path / 'hf', path) and not (tmp_path / 'hf' / 'tokenizer.json').exists()
+
+
+def test_commands_take_a_folder(checkpoint, script, tmp_path):
+    path, folder = checkpoint(), f'{tmp_path}/hf'
+    script('export_hf.py', f'--ckpt={path}', f'--out={folder}')
+    texts = []
+    for name in (path, folder):
+        script('sample.py', f'--ckpt={name}', f'--out={tmp_path}/s.json', '--order=own', '--n_samples=2')
+        texts.append([s['tokens'] for s in json.loads((tmp_path / 's.json').read_text())['samples']])
+    assert texts[0] == texts[1]
+
+
+def test_a_folder_appears_whole_or_not_at_all(checkpoint, script, tmp_path, monkeypatch):
+    path = checkpoint()
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'notes.txt').write_text('mine')
+    said = script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/mine', code=1).stderr
+    assert f'out must name a new folder, and {tmp_path}/mine holds files' in said
+    assert 'out must name a folder' in script('export_hf.py', f'--ckpt={path}', code=1).stderr
+
+    def full(*args):
+        raise OSError('No space left on device')
+    monkeypatch.setattr(anyorder.exported, 'write_safetensors', full)
+    assert 'No space left' in script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf', code=1).stderr
+    assert sorted(os.listdir(tmp_path)) == ['mine', 'run'] and os.listdir(tmp_path / 'mine') == ['notes.txt']
+
+
+def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):
+    folder = tmp_path / 'hf'
+    script('export_hf.py', f'--ckpt={checkpoint()}', f'--out={folder}')
+    config, weights = json.loads((folder / 'config.json').read_text()), (folder / 'model.safetensors').read_bytes()
+    for change, said in (({'model_args': None}, 'model_args is missing or of another type'),
+                         ({'model_args': config['model_args'] | {'block_size': 8}}, 'weights differ in name or shape'),
+                         ({'iter_num': 'x'}, 'iter_num is missing'), ({'tokenizer': 'char'}, "the tokenizer 'char'"),
+                         ({'tokenizer': 'bytes'}, 'bytes has 257'), ({'model_type': 'bert'}, "model_type='bert'")):
+        (folder / 'config.json').write_text(json.dumps(config | change))
+        with pytest.raises(ValueError, match=said) as e:
+            Checkpoint(str(folder)).model()
+        assert '\n' not in str(e.value)
+    (folder / 'config.json').write_text(json.dumps(config))
+    (folder / 'model.safetensors').write_bytes(weights[:-1])
+    with pytest.raises(ValueError, match='is not a whole file of weights'):
+        load_checkpoint(folder)
+    (folder / 'model.safetensors').unlink()
+    with pytest.raises(ValueError, match='holds no weights of an AO-GPT'):
+        load_checkpoint(folder)
+
+
+def test_letters_of_bytes_are_those_of_gpt2():
+    """Its first ids are the bytes that print, its last of 256 the soft hyphen; a space is the letter Ġ."""
+    letters = byte_letters()
+    assert list(letters)[::255] == [ord('!'), 0xad] and letters[32] == 'Ġ' and letters[10] == 'Ċ'
+    assert sorted(letters) == list(range(256)) and len(set(letters.values())) == 256
+
+
+def test_symbols_of_puzzles_are_tried_longest_first():
+    files = tokenizer_files(get_tokenizer('zebra4'), 16)['tokenizer.json']
+    lengths = np.array([len(text.replace('\\', '')) for text in files['pre_tokenizer']['pattern']['Regex'].split('|')])
+    assert (np.diff(lengths) <= 0).all() and files['added_tokens'][0]['id'] == get_tokenizer('zebra4').n_tokens
