@@ -48,9 +48,9 @@ def test_what_cannot_be_trained_on_or_written_to_is_said_before_any_work(tmp_pat
     (tmp_path / 'words.txt').write_text('some words of text\n\n' * 50)
     prepare('text', tmp_path, 'words', str(tmp_path / 'words.txt'), tokenizer='bytes')
     for options, said in (
-            ([f'--out_dir={tmp_path}'], 'has files in it'),
+            ([f'--out_dir={tmp_path}'], 'holds files'),
             ([f'--out_dir={tmp_path}/new', '--dataset=words', f'--data_dir={tmp_path}'], 'is text, not puzzles'),
-            (['--n_layer=0'], 'n_layer must be at least 1')):
+            (['--dtype=float16'], 'dtype must be'), (['--n_layer=0'], 'n_layer must be at least 1')):
         with pytest.raises(ValueError, match=said):
             bert.main(configure(vars(bert), options))
     assert not (tmp_path / 'new').exists()

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from anyorder.files import check_folder
+from anyorder.files import check_new_folder, whole_folder
 from configurator import at_least, configure, one_line_errors
 from data.blocks import open_split
 from data.sets import unpack
@@ -35,6 +35,7 @@ dropout = 0.1
 batch_size = 64
 max_iters = 1500
 learning_rate = 2e-3     # of AdamW, after 100 updates, from where a cosine leads to 0
+dtype = 'float32'      # 'float32' or 'bfloat16', of the products
 seed = 1337
 
 SPECIAL = {f'{name}_token': f'[{name.upper()}]' for name in ('pad', 'cls', 'sep', 'mask', 'unk')}
@@ -45,9 +46,8 @@ def make_tokenizer(texts, n_positions):
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
     ids = {text: i for i, text in enumerate([*SPECIAL.values(), *texts])}
-    longest_first = '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token='[UNK]'))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(longest_first), 'isolated')
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex('|'.join(map(re.escape, texts))), 'isolated')
     tokenizer.decoder = decoders.Fuse()
     tokenizer.post_processor = processors.BertProcessing(('[SEP]', ids['[SEP]']), ('[CLS]', ids['[CLS]']))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=n_positions, **SPECIAL)
@@ -84,8 +84,8 @@ def make_bert(c, tokenizer):
         initializer_range=0.02 * (768 / c.n_embd) ** 0.5))   # BERT's own for BERT's width: less learns later
 
 
-def train(c, packed, val, symbols):
-    """Train a BERT on the rows `packed` of a set of puzzles and write the folder; returns the mean loss on the rows
+def train(c, folder, packed, val, symbols):
+    """Train a BERT on the rows `packed` of a set of puzzles and fill the folder; returns the mean loss on the rows
     `val`, nats a masked token."""
     from transformers import Trainer, TrainingArguments, set_seed
     tokenizer = make_tokenizer(symbols.texts, packed.shape[1] + 2)
@@ -93,28 +93,30 @@ def train(c, packed, val, symbols):
     model = make_bert(c, tokenizer)
     print(f'{c.dataset}: {len(packed):,} puzzles; {model.num_parameters():,} parameters', flush=True)
     arguments = TrainingArguments(
-        c.out_dir, seed=c.seed, max_steps=c.max_iters, per_device_train_batch_size=c.batch_size,
+        folder, seed=c.seed, max_steps=c.max_iters, per_device_train_batch_size=c.batch_size,
         per_device_eval_batch_size=250, learning_rate=c.learning_rate, lr_scheduler_type='cosine', warmup_steps=100,
-        weight_decay=0.01, logging_steps=100, save_strategy='no', remove_unused_columns=False,
-        dataloader_pin_memory=False, disable_tqdm=not sys.stderr.isatty())
+        weight_decay=0.01, use_cpu=not torch.cuda.is_available(), bf16=c.dtype == 'bfloat16', logging_steps=100,
+        save_strategy='no', remove_unused_columns=False, dataloader_pin_memory=False,
+        disable_tqdm=not sys.stderr.isatty())
     trainer = Trainer(model, arguments, partial(mask_blanks, mask_id=tokenizer.mask_token_id), packed, val)
     trainer.train()
     set_seed(c.seed)   # the masks of the validation are the same after any training
     loss = trainer.evaluate()['eval_loss']
-    model.save_pretrained(c.out_dir)
-    tokenizer.save_pretrained(c.out_dir)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return loss
 
 
 def main(config):
     at_least(config, 1, 'n_layer', 'n_head', 'n_embd', 'batch_size', 'max_iters')
-    check_folder('--out_dir', config.out_dir)
-    if os.path.isdir(config.out_dir) and os.listdir(config.out_dir):
-        raise ValueError(f'{config.out_dir} has files in it: name a new folder with --out_dir=')
+    if config.dtype not in ('float32', 'bfloat16'):
+        raise ValueError(f'dtype must be float32 or bfloat16, got {config.dtype!r}')
+    check_new_folder('--out_dir', config.out_dir)
     (packed, meta), (val, _) = (open_split(config.data_dir, config.dataset, split) for split in ('train', 'val'))
     if 'puzzle' not in meta:
         raise ValueError(f'{config.dataset} is text, not puzzles: choose a set that data/puzzles.py has made')
-    loss = train(config, packed, val, get_tokenizer(meta['tokenizer']))
+    with whole_folder(config.out_dir) as folder:
+        loss = train(config, folder, packed, val, get_tokenizer(meta['tokenizer']))
     print(f'written: {config.out_dir}, validation {loss:.4f} nats a masked token\n\n'
           f'  python eval_puzzle.py --ckpt=masked:{config.out_dir} --dataset={config.dataset}')
 
