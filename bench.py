@@ -61,7 +61,7 @@ repeats = 2                # runs of each; the fastest counts; frontier: one
 out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
 seed = 1337
 # frontier, lossless
-ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO/path.pt
+ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
 judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
 n_samples = 64
 windows = '4,8,16,32,64'   # of lossless unmasking; '' leaves it out; also of sample, 32 unless given

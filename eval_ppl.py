@@ -28,7 +28,7 @@ The protocol `clean` reads test splits only.
 from configurator import at_least, one_line_errors, read_options
 
 # which model
-ckpt = 'out/ckpt.pt'       # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt]
 weights = 'ema'            # 'ema' or 'raw'
 # on what
 datasets = ''              # prepared sets by name and text files by path, with commas; '' is the set of the training

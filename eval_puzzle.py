@@ -13,7 +13,7 @@ Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 from configurator import Config, at_least, one_line_errors, read_options
 
-ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt]
 weights = 'ema'        # 'ema' or 'raw'
 dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoint was trained on
 split = 'test'         # 'test', 'val' or 'train'

@@ -12,7 +12,7 @@ folder wherever they take a checkpoint, and run no code from it.
 """
 from configurator import one_line_errors, read_options
 
-ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO/path.pt
+ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
 out = ''               # the folder to write, which must be new; it appears whole or not at all
 weights = 'ema'        # 'ema' or 'raw'
 

@@ -1,5 +1,6 @@
 """
-What is a checkpoint? Its file, ours or published, or a folder of GPT-2; its name, which may be one of the hub.
+What is a checkpoint? Its file, ours or published, or a folder of export_hf.py or GPT-2; its name, which may be one of
+the hub.
 """
 import hashlib
 import os
@@ -41,8 +42,8 @@ def write_checkpoint(path, checkpoint):
 
 
 def load_checkpoint(name):
-    """The dict of a checkpoint, ours, published or a GPT-2, on the CPU; `name` as for local_path. Never runs code from
-    the file (weights_only).
+    """The dict of a checkpoint, ours, published, exported or a GPT-2, on the CPU; `name` as for local_path. Never runs
+    code from the file (weights_only).
 
     Raises ValueError in one line when the file is missing, not whole, or not a checkpoint."""
     check_checkpoint(os.fspath(name))
@@ -170,7 +171,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
 
 def local_path(name):
     """The local file or folder of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through
-    huggingface_hub. A GPT-2 there is a folder, `hf:OWNER/REPO`, or just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
+    huggingface_hub. A folder there is `hf:OWNER/REPO`; GPT-2's are just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
 
     Raises ValueError in one line when the hub or the file cannot be reached."""
     if name in GPT2_NAMES and not os.path.exists(name):
@@ -179,7 +180,8 @@ def local_path(name):
         return name
     parts = name[3:].split('/')
     if len(parts) < 2:
-        raise ValueError(f'a checkpoint on the hub is written hf:OWNER/REPO/path.pt, a GPT-2 hf:OWNER/REPO, got {name}')
+        raise ValueError('a checkpoint on the hub is written hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, '
+                         f'got {name}')
     from huggingface_hub import hf_hub_download, snapshot_download
     quiet_hub()
     repo = '/'.join(parts[:2])
@@ -223,7 +225,7 @@ class Checkpoint:
     """
 
     def __init__(self, name):
-        """Open a path or hf:OWNER/REPO/path.pt. Raises ValueError when it is none, or of another tokenizer."""
+        """Open a path or hf:OWNER/REPO[/path.pt]. Raises ValueError when it is none, or of another tokenizer."""
         self.name, self.entries = name, load_checkpoint(name)
         self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
         self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')

@@ -109,8 +109,8 @@ def check_checkpoint(name):
     """The file of a checkpoint or the folder of a GPT-2 must be there; names of the hub are looked for later."""
     there = os.path.isfile(name) or os.path.isfile(os.path.join(name, 'config.json'))
     if os.path.isdir(name) and not there:
-        raise ValueError(f'{name} is a folder without the config.json of a GPT-2: name a checkpoint file, as '
-                         f"{os.path.join(name, 'ckpt.pt')}")
+        raise ValueError(f'{name} is a folder without the config.json of export_hf.py or a GPT-2: name a checkpoint '
+                         f"file, as {os.path.join(name, 'ckpt.pt')}")
     if not (there or on_hub(name)):
         older = moved_aside(name)
         raise ValueError(f'no checkpoint file {name}; ' + (f'that of an earlier run is now {older}' if older else

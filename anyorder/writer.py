@@ -40,7 +40,7 @@ class Writer:
     The weights are put into place when they are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False):
-        """ckpt is a path or hf:OWNER/REPO/path.pt; weights 'ema' or 'raw', by default the EMA if the file has one; the
+        """ckpt is a path or hf:OWNER/REPO[/path.pt]; weights 'ema' or 'raw', by default the EMA if there is one; the
         others are as in sample.py. Raises ValueError when the file is no checkpoint, or the device not there."""
         if cuda_graphs and not use_cache:
             raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
