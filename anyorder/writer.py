@@ -117,9 +117,7 @@ class Writer:
         `score` all blanks must have a text. Raises ValueError for what fits neither model nor task."""
         if length < 0:
             raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
-        if not 0 <= context < self.block_size:
-            raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
-                             f'(0 is half of it), got {context}')
+        self.check_context(context)
         if stop and score:
             raise ValueError('stop is for writing: a text that is scored is there as a whole')
         encode(stop, self.tokenizer)   # which can say that it never writes this
@@ -131,6 +129,11 @@ class Writer:
         if all(all(known) for _, known, _ in parsed):
             raise ValueError('there is no blank to write or score in the prompt')
         return [(tokens, known) for tokens, known, _ in parsed]
+
+    def check_context(self, context):
+        if not 0 <= context < self.block_size:
+            raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
+                             f'(0 is half of it), got {context}')
 
     def write(self, texts, visits, unmasking, drawing, seed, batch_size, context=0, stop='', with_drafts=False,
               on_step=None):

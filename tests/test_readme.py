@@ -1,6 +1,7 @@
 """The README and the pages of results: their commands are understood, cheap ones run, and what they name is there."""
 import contextlib
 import glob
+import importlib.util
 import itertools
 import os
 import pkgutil
@@ -12,6 +13,7 @@ import pytest
 from conftest import ROOT
 from test_findings import run as findings
 
+import eval_lm
 import train
 from anyorder.start import check_options
 from configurator import configure
@@ -34,6 +36,22 @@ class Understood(Exception):
 def read(page):
     with open(os.path.join(ROOT, page), encoding='utf-8') as f:
         return f.read()
+
+
+def lm_eval_understands(args, monkeypatch):
+    """Where lm-eval is there, it knows its options, we know those of the model, and a folder has the tasks."""
+    if importlib.util.find_spec('lm_eval') is None or args[0] == 'ls':
+        return
+    from lm_eval._cli import HarnessCLI
+
+    from anyorder.harness import AnyOrderLM
+    with monkeypatch.context() as patch:
+        patch.setattr('sys.argv', ['eval_lm.py', *eval_lm.arguments(list(args))])
+        found = HarnessCLI().parse_args()
+    if found.model == 'aogpt':
+        AnyOrderLM.options(found.model_args)
+    if found.include_path:
+        assert all(os.path.isfile(os.path.join(ROOT, found.include_path, f'{task}.yaml')) for task in found.tasks)
 
 
 COMMANDS = [name for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
@@ -90,7 +108,10 @@ def understand(script, tmp_path, monkeypatch):
     def python(name, *args):
         if any(arg.startswith('--plan=') for arg in args):   # wants nothing
             return script(name, *args)
+        if name == 'eval_lm.py':
+            return lm_eval_understands(args, monkeypatch)
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
+                  'config/lm_eval/rows.py': 'configurator.configure',
                   'tests/torture.py': 'argparse.ArgumentParser.parse_args',
                   'plot.py': 'anyorder.figures.draw'}.get(name)
         if not reader:

@@ -1,0 +1,205 @@
+"""
+How does lm-evaluation-harness ask a model? Our checkpoints as one of its models, `aogpt`.
+"""
+import inspect
+from collections import Counter, defaultdict
+
+import torch.distributed as dist
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
+
+from anyorder.continuations import Reading, continuation_scores
+from anyorder.drawing import Drawing
+from anyorder.files import progress
+from anyorder.generation import Unmasking
+from anyorder.orders import derive_seed, order_of
+from anyorder.processes import gather, own_device, processes, start_processes
+from anyorder.writer import Writer, order_and_policy
+from configurator import check, nearest
+from data.prompts import encode
+from data.tokenizers import END_OF_TEXT
+
+
+@register_model('aogpt')
+class AnyOrderLM(TemplateLM):
+    """A checkpoint as lm-evaluation-harness wants a model. The options are described in eval_lm.py."""
+    WRITING = ('n_steps', 'temperature', 'top_k', 'top_p', 'schedule', 'unmask', 'window', 'threshold', 'order_noise',
+               'order_noise_kind', 'context')
+
+    def __init__(self, ckpt, weights='', device='auto', dtype='float32', batch_size=16, order='l2r', seed=1337,
+                 n_orders=1, estimate='bound', n_contexts=1, n_steps=0, temperature=0.0, top_k=0, top_p=1.0,
+                 schedule='linear', unmask='fixed', window=32, threshold=None, order_noise=0.0,
+                 order_noise_kind='gumbel', context=0):
+        super().__init__()
+        options = locals()
+        if batch_size < 1:
+            raise ValueError(f'batch_size must be at least 1, got {batch_size}')
+        self.batch_size, self.seed, self.defaults = batch_size, seed, {name: options[name] for name in self.WRITING}
+        self.order, self.policy = order_and_policy(order)
+        self._rank, self._world_size = processes()
+        self._device, dtype = own_device(device, dtype)
+        self.writer = Writer(ckpt, weights or None, str(self._device), dtype)
+        config = self.writer.checkpoint.config
+        self.visits = order_of(self.writer.checkpoint.run, self.order)
+        self.reading = Reading(self.visits, n_orders, n_contexts, estimate, seed)
+        self.reading.check(config)
+        self.how_to_write({})[0].check_network(config.slots)
+        if not dist.is_initialized():
+            start_processes()
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict, additional_config=None):
+        return cls(**cls.options(arg_dict, additional_config))
+
+    @classmethod
+    def options(cls, arg_dict, additional_config=None):
+        """The options of --model_args, and of --device and --batch_size where these say nothing, checked."""
+        defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+        more = {'device': (additional_config or {}).get('device'),
+                'batch_size': as_number((additional_config or {}).get('batch_size'))}
+        options = {name: value for name, value in more.items() if value is not None} | arg_dict
+        if 'ckpt' not in options:
+            raise ValueError('--model_args must name a checkpoint: --model_args ckpt=out/ckpt.pt')
+        for name, value in options.items():
+            if name != 'ckpt':
+                options[name] = check(defaults, name, value, '--model_args')
+        return options
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string, additional_config=None):
+        from lm_eval.utils import simple_parse_args_string
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # tokens and processes
+
+    @property
+    def eot_token_id(self):
+        return self.writer.tokenizer.eos
+
+    @property
+    def max_length(self):
+        return self.writer.block_size
+
+    @property
+    def tokenizer_name(self):
+        return self.writer.tokenizer.name
+
+    def tok_encode(self, string, add_special_tokens=None, **_):
+        return encode(string, self.writer.tokenizer)
+
+    def all_gather(self, tensor):
+        return tensor.new_tensor(gather(tensor.tolist())) if self.world_size > 1 else tensor
+
+    def gather_object(self, obj, dst=0):
+        every = gather(obj)
+        return every if self.rank == dst else None
+
+    def barrier(self):
+        gather(None)
+
+    def get_model_info(self):
+        """What a file of results says of the model."""
+        checkpoint = self.writer.checkpoint
+        return {'model_num_parameters': self.writer.model.n_parameters(), 'model_dtype': self.writer.dtype,
+                'ckpt': checkpoint.name, 'weights': self.writer.weights, 'iter_num': checkpoint.iter_num,
+                'order': self.visits, 'block_size': self.max_length}
+
+    def bar(self, requests, said):
+        return progress(total=len(requests), desc=said, unit='request', disable=self.rank > 0)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # how likely a text is
+
+    def loglikelihood(self, requests, disable_tqdm=False):
+        """[(log p of the continuation, whether it is greedy)]. A continuation without a context follows [None], as the
+        first token of a text does in training: no end-of-text comes before it."""
+        rows = [self._encode_pair(*request.args) if request.args[0] else ([], self.tok_encode(request.args[1]))
+                for request in requests]
+        return self._loglikelihood_tokens([(request.args, *row) for request, row in zip(requests, rows)])
+
+    def _loglikelihood_tokens(self, requests, **_):
+        return self.scores('loglikelihood', requests)
+
+    def loglikelihood_rolling(self, requests, disable_tqdm=False):
+        """[log p of the text], in consecutive blocks of block_size tokens from its start on. The last one is shorter
+        and is read after all that fits before it; the others have no context, as in eval_ppl.py."""
+        rows = [(request.args, [], self.tok_encode(*request.args)) for request in requests]
+        return [nats for nats, _ in self.scores('loglikelihood_rolling', rows)]
+
+    def scores(self, kind, requests):
+        """[(log p, whether greedy)] of [(args, context tokens, tokens)]. What is finished is cached at once."""
+        if self.policy != 'given':
+            raise ValueError(f'order={self.policy} is for generate_until: how likely a text is wants an order that is '
+                             'given, as order=l2r')
+        found, rows = [None] * len(requests), [row for _, *row in requests]
+        with self.bar(requests, kind) as bar, self.writer.autocast():
+            for r, nats, greedy in continuation_scores(self.writer.network, rows, self.reading, self.batch_size):
+                found[r] = -nats, greedy
+                self.cache_hook.add_partial(kind, requests[r][0], found[r] if kind == 'loglikelihood' else -nats)
+                bar.update()
+        return found
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # what is written
+
+    def how_to_write(self, asked):
+        """(Unmasking, Drawing, context) of the options that a request asks for, and of the model's for all others."""
+        unknown = [name for name in asked if name not in self.defaults]
+        if unknown:
+            raise ValueError(f'gen_kwargs: there is no option {unknown[0]!r}{nearest(unknown[0], self.defaults)}')
+        how = self.defaults | {name: check(self.defaults, name, value, 'gen_kwargs') for name, value in asked.items()}
+        drawing = Drawing(how.pop('temperature'), how.pop('top_k'), how.pop('top_p'))
+        context, n_steps = how.pop('context'), how.pop('n_steps') or self.max_length
+        self.writer.check_context(context)
+        return Unmasking(n_steps, policy=self.policy, **how), drawing, context
+
+    def generate_until(self, requests, disable_tqdm=False):
+        """[the text that follows each context], without its stop.
+
+        It ends before a text of `until`, at end-of-text, or after max_gen_toks tokens. In another order than left to
+        right all of these are blanks from the start. The same request again, a repeat, is another draw."""
+        eos, found, repeats, alike = self.eot_token_id, [None] * len(requests), Counter(), defaultdict(list)
+        for r, request in enumerate(requests):
+            context, asked = request.args
+            until, n_new, asked = self.wanted(asked)
+            tokens = self.tok_encode(context)
+            text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
+            seed = derive_seed(self.seed, context, repeats[context])
+            repeats[context] += 1
+            stops = until if eos is None else [*until, END_OF_TEXT]
+            alike[repr((asked, stops))].append((r, text, seed, asked, stops))
+        with self.bar(requests, 'generate_until') as bar:
+            for group in alike.values():
+                group.sort(key=lambda row: -len(row[1][0]))
+                numbers, texts, seeds, (asked, *_), (stops, *_) = zip(*group)
+                unmasking, drawing, context = self.how_to_write(asked)
+                batches = self.writer.write(texts, self.visits, unmasking, drawing, list(seeds), self.batch_size,
+                                            context, stops)
+                samples = (sample for batch in batches for sample in batch)
+                for r, (tokens, known), sample in zip(numbers, texts, samples):
+                    written = self.writer.tokenizer.decode(sample['tokens'][sum(known):])
+                    found[r] = written[:min((written.find(stop) for stop in stops if stop in written), default=None)]
+                    self.cache_hook.add_partial('generate_until', requests[r].args, found[r])
+                    bar.update()
+        return found
+
+    def wanted(self, gen_kwargs):
+        """(stops, most tokens to write, options for how_to_write) of the gen_kwargs of a request."""
+        asked = {'num_beams': 1} | normalize_gen_kwargs(gen_kwargs)
+        sample, n_new = asked.pop('do_sample'), asked.pop('max_gen_toks')
+        until = [text for text in asked.pop('until') if text]
+        if n_new < 1 or asked.pop('num_beams') != 1:
+            raise ValueError(f'gen_kwargs: max_gen_toks must be at least 1, and num_beams 1, got {gen_kwargs}')
+        if sample and 'temperature' not in gen_kwargs:
+            asked['temperature'] = self.defaults['temperature'] or 1.0
+        return until, n_new, asked
+
+    def apply_chat_template(self, chat_history, add_generation_prompt=True):
+        raise ValueError('these models have no chat template: leave out --apply_chat_template')
+
+
+def as_number(batch_size):
+    """--batch_size as a number; 'auto' says nothing."""
+    return None if batch_size is None or str(batch_size).startswith('auto') else int(batch_size)

@@ -1,0 +1,105 @@
+"""
+Rows for the tasks of this folder from the documents of a prepared set: lm-evaluation-harness without a network.
+
+    python config/lm_eval/rows.py --dataset=pydocs
+    python eval_lm.py --model_args ckpt=out/quickstart/ckpt.pt --include_path config/lm_eval \\
+        --tasks text_choice,text_completion,text_rolling
+
+    text.jsonl         {"text"}: the documents. text_rolling asks how likely they are, last_word for their last words
+    choice.jsonl       {"context", "choices", "label"}: which of four texts follows? Three follow other contexts
+    completion.jsonl   {"context", "target"}: which word ends the sentence?
+
+The rows are a function of the documents and of the seed, not of the tokenizer.
+"""
+import json
+import os
+import random
+import re
+import sys
+
+import numpy as np
+
+if __name__ == '__main__':   # the project's folder in place of this one
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from anyorder.files import check_folder, whole_files
+from configurator import at_least, configure, one_line_errors
+from data.blocks import open_split
+from data.tokenizers import get_tokenizer
+
+dataset = 'pydocs'         # a prepared set of text
+split = 'val'              # its split; of lambada, wikitext2 and ptb 'test'
+data_dir = 'data'          # where prepared sets are
+out_dir = 'data/lm_eval'   # where the tasks of this folder look for their rows
+n_rows = 200               # of choice.jsonl and completion.jsonl
+n_context = 160            # letters of their contexts
+n_choice = 48              # letters of a choice, at most
+seed = 1337
+
+
+def documents_of(tokens, tokenizer):
+    """The texts of a stream of tokens, each of which ends in end-of-text."""
+    parts = np.split(tokens, np.flatnonzero(tokens == tokenizer.eos) + 1)
+    return [tokenizer.decode(part[part != tokenizer.eos].tolist()) for part in parts if len(part)]
+
+
+def cuts(text, n_context, n_choice):
+    """[(context, what follows it)] at all blanks of a text: the blank is of what follows, which ends with a word."""
+    found = []
+    for blank in re.finditer(r'(?<=\S) (?=\S)', text):
+        here = blank.start()
+        follows = text[here:here + n_choice].rpartition(' ')[0]
+        if here >= n_context and len(follows) > n_choice // 2 and here + n_choice <= len(text):
+            found.append((text[here - n_context:here], follows))
+    return found
+
+
+def choices(documents, rng, n_rows, n_context, n_choice):
+    """Rows of choice.jsonl; all choices of a row are of different documents where there are so many."""
+    every = [cuts(text, n_context, n_choice) for text in documents]
+    every = [found for found in every if found]
+    if len(every) < 4:
+        raise ValueError(f'choices want 4 documents of more than {n_context + n_choice} letters, the set has '
+                         f'{len(every)}: choose a smaller n_context')
+    rows = []
+    for _ in range(n_rows):
+        (context, right), *others = (rng.choice(found) for found in rng.sample(every, 4))
+        label = rng.randrange(4)
+        rows.append({'context': context, 'choices': [text for _, text in others], 'label': label})
+        rows[-1]['choices'].insert(label, right)
+    return rows
+
+
+def completions(documents, rng, n_rows, n_context):
+    """Rows of completion.jsonl: sentences of five words or more, without their last word."""
+    found = []
+    for text in documents:
+        for sentence in re.finditer(r'[A-Z][^.\n]*(?: [^. \n]+){4}( [a-z]+)(?=\.\s)', text):
+            end = sentence.start(1)
+            found.append({'context': text[max(0, end - n_context):end], 'target': sentence[1]})
+    return rng.sample(found, min(n_rows, len(found)))
+
+
+def main(config):
+    at_least(config, 1, 'n_rows', 'n_context', 'n_choice')
+    check_folder('--out_dir', config.out_dir)
+    tokens, meta = open_split(config.data_dir, config.dataset, config.split)
+    if meta['eos'] is None:
+        raise ValueError(f'{config.dataset} is a set of puzzles: rows are made of text')
+    documents = documents_of(np.asarray(tokens), get_tokenizer(meta['tokenizer']))
+    rng, n_rows, n_context = random.Random(config.seed), config.n_rows, config.n_context
+    rows = {'text': [{'text': text} for text in documents],
+            'choice': choices(documents, rng, n_rows, n_context, config.n_choice),
+            'completion': completions(documents, rng, n_rows, n_context)}
+    os.makedirs(config.out_dir, exist_ok=True)
+    paths = [os.path.join(config.out_dir, f'{name}.jsonl') for name in rows]
+    with whole_files(*paths) as temporary:
+        for name, lines in zip(temporary, rows.values()):
+            with open(name, 'w', encoding='utf-8') as f:
+                f.writelines(json.dumps(row) + '\n' for row in lines)
+    for path, lines in zip(paths, rows.values()):
+        print(f'{path:<40} {len(lines):>7,} rows')
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(configure(globals()))

@@ -1,0 +1,78 @@
+"""
+lm-evaluation-harness asks any checkpoint that the other commands read. All options are those of lm-eval.
+
+    python eval_lm.py --model_args ckpt=out/ckpt.pt --tasks lambada_openai,hellaswag,wikitext --limit 500
+    python eval_lm.py --model_args ckpt=out/ckpt.pt,order=random,n_orders=16,estimate=mixture --tasks hellaswag
+    python eval_lm.py --model_args ckpt=out/ckpt.pt,order=margin,n_steps=32 --tasks gsm8k --output_path out/lm_eval
+    python eval_lm.py --model_args ckpt=out/ckpt.pt,n_contexts=8 --include_path config/lm_eval --tasks text_choice
+    torchrun --standalone --nproc_per_node=8 eval_lm.py --model_args ckpt=out/ckpt.pt --tasks wikitext
+    python eval_lm.py ls tasks
+
+Unless told otherwise, --model is aogpt, --batch_size 16 and --device auto. --model_args are NAME=VALUE with commas:
+
+ckpt          a checkpoint: a path, or hf:OWNER/REPO/path.pt
+weights       'ema' or 'raw'; by default the EMA if the file has one
+dtype         'float32', 'bfloat16' or 'auto'
+device, batch_size   in place of --device and --batch_size
+order         'l2r', 'random', 'own', or another that --order of sample.py takes. The default is l2r, for all that is
+              asked. 'margin', 'top_prob' and 'entropy' are for writing alone
+seed          of all that is drawn. What is drawn for a request is a function of the seed and of the request
+
+how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
+
+n_orders      orders in which a continuation is read, its context first
+estimate      of several orders 'bound', the mean of their nats, or 'mixture', -log of the mean probability
+n_contexts    with order=l2r the context-order ensemble: the context as it is, and n_contexts - 1 shuffles of it
+
+what is written: generate_until; what a task or --gen_kwargs say of these wins
+
+n_steps       passes of a stretch; by default one for each token
+temperature   0, the default, takes the most likely token. do_sample=True without a temperature is 1
+top_k, top_p, schedule, unmask, window, threshold, order_noise, order_noise_kind   as in sample.py
+context       tokens that a stretch reads of a text longer than the model; by default half of block_size
+
+Whether a continuation is greedy, the acc of last words, is said in the first order, or of the mixture of contexts. Of
+the bound of a network with a masked loss it is said of the tokens that the first draw asks for. lm-eval has end-of-text
+before a text without a context. Here its first token follows [None], as in training.
+"""
+import importlib.util
+import os
+import sys
+
+from anyorder.processes import end_processes
+from configurator import one_line_errors
+
+DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']   # in place of hf, 1 and cuda:0
+
+
+def arguments(argv):
+    """The command line of lm-eval that is meant. With a file, --config, all is as the file and the command line say."""
+    if argv[:1] in (['ls'], ['validate']):
+        return argv
+    argv = argv[argv[:1] == ['run']:]
+    has_file = any(arg == '-C' or arg.partition('=')[0] == '--config' for arg in argv)
+    return ['run', *([] if has_file else DEFAULTS), *argv]   # of an option that is given twice the last counts
+
+
+def main(argv):
+    asks_help = '--help' in argv or '-h' in argv
+    if asks_help:
+        print(__doc__.strip(), end='\n\n', flush=True)
+    if importlib.util.find_spec('lm_eval') is None:
+        missing = 'lm-evaluation-harness is not there: pip install -r requirements-extra.txt'
+        if not asks_help:
+            raise ValueError(missing)
+        print(missing)
+        return
+    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+    from lm_eval.__main__ import cli_evaluate
+
+    import anyorder.harness  # noqa: F401  (which makes the model known)
+    sys.argv = ['eval_lm.py', *arguments(argv)]
+    cli_evaluate()
+    end_processes()
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(sys.argv[1:])

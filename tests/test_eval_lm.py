@@ -1,0 +1,230 @@
+"""lm-evaluation-harness: what it asks of a model against slow answers, its command, options, processes."""
+import importlib.util
+import json
+import math
+import os
+from functools import partialmethod
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT, make_model
+
+from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
+from anyorder.continuations import Reading, continuation_scores
+from anyorder.likelihood import block_nll
+from anyorder.orders import derive_seed, order_of
+from anyorder.writer import Writer
+
+N = 32
+
+
+@pytest.fixture
+def ckpt(tmp_path):
+    model = make_model(block_size=N, vocab_size=320, n_tokens=257)
+    model.lm_head.bias[128:] -= 99   # what is written is letters
+    save_checkpoint(tmp_path / 'ckpt.pt', model.float(), tokenizer='bytes')
+    return str(tmp_path / 'ckpt.pt')
+
+
+@pytest.fixture
+def harness():
+    pytest.importorskip('lm_eval')
+    import anyorder.harness
+    return anyorder.harness
+
+
+@pytest.fixture
+def lm(harness, ckpt):
+    return lambda **options: harness.AnyOrderLM.create_from_arg_obj({'ckpt': ckpt} | options, {'device': 'cpu'})
+
+
+def asked(*args):
+    return [SimpleNamespace(args=one if isinstance(one, tuple) else (one,)) for one in args]
+
+
+def nats_of(ckpt, text, first=0):
+    """-log p(text[first:] | text[:first]) of at most N bytes."""
+    idx = torch.tensor([list(text.encode())])
+    return float(Writer(ckpt).model(idx, torch.arange(idx.size(1))[None]).detach()[0, first:].double().sum())
+
+
+def test_without_the_harness_one_line_says_what_to_install(script, monkeypatch):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    assert 'pip install -r requirements-extra.txt' in script('eval_lm.py', '--tasks=x', code=1).stderr
+    said = script('eval_lm.py', '--help').stdout
+    assert 'n_contexts' in said and 'pip install -r requirements-extra.txt' in said
+
+
+def test_continuations_are_those_of_the_model(lm, ckpt):
+    long = ('abc def ' * 10)[:-1]
+    rows = [('ab', ' cd'), ('', 'xyz'), ('ab ', 'cd'), (long, '%'), ('a', long[:N]), ('', long)]
+    got = lm(batch_size=2).loglikelihood(asked(*rows))
+    want = [nats_of(ckpt, 'ab cd', 2), nats_of(ckpt, 'xyz'), nats_of(ckpt, 'ab cd', 2),
+            nats_of(ckpt, (long + '%')[-N:], N - 1), nats_of(ckpt, long[:N])]
+    assert [-nats for nats, _ in got[:5]] == pytest.approx(want, abs=1e-4)
+    assert not any(greedy for _, greedy in got)
+    assert lm().loglikelihood_rolling(asked(long)) == pytest.approx([got[5][0]], abs=1e-4)
+    text = Writer(ckpt).infill('ab', order='l2r', temperature=0, length=6)
+    tokens = text.sample['tokens'][2:]
+    model = lm()
+    assert model._loglikelihood_tokens([(('', ''), [97, 98], tokens)])[0][1]
+    assert not model._loglikelihood_tokens([(('', ''), [97, 98], [*tokens[:3], (tokens[3] + 1) % 256])])[0][1]
+
+
+def test_a_text_begins_at_none_and_not_at_the_end_of_another(lm, ckpt):
+    """The convention of lm-eval, end-of-text first, is another number; who wants it writes it."""
+    model = lm()
+    first, none, end = model.loglikelihood(asked(('', 'a'), ('', ''), ('<|endoftext|>', 'a')))
+    idx = torch.tensor([[256, 97]])
+    assert -first[0] == pytest.approx(nats_of(ckpt, 'a'), abs=1e-5) and none == (0.0, True)
+    assert -end[0] == pytest.approx(float(Writer(ckpt).model(idx, torch.tensor([[0, 1]])).detach()[0, 1]), abs=1e-5)
+    assert abs(first[0] - end[0]) > 0.01
+
+
+def test_rolling_is_the_nats_of_blocks(lm, ckpt):
+    text = ''.join(chr(97 + i * i % 26) for i in range(3 * N))
+    blocks = torch.tensor(list(text.encode())).view(3, N)
+    whole = -float(block_nll(Writer(ckpt).model, blocks, torch.arange(N).expand(3, N), 3).sum())
+    got = lm(batch_size=2).loglikelihood_rolling(asked(text, text + 'xyz', ''))
+    assert got == pytest.approx([whole, whole - nats_of(ckpt, text[3 - N:] + 'xyz', N - 3), 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize('options', [dict(order='random', n_orders=3), dict(n_contexts=3),
+                                     dict(order='block:2', n_orders=2, estimate='mixture', seed=5)])
+def test_orders_and_contexts_are_options(lm, ckpt, options):
+    rows = [([97, 98, 99], [100, 101]), ([97], [98, 99, 97])]
+    how = dict(n_orders=1, n_contexts=1, estimate='bound', seed=1337) | options
+    reading = Reading(order_of({}, how.pop('order', 'l2r')), **how)
+    want = sorted(continuation_scores(Writer(ckpt).model, rows, reading))
+    got = lm(**options).loglikelihood(asked(('abc', 'de'), ('a', 'bca')))
+    assert [-nats for nats, _ in got] == pytest.approx([nats for _, nats, _ in want], abs=1e-4)
+
+
+@pytest.mark.parametrize('how', [
+    {'order': 'l2r'}, {'order': 'margin', 'n_steps': 4}, {'order': 'random', 'unmask': 'lossless', 'window': 3},
+    {'order': 'l2r', 'top_k': 3, 'context': 8}])
+def test_what_is_written_is_what_a_writer_writes(lm, ckpt, how):
+    model, prompts = lm(**how, batch_size=2), ['ab', 'x' * 30, 'abcdef']
+    got = model.generate_until(asked(*((prompt, {'max_gen_toks': 12, 'until': []}) for prompt in prompts)))
+    for prompt, text in zip(prompts, got):
+        whole = Writer(ckpt).infill(f'{prompt}[[12]]', length=len(prompt) + 12, temperature=0, **how,
+                                     seed=derive_seed(1337, prompt, 0))
+        assert text == whole[len(prompt):]
+
+
+def test_a_text_ends_before_its_first_stop(lm):
+    model = lm()
+    whole, = model.generate_until(asked(('ab', {'max_gen_toks': 9, 'until': None})))
+    assert len(whole) == 9
+    stops = [whole[6:8], whole[3:5], 'nowhere']
+    short, same, none = model.generate_until(asked(*(('ab', {'max_gen_toks': 9} | kwargs) for kwargs in (
+        {'until': stops}, {'until': 'nowhere', 'num_beams': 1}, {'until': whole[0]}))))
+    assert len(set(stops)) == 3 and short == whole[:min(whole.index(stop) for stop in stops[:2])]
+    assert same == whole and none == ''
+
+
+def test_a_text_ends_where_its_document_ends(lm, ckpt):
+    checkpoint = load_checkpoint(ckpt)
+    checkpoint['model']['lm_head.bias'][256] = 99
+    write_checkpoint(ckpt, checkpoint)
+    assert lm().generate_until(asked(('ab', {'max_gen_toks': 9, 'until': ['c']}))) == ['']
+
+
+def test_drawing_is_as_asked_and_a_repeat_is_another_draw(lm):
+    def write(*kwargs, **options):
+        return lm(**options).generate_until(asked(*(('ab', {'max_gen_toks': 9, 'until': []} | one) for one in kwargs)))
+    hot, cold = {'do_sample': True, 'temperature': 3.0}, {'do_sample': False}
+    greedy, = write({})
+    assert write(cold, {'temperature': 0.0}, {'do_sample': True, 'top_k': 1}) == [greedy] * 3
+    one, two = write(hot, hot)
+    assert len({greedy, one, two}) == 3 and write(hot, hot, batch_size=1) == [one, two]
+    assert write({}, temperature=3.0) == [one] and write(cold, temperature=3.0) == [greedy]
+    assert write(hot, seed=8) != [one]
+
+
+@pytest.mark.parametrize('options, said', [
+    ({'n_order': 2}, "'n_orders'"), ({'n_orders': 'x'}, 'n_orders wants int'), ({'n_orders': 0}, 'at least 1'),
+    ({'order': 'up'}, "'up'"), ({'estimate': 'mean'}, "'mixture'"), ({'batch_size': 0}, 'batch_size'),
+    ({'unmask': 'lossless', 'order': 'margin'}, 'lossless'), ({'n_contexts': 2, 'order': 'random'}, 'n_contexts'),
+    ({'ckpt': 'no.pt'}, 'no checkpoint file'), ({'context': N}, 'context'), ({'n_steps': -1}, 'n_steps')])
+def test_wrong_options_are_one_line(lm, options, said):
+    with pytest.raises(ValueError, match=said) as e:
+        lm(**options)
+    assert '\n' not in str(e.value)
+
+
+def test_what_cannot_be_answered_is_said(harness, lm):
+    for kwargs, said in ({'top_q': 1}, "'top_p'"), ({'max_gen_toks': 0}, 'at least 1'), ({'num_beams': 2}, 'beams 1'):
+        with pytest.raises(ValueError, match=said):
+            lm().generate_until(asked(('ab', {'until': []} | kwargs)))
+    with pytest.raises(ValueError, match='order=margin is for generate_until'):
+        lm(order='margin').loglikelihood(asked(('a', 'b')))
+    with pytest.raises(ValueError, match='ckpt=out/ckpt.pt'):
+        harness.AnyOrderLM.create_from_arg_string('order=l2r')
+    with pytest.raises(ValueError, match='chat template'):
+        lm().apply_chat_template([])
+
+
+@pytest.fixture
+def tasks(harness, tmp_path, monkeypatch):
+    """Options that name the tasks, of which there are rows. The thousands that come with lm-eval are left out."""
+    from lm_eval.tasks import TaskManager
+    monkeypatch.setattr(TaskManager, '__init__', partialmethod(TaskManager.__init__, include_defaults=False))
+    monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))
+    os.makedirs(tmp_path / 'data' / 'lm_eval')
+    rows = {'text': [{'text': f'ab cd {word} ef.'} for word in ('gh', 'x y', 'klm')],
+            'choice': [{'context': 'ab', 'choices': [' cd', ' e', ' fgh', ' i'], 'label': n} for n in (0, 1, 2)],
+            'completion': [{'context': 'ab cd', 'target': target} for target in (' ef', 'g')]}
+    for name, lines in rows.items():
+        (tmp_path / 'data' / 'lm_eval' / f'{name}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in lines))
+    return ['--include_path', os.path.join(ROOT, 'config', 'lm_eval'), '--tasks',
+            'last_word,text_choice,text_completion,text_rolling']
+
+
+def results(folder):
+    path, = folder.rglob('results_*.json')
+    return json.loads(path.read_text())
+
+
+def test_the_command_runs_all_kinds_of_tasks(harness, script, ckpt, tasks, tmp_path, monkeypatch):
+    command = ['eval_lm.py', '--model_args', f'ckpt={ckpt},order=l2r', *tasks, '--device=cpu', '--use_cache=cache',
+               '--log_samples', '--output_path']
+    said = script(*command, 'one').stdout
+    assert all(name in said for name in ('last_word', 'text_choice', 'text_completion', 'text_rolling'))
+    found = results(tmp_path / 'one')
+    assert found['config']['batch_size'] == '16' and found['config']['model_num_parameters'] > 1000
+    texts = ['ab cd gh ef.', 'ab cd x y ef.', 'ab cd klm ef.']
+    nats = sum(nats_of(ckpt, text) for text in texts)
+    rolling = found['results']['text_rolling']
+    assert rolling['byte_perplexity,none'] == pytest.approx(math.exp(nats / 38), rel=1e-5)
+    words = sum(nats_of(ckpt, text, len(text) - 4) for text in texts)
+    assert found['results']['last_word']['perplexity,none'] == pytest.approx(math.exp(words / 3), rel=1e-5)
+    best = min(range(4), key=lambda i: nats_of(ckpt, 'ab' + [' cd', ' e', ' fgh', ' i'][i], 2))
+    assert found['results']['text_choice']['acc,none'] == pytest.approx((best < 3) / 3)
+    monkeypatch.setattr(harness, 'continuation_scores', None)   # all answers are cached
+    monkeypatch.setattr(Writer, 'write', None)
+    script(*command, 'two')
+    assert results(tmp_path / 'two')['results'] == found['results']
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(harness, forked, ckpt, tasks, tmp_path, monkeypatch):
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+    monkeypatch.chdir(tmp_path)
+    manager = TaskManager(include_path=tasks[1])
+
+    def body(name):
+        def run():
+            found = lm_eval.simple_evaluate('aogpt', f'ckpt={ckpt},order=random,n_orders=2', tasks[-1].split(','),
+                                            task_manager=manager, batch_size=2, device='cpu', bootstrap_iters=0)
+            if found:
+                (tmp_path / name).write_text(json.dumps(found['results'], default=str))
+        return run
+    ended = forked(body('one')) + forked(body('two'), body('two'))
+    assert [process.code for process in ended] == [0, 0, 0], [process.said for process in ended]
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ('one', 'two'))
+    for task in one:
+        for metric, value in one[task].items():
+            assert two[task][metric] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
