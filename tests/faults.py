@@ -530,6 +530,57 @@ FAULTS['anyorder/weights.py'] = 'test_weights', [
     ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
     ["'I32': torch.int32", "'I32': torch.float32"],
     ['os.path.basename(part)', 'part'],
+    ["b' ' * (-len(head) % 8)", "b''"],
+    ['p.detach().cpu().contiguous()', 'p.detach().cpu().T.contiguous()'],
+]
+
+FAULTS['anyorder/exported.py'] = 'test_exported test_export', [
+    ["'order_block', 'order_swaps', 'l2r_ratio',", "'order_swaps', 'l2r_ratio',"],
+    ["OPTIONS = ('dataset',", "OPTIONS = ('data_dir', 'dataset',"],
+    ["ENTRIES = 'iter_num', 'tokenizer', 'puzzle'", "ENTRIES = 'iter_num', 'tokenizer'"],
+    ["'model_args': asdict(model.config), 'weights': weights,", "'model_args': asdict(model.config),"],
+    ["{'do_sample': True, 'max_length': model.config.block_size, **end}", "{'do_sample': True, **end}"],
+    ['dict(model.named_parameters())', 'model.state_dict()'],
+    ["name.removeprefix('network.')", 'name'],
+    ["entries if config.get('weights') == 'raw' else entries | ", 'entries | '],
+    ["if wrong or 'model_args' not in config", "if 'model_args' not in config"],
+    ['math.exp(nats)', 'nats'],
+]
+
+FAULTS['anyorder/modeling_aogpt.py'] = 'test_export', [
+    ["kwargs['tie_word_embeddings'] = self.sizes.gpt2_blocks", "kwargs['tie_word_embeddings'] = True"],
+    ["    _tied_weights_keys = ", "    _ignored = "],
+    ['        """AOGPT has drawn its own."""', '        super()._init_weights(module)'],
+    ['shown.cumsum(1) - 1', 'shown.cumsum(1)'],
+    ['(start + columns[:int(lengths.max())])', 'columns[:int(lengths.max())] + 0 * start'],
+    [' or not lengths.all()', ''],
+    ['(columns < start + lengths.unsqueeze(1))', '(columns >= start)'],
+    ['self.k[:, rows], self.v[:, rows]', 'self.k[:, rows], self.v'],
+    ['F.pad(idx, (0, 1))[:, :n_visits]', 'idx[:, :n_visits]'],
+    ['first=first[:, 0].cpu() + 1', 'first=first[:, 0].cpu()'],
+    ['n_visits = min(width + 1, N)', 'n_visits = width'],
+    ['place = place[:, -logits_to_keep:]', 'place = place[:, logits_to_keep:]'],
+    ['        return False   # of transformers', '        return True   # of transformers'],
+    ['(place == N - 1).unsqueeze(-1), torch.nan', '(place == N).unsqueeze(-1), torch.nan'],
+    ['logits[:, :-1]).flatten(0, 1), labels[:, 1:]', 'logits[:, 1:]).flatten(0, 1), labels[:, 1:]'],
+    ['if longest >= N', 'if longest > N'],
+    ['if use_cache and past_key_values is None', 'if False'],
+    ["'logits_to_keep': 1}", "'logits_to_keep': 0}"],
+    ['(blank + 2 * ~real)', '(blank + 0 * ~real)'],
+    ['n_visits=lengths.cpu())', 'n_visits=None)'],
+    ['itself.scatter(-1, idx.unsqueeze(-1), 0.0)', 'itself.scatter(-1, idx.unsqueeze(-1), 1.0)'],
+    ["labels.masked_fill(input_ids != self.config.mask_token_id, -100)", 'labels'],
+    ['        logits = take(logits, place)\n', ''],
+    ['        if config.sizes.slots.masked_loss:', '        if False:'],
+]
+
+FAULTS['data/tokenizer_files.py'] = 'test_export', [
+    ["{'use_regex': bool(pairs)}", "{'use_regex': True}"],
+    ['map(letters.get, range(256))', 'letters.values()'],
+    ['key=len, reverse=True', 'key=len'],
+    ['map(re.escape, sorted', 'map(str, sorted'],
+    ["'add_prefix_space': False", "'add_prefix_space': True"],
+    ['enumerate([*eos, MASK], n_plain)', 'enumerate([MASK, *eos], n_plain)'],
 ]
 
 FAULTS['anyorder/judge.py'] = 'test_judge', [

@@ -2,14 +2,19 @@
 import json
 import os
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from conftest import make_model
 
 import anyorder.exported
+import train
 from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
+from anyorder.start import start_checkpoint, start_model
 from anyorder.weights import read_weights
+from anyorder.writer import Writer
+from configurator import configure
 from data.tokenizer_files import byte_letters, tokenizer_files
 from data.tokenizers import get_tokenizer
 from model import EMA
@@ -90,7 +95,7 @@ def test_published_files_come_back_with_the_same_digest(script, tmp_path, name):
     assert same_model(tmp_path / 'hf', path) and not (tmp_path / 'hf' / 'tokenizer.json').exists()
 
 
-def test_commands_take_a_folder(checkpoint, script, tmp_path):
+def test_commands_take_a_folder(checkpoint, script, tmp_path, monkeypatch):
     path, folder = checkpoint(), f'{tmp_path}/hf'
     script('export_hf.py', f'--ckpt={path}', f'--out={folder}')
     texts = []
@@ -98,6 +103,10 @@ def test_commands_take_a_folder(checkpoint, script, tmp_path):
         script('sample.py', f'--ckpt={name}', f'--out={tmp_path}/s.json', '--order=own', '--n_samples=2')
         texts.append([s['tokens'] for s in json.loads((tmp_path / 's.json').read_text())['samples']])
     assert texts[0] == texts[1]
+    opened, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}']))
+    assert config.block_size == 9 and digest(start_model(config, opened, 4)) == digest(opened.model())
+    monkeypatch.setattr(huggingface_hub, 'snapshot_download', lambda repo, allow_patterns: folder)
+    assert digest(Writer('hf:me/mine').model) == digest(opened.model())
 
 
 def test_a_folder_appears_whole_or_not_at_all(checkpoint, script, tmp_path, monkeypatch):

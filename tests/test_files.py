@@ -10,11 +10,13 @@ from anyorder.files import (
     check_checkpoint,
     check_folder,
     check_names,
+    check_new_folder,
     check_out,
     is_out_of_memory,
     progress,
     replace_file,
     whole_files,
+    whole_folder,
     write_json,
 )
 
@@ -69,6 +71,26 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
     assert paths[0].read_bytes() == b'old' and sorted(os.listdir(tmp_path)) == ['a', 'b']
     write_json(paths[0], {'ü': [1]})
     assert json.loads(paths[0].read_text()) == {'ü': [1]}
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path):
+    """Nor is a file in its place ever lost."""
+    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / 'new') as folder:
+        open(os.path.join(folder, 'a'), 'w').close()
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+    (tmp_path / 'empty').mkdir()
+    for name in ('new', 'empty'):
+        check_new_folder('out', str(tmp_path / name))
+        with whole_folder(tmp_path / name) as folder:
+            open(os.path.join(folder, name), 'w').close()
+            assert not os.path.exists(tmp_path / name / name)
+        assert os.listdir(tmp_path / name) == [name]
+        with pytest.raises(ValueError, match=f'out must name a new folder, and {tmp_path / name} holds files'):
+            check_new_folder('out', str(tmp_path / name))
+        with pytest.raises(OSError), whole_folder(tmp_path / name) as folder:
+            pass
+    assert sorted(os.listdir(tmp_path)) == ['empty', 'new']
 
 
 def test_bytes_are_on_the_disk_before_the_name_is_theirs(tmp_path, monkeypatch):

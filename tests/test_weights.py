@@ -6,6 +6,7 @@ import torch
 from conftest import write_safetensors
 
 from anyorder.weights import read_weights
+from anyorder.weights import write_safetensors as write_file
 
 TENSORS = {'a': torch.tensor([[1.5, -2.0, 3.0]]), 'scale': torch.tensor(0.25, dtype=torch.bfloat16),
            'half': torch.tensor([-1.0, 65504.0], dtype=torch.float16), 'double': torch.tensor([1 / 3]).double(),
@@ -35,10 +36,20 @@ def test_parts_are_read_from_the_folder_alone(tmp_path):
     assert is_same(read_weights(tmp_path), TENSORS)
 
 
-def test_it_reads_what_safetensors_writes(tmp_path):
+def test_what_is_written_is_read(tmp_path):
+    turned = TENSORS | {'a': TENSORS['a'].T}   # not contiguous
+    write_file(tmp_path / 'model.safetensors', turned)
+    assert is_same(read_weights(tmp_path), turned)
+    head = int.from_bytes((tmp_path / 'model.safetensors').read_bytes()[:8], 'little')
+    assert head % 8 == 0   # readers that map the file want numbers that are aligned
+
+
+def test_files_are_those_of_safetensors(tmp_path):
     safetensors = pytest.importorskip('safetensors.torch')
     safetensors.save_file(TENSORS, tmp_path / 'model.safetensors')
     assert is_same(read_weights(tmp_path), TENSORS)
+    write_file(tmp_path / 'ours.safetensors', TENSORS)
+    assert is_same(safetensors.load_file(tmp_path / 'ours.safetensors'), TENSORS)
 
 
 @pytest.mark.parametrize('spoil', [lambda whole: whole[:-1], lambda whole: b'', lambda whole: b'\xff' * 8 + whole[8:],
