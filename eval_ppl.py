@@ -28,7 +28,8 @@ The protocol `clean` reads test splits only.
 from configurator import at_least, one_line_errors, read_options
 
 # which model
-ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt]
+ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
+                           # masked:FOLDER is a masked model of others
 weights = 'ema'            # 'ema' or 'raw'
 # on what
 datasets = ''              # prepared sets by name and text files by path, with commas; '' is the set of the training
@@ -60,7 +61,7 @@ from datetime import timedelta
 
 import torch
 
-from anyorder.checkpoint import Checkpoint, digest
+from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.estimates import ESTIMATES, Along
 from anyorder.fast import freeze
 from anyorder.files import check_out, write_json
@@ -161,7 +162,7 @@ def report(text, rows, tokenizer):
 
 def main(config):
     names, orders = check_options(config)
-    checkpoint = Checkpoint(config.ckpt)
+    checkpoint = open_checkpoint(config.ckpt)
     tokenizer, N = checkpoint.tokenizer, checkpoint.config.block_size
     datasets = choose_datasets(config, checkpoint)
     estimates = choose_estimates(names, orders, datasets, config, checkpoint)

@@ -13,7 +13,8 @@ Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 from configurator import Config, at_least, one_line_errors, read_options
 
-ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt]
+ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
+                       # masked:FOLDER is a masked model of others
 weights = 'ema'        # 'ema' or 'raw'
 dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoint was trained on
 split = 'test'         # 'test', 'val' or 'train'
@@ -43,11 +44,12 @@ import os
 import time
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from anyorder.canvas import Canvas
-from anyorder.checkpoint import Checkpoint
+from anyorder.checkpoint import open_checkpoint
 from anyorder.devices import autocast, resolve_device
 from anyorder.fast import freeze
 from anyorder.figures import PICTURES, draw
@@ -59,6 +61,7 @@ from anyorder.tables import ratio_error, share_error
 from data.blocks import all_blocks, open_split
 from data.rules import SHARES, TASKS, make_task
 from data.sets import read_meta, unpack
+from data.tokenizers import HuggingFace, get_tokenizer
 
 ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
 
@@ -202,12 +205,40 @@ def open_puzzles(checkpoint, c):
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
                          f'--source=FILE --split={c.split}')
     packed, meta = open_split(data_dir, name, c.split)
-    if meta['tokenizer'] != tokenizer.name or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
+    task, symbols = make_task(meta['puzzle']), get_tokenizer(meta['tokenizer'])
+    ids = np.arange(symbols.n_tokens) if tokenizer is symbols else ids_of(symbols, tokenizer)
+    if ids is None or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
         kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
         raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), "
                          f'{name} has other puzzles ({kind}): choose another --dataset or --ckpt')
     tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
-    return Puzzles(make_task(meta['puzzle']), tokens, given, f'{name} ({c.split})')
+    if tokenizer is not symbols:
+        tokens, task = torch.from_numpy(ids)[tokens], Translated(task, ids, tokenizer.n_tokens)
+    if tokens.size(1) > checkpoint.config.block_size:
+        raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
+                         f'{tokens.size(1)}: choose another --dataset or --ckpt')
+    return Puzzles(task, tokens, given, f'{name} ({c.split})')
+
+
+def ids_of(symbols, tokenizer):
+    """(n,) the tokens of a tokenizer of others that are the symbols of a puzzle; None if it has no token for one."""
+    if not isinstance(tokenizer, HuggingFace):
+        return None
+    found = [tokenizer.encode(text) for text in symbols.texts]
+    alone = all(len(ids) == 1 and tokenizer.decode(ids) == text for ids, text in zip(found, symbols.texts))
+    return np.array(found)[:, 0] if alone else None
+
+
+class Translated:
+    """A task in the tokens of another tokenizer, `ids` (n,) for its symbols; a token that is none of them is -1."""
+
+    def __init__(self, task, ids, n_tokens):
+        self.task, self.columns, self.groups = task, task.columns, getattr(task, 'groups', None)
+        self.symbol = np.full(n_tokens, -1)
+        self.symbol[ids] = np.arange(len(ids))
+
+    def judge(self, tokens, given, answer):
+        return self.task.judge(self.symbol[tokens], given, self.symbol[answer])
 
 
 def write_results(config, checkpoint, label, rows):
@@ -251,7 +282,7 @@ def main(config):
         Drawing(config.temperature)
     for name, endings in (('out', '.json'), ('html', REPLAYS), ('error_map', PICTURES)):
         check_out(name, config[name], endings, config.ckpt)
-    checkpoint = Checkpoint(config.ckpt)
+    checkpoint = open_checkpoint(config.ckpt)
     task, tokens, given, label = puzzles = open_puzzles(checkpoint, config)
     if config.error_map and given.any():
         raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
@@ -267,6 +298,7 @@ def main(config):
     print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
           f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
           f'temperature {config.temperature:g}, {device}, {dtype}, seed {config.seed}')
+    model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):
         if config.error_map:
             print_error_map(model, puzzles, config, checkpoint)

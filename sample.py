@@ -16,7 +16,8 @@ A plain [[ is written \\[[.
 from configurator import at_least, one_line_errors, read_options
 
 # which model
-ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt]
+ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
+                              # masked:FOLDER is a masked model of others, as LLaDA or BERT
 weights = 'ema'               # 'ema' or 'raw'
 # what to write
 prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line

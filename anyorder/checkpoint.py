@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from anyorder.exported import read_exported
-from anyorder.files import GPT2_NAMES, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
+from anyorder.files import GPT2_NAMES, MASKED, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
 from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.orders import order_of
 from anyorder.sharding import whole
@@ -47,6 +47,9 @@ def load_checkpoint(name):
 
     Raises ValueError in one line when the file is missing, not whole, or not a checkpoint."""
     check_checkpoint(os.fspath(name))
+    if os.fspath(name).startswith(MASKED):
+        raise ValueError(f'{name} is a masked model of others, which sample.py, eval_ppl.py and eval_puzzle.py open: '
+                         'a checkpoint of ours is wanted here')
     path = local_path(os.fspath(name))
     if os.path.isdir(path):
         return read_folder(path)
@@ -169,9 +172,10 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     return model.eval()
 
 
-def local_path(name):
+def local_path(name, files=('config.json',)):
     """The local file or folder of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through
-    huggingface_hub. A folder there is `hf:OWNER/REPO`; GPT-2's are just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
+    huggingface_hub. A folder there is `hf:OWNER/REPO`, of which the weights and these `files` are fetched; GPT-2's are
+    just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
 
     Raises ValueError in one line when the hub or the file cannot be reached."""
     if name in GPT2_NAMES and not os.path.exists(name):
@@ -189,7 +193,7 @@ def local_path(name):
         if len(parts) > 2:
             return hf_hub_download(repo, '/'.join(parts[2:]))
         for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
-            folder = snapshot_download(repo, allow_patterns=['config.json', weights])
+            folder = snapshot_download(repo, allow_patterns=[*files, weights])
             if weight_files(folder):
                 break
         return folder
@@ -212,8 +216,17 @@ def tokenizer_of(name, checkpoint):
     return get_tokenizer(tokenizer)
 
 
+def open_checkpoint(name):
+    """A Checkpoint, or the MaskedCheckpoint of masked:FOLDER or masked:OWNER/REPO, a masked model of others."""
+    if not os.fspath(name).startswith(MASKED):
+        return Checkpoint(name)
+    check_checkpoint(name)
+    from anyorder.families import MaskedCheckpoint  # needs transformers
+    return MaskedCheckpoint(name)
+
+
 class Checkpoint:
-    """An opened checkpoint.
+    """An opened checkpoint. Commands use what stands here, model and about; see families.MaskedCheckpoint for another.
 
     entries     the dict of its file, see load_checkpoint
     config      AOGPTConfig
@@ -245,5 +258,5 @@ def digest(model):
     """A hash of the model's sizes and of all of its weights."""
     fingerprint = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
     for p in model.parameters():
-        fingerprint.update(p.detach().cpu().numpy())
+        fingerprint.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())   # numpy has no bfloat16
     return fingerprint.hexdigest()

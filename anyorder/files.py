@@ -3,6 +3,7 @@ Disk and terminal: files that are never half-written, bars, names and folders th
 """
 import contextlib
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -105,8 +106,18 @@ def on_hub(name):
     return name in GPT2_NAMES or name.startswith('hf:')
 
 
+MASKED = 'masked:'   # before the folder of somebody else's masked model, or its name on the hub
+
+
 def check_checkpoint(name):
-    """The file of a checkpoint or the folder of a GPT-2 must be there; names of the hub are looked for later."""
+    """The file of a checkpoint or the folder of a GPT-2 must be there; names of the hub are looked for later. A masked
+    model of others is a folder with a config.json, or OWNER/REPO."""
+    if name.startswith(MASKED):
+        folder = name.removeprefix(MASKED)
+        if not os.path.isfile(os.path.join(folder, 'config.json')) and (
+                os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder)):
+            raise ValueError(f'{name} must name a folder with a config.json, or as {MASKED}OWNER/REPO one of the hub')
+        return
     there = os.path.isfile(name) or os.path.isfile(os.path.join(name, 'config.json'))
     if os.path.isdir(name) and not there:
         raise ValueError(f'{name} is a folder without the config.json of export_hf.py or a GPT-2: name a checkpoint '
@@ -152,6 +163,12 @@ def check_out(option, path, endings, *others):
         raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
     if path and not path.endswith(tuple(endings.split(', '))):
         raise ValueError(f'--{option}={path} must end in {endings}')
+
+
+def need_extra(package):
+    """Raises ValueError in one line unless the package, one of requirements-extra.txt, is there."""
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(f'this needs {package}: pip install -r requirements-extra.txt')
 
 
 def is_out_of_memory(e):

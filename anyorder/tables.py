@@ -13,7 +13,7 @@ def summarize(name, nats, counts, n_bytes):
 
     nats     (n,) float64, the total of every block
     counts   (n,) or int, its number of tokens
-    n_bytes  of all blocks; None: tokens are not text"""
+    n_bytes  of all blocks; None: tokens are not bytes"""
     counts = torch.as_tensor(counts, dtype=torch.float64).expand(len(nats))
     nats_per_token, stderr = float(nats.sum() / counts.sum()), ratio_error(nats, counts)
     return table_row(name, nats_per_token, stderr, len(nats), int(counts.sum()), n_bytes)
@@ -49,7 +49,9 @@ def unigram_row(tokens, tokenizer, block_size):
     """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table."""
     counts = token_counts(tokens, tokenizer.n_tokens)
     p = counts[counts > 0] / counts.sum()
-    nats, n_bytes = float(-(p * np.log(p)).sum()), int(counts @ tokenizer.n_bytes)
+    nats, n_bytes = float(-(p * np.log(p)).sum()), None
+    if tokenizer.n_bytes is not None:
+        n_bytes = int(counts @ tokenizer.n_bytes)
     return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), n_bytes)
 
 
@@ -59,7 +61,7 @@ def perplexity(nats):
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
-    """A row of the table of `nats` a token and their standard error; `n_bytes` is None where tokens are not text."""
+    """A row of the table of `nats` a token and their standard error; `n_bytes` is None where tokens are not bytes."""
     bits_per_byte = None
     if n_bytes is not None:
         bits_per_byte = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from anyorder.checkpoint import Checkpoint
+from anyorder.checkpoint import open_checkpoint
 from anyorder.devices import autocast, resolve_device
 from anyorder.drawing import Drawing
 from anyorder.fast import freeze, graphed
@@ -40,13 +40,13 @@ class Writer:
     The weights are put into place when they are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False):
-        """ckpt is a path or hf:OWNER/REPO[/path.pt]; weights 'ema' or 'raw', by default the EMA if there is one; the
-        others are as in sample.py. Raises ValueError when the file is no checkpoint, or the device not there."""
+        """ckpt is a path, hf:OWNER/REPO[/path.pt] or masked:FOLDER; weights 'ema' or 'raw', by default the EMA if there
+        is one; the others are as in sample.py. Raises ValueError when it is no checkpoint, or the device not there."""
         if cuda_graphs and not use_cache:
             raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
         if weights not in (None, 'ema', 'raw'):
             raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
-        self.checkpoint = Checkpoint(os.fspath(ckpt))
+        self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
         self.device, self.dtype = resolve_device(device, dtype)
@@ -61,8 +61,7 @@ class Writer:
     @cached_property
     def network(self):
         """The model, made faster for inference."""
-        with self.autocast():
-            network = freeze(self.model) if self.use_cache else self.model
+        network = freeze(self.model, getattr(torch, self.dtype)) if self.use_cache else self.model
         return graphed(network) if self.cuda_graphs else network
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,

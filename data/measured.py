@@ -11,7 +11,7 @@ import torch
 from data.blocks import all_blocks, check_length, open_split
 from data.prepare import DATA_SETS
 from data.sources import TextFile
-from data.tokenizers import encode_documents
+from data.tokenizers import TOKENIZERS, Symbols, encode_documents
 
 # of zero-shot sets: the splits that are not the test split; 'paper' is that of SEDD and its successors
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
@@ -25,7 +25,7 @@ class Text:
     origin: dict           # source and sha256
     tokens: np.ndarray     # (n_tokens,), all of them
     blocks: torch.Tensor   # (n, N), those that are measured
-    n_bytes: int           # of the blocks
+    n_bytes: int | None    # of the blocks, if tokens are bytes
 
     @property
     def digest(self):
@@ -48,7 +48,8 @@ def open_text(name, block_size, tokenizer, data_dir, protocol='paper', split='va
         label, (tokens, origin) = f'{name} ({split})', read_set(name, split, data_dir, tokenizer)
     check_length(tokens, block_size, name)
     blocks = all_blocks(tokens, block_size, n_blocks)
-    return Text(name, label, origin, tokens, blocks, int(tokenizer.n_bytes[blocks].sum()))
+    n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks].sum())
+    return Text(name, label, origin, tokens, blocks, n_bytes)
 
 
 def is_file(name):
@@ -62,7 +63,8 @@ def has_protocol(name):
 
 def read_file(path, tokenizer):
     """(tokens, origin) of a text file, every document followed by end-of-text."""
-    if tokenizer.eos is None:
+    of_puzzles = isinstance(tokenizer, Symbols)
+    if of_puzzles:
         raise ValueError(f'{path} is text, the checkpoint is of {tokenizer.name} puzzles, which python eval_puzzle.py '
                          'gives it')
     documents = list(encode_documents(TextFile(path), tokenizer))
@@ -78,7 +80,8 @@ def read_set(name, split, data_dir, tokenizer):
     if tokens.ndim == 2:
         raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')
     if meta['tokenizer'] != tokenizer.name:
+        prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
+        way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'
         raise ValueError(f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
-                         f"{meta['tokenizer']} tokens: prepare it with --tokenizer={tokenizer.name}, under another "
-                         '--name if that one is still wanted')
+                         f"{meta['tokenizer']} tokens: {way_out}")
     return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}

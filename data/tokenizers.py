@@ -1,9 +1,10 @@
 """
 How does text become tokens? A tokenizer has a name, n_tokens, eos (the id that ends a document, or None), n_bytes[id],
-encode(text) -> ids, encode_batch(texts) and decode(ids) -> text.
+encode(text) -> ids, encode_batch(texts) and decode(ids) -> text. n_bytes is None where that cannot be said.
 """
 import functools
 import itertools
+import json
 import os
 import re
 
@@ -46,6 +47,34 @@ class GPT2:
 
     def decode(self, ids):
         return self.bpe.decode(ids)
+
+
+class HuggingFace:
+    """A tokenizer of the package `tokenizers`. Special tokens are never read from a text. n_bytes is None where tokens
+    are not bytes of the text, as WordPiece's, whose texts do not come back to the letter."""
+
+    def __init__(self, name, backend, eos=None):
+        self.name, self.backend, self.eos, vocabulary = name, backend, eos, backend.get_vocab()
+        self.n_tokens = 1 + max(vocabulary.values())
+        backend.encode_special_tokens = True   # as text
+        if (json.loads(backend.to_str())['decoder'] or {}).get('type') == 'ByteLevel':   # a letter of a token is a byte
+            self.n_bytes = np.zeros(self.n_tokens, int)
+            self.n_bytes[list(vocabulary.values())] = list(map(len, vocabulary))
+            for i, token in backend.get_added_tokens_decoder().items():
+                self.n_bytes[i] = 0 if token.special else len(token.content.encode())
+        else:
+            self.n_bytes = None
+
+    def encode(self, text):
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts):
+        return [found.ids for found in self.backend.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, ids):
+        runs = [(is_end, list(run)) for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos)]
+        return ''.join(END_OF_TEXT * len(run) if is_end else self.backend.decode(run, skip_special_tokens=False)
+                       for is_end, run in runs)
 
 
 class Symbols:
@@ -104,8 +133,10 @@ def get_tokenizer(name):
 
 
 def encode_documents(documents, tokenizer):
-    """For every document its tokens and end-of-text (n,) uint16, and its bytes of text."""
-    iterator = iter(documents)
+    """For every document its tokens and end-of-text, if there is one, (n,) uint16 where ids fit, and its bytes of
+    text."""
+    iterator, dtype = iter(documents), '<u2' if tokenizer.n_tokens <= 2 ** 16 else '<u4'
+    end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     while batch := list(itertools.islice(iterator, 256)):
         for ids, text in zip(tokenizer.encode_batch(batch), batch):
-            yield np.append(np.asarray(ids, dtype='<u2'), np.array(tokenizer.eos, '<u2')), len(text.encode())
+            yield np.append(np.asarray(ids, dtype), end), len(text.encode())

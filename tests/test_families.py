@@ -1,0 +1,207 @@
+"""anyorder/families.py: folders of others as commands name them, and what the commands ask of a model."""
+import json
+import re
+
+import pytest
+import torch
+from masked_kinds import KINDS, TEXT, write_tokenizer
+
+pytest.importorskip('transformers')
+
+from anyorder import families
+from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
+from anyorder.masked import MaskedConfig
+from anyorder.writer import Writer
+from data.puzzles import prepare_puzzles
+from data.tokenizers import GPT2
+from model import Network
+
+
+def has_gpt2():
+    try:
+        return GPT2() is not None
+    except ValueError:
+        return False
+
+
+@pytest.fixture(scope='session')
+def folders(tmp_path_factory):
+    """folders(kind): (oracle, folder), made once."""
+    made = {}
+
+    def get(kind):
+        if kind == 'mdlm' and not has_gpt2():
+            pytest.skip('the GPT-2 vocabulary is not cached')
+        if kind not in made:
+            folder = tmp_path_factory.mktemp('folder') / kind
+            folder.mkdir()
+            made[kind] = KINDS[kind](folder), folder
+        return made[kind]
+    return get
+
+
+KNOWN = {   # of each kind its MaskedConfig, whose special tokens come last, or first in BERT's
+    'llada': MaskedConfig(40, 272, 271),
+    'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),
+    'mdlm': MaskedConfig(40, 50257, 50257),
+    'bert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
+    'roberta': MaskedConfig(39, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),   # 42 - 1 - pad - [CLS] and [SEP]
+    'modernbert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
+}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_folder_is_read_without_its_code_and_gives_the_logits_of_its_authors(folders, kind):
+    oracle, folder = folders(kind)
+    checkpoint = open_checkpoint(f'masked:{folder}')
+    assert checkpoint.config == KNOWN[kind] and checkpoint.about('ema').startswith(f'masked:{folder}: ')
+    network = checkpoint.model().network
+    tokens = torch.randint(5, 40, (2, 9), generator=torch.Generator().manual_seed(1))
+    want = torch.stack([oracle(row) for row in tokens])
+    torch.testing.assert_close(network(tokens).logits, want, atol=1e-5, rtol=0)   # Llama has float32 within
+    there = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    logits = network(tokens, attention_mask=there).logits
+    torch.testing.assert_close(logits[1, :6], oracle(tokens[1, :6]), atol=1e-5, rtol=0)
+    assert digest(checkpoint.model()) == digest(open_checkpoint(f'masked:{folder}').model())
+
+
+def test_weights_that_are_not_those_of_the_folder_are_one_line(folders, tmp_path):
+    for kind in ('llada', 'bert'):
+        _, folder = folders(kind)
+        there = tmp_path / kind
+        there.mkdir()
+        for file in folder.iterdir():
+            (there / file.name).write_bytes(file.read_bytes())
+        config = json.loads((there / 'config.json').read_text())
+        layers = 'n_layers' if kind == 'llada' else 'num_hidden_layers'
+        (there / 'config.json').write_text(json.dumps(config | {layers: 3}))
+        with pytest.raises(ValueError, match='weights') as e:
+            open_checkpoint(f'masked:{there}').model()
+        assert '\n' not in str(e.value) and str(there) in str(e.value)
+        if kind == 'llada':
+            (there / 'config.json').write_text(json.dumps(config | {'include_qkv_bias': True}))
+            with pytest.raises(ValueError, match='include_qkv_bias'):
+                open_checkpoint(f'masked:{there}').model()
+
+
+def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
+    (tmp_path / 'config.json').write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match="'gpt2'; understood are llada, Dream.*any callable"):
+        open_checkpoint(f'masked:{tmp_path}')
+    (tmp_path / 'config.json').write_text('{"model_type": "llada"}')
+    with pytest.raises(ValueError, match='no tokenizer that can be read'):
+        open_checkpoint(f'masked:{tmp_path}')
+    (tmp_path / 'config.json').write_text('{"model_type": "a2d-qwen3", "max_position_embeddings": 9}')
+    write_tokenizer(tmp_path, eos='<|endoftext|>')
+    with pytest.raises(ValueError, match='names no mask token'):
+        open_checkpoint(f'masked:{tmp_path}')
+    for name in (f'masked:{tmp_path}/none', 'masked:', f'masked:{tmp_path / "tokenizer.json"}'):
+        with pytest.raises(ValueError, match=r'folder with a config\.json'):
+            open_checkpoint(name)
+    with pytest.raises(ValueError, match='masked model of others'):
+        load_checkpoint(f"masked:{folders('bert')[1]}")
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with pytest.raises(ValueError, match='pip install -r requirements-extra.txt'):
+        open_checkpoint(f"masked:{folders('bert')[1]}")
+
+
+def test_a_tied_decoder_that_sees_all(tmp_path):
+    import transformers
+    write_tokenizer(tmp_path, eos='<|endoftext|>', mask='<|mask|>')
+    config = transformers.Qwen3Config(vocab_size=272, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                                      num_key_value_heads=1, head_dim=8, intermediate_size=24, tie_word_embeddings=True,
+                                      max_position_embeddings=20)
+    transformers.Qwen3ForCausalLM(config).save_pretrained(tmp_path)
+    file = json.loads((tmp_path / 'config.json').read_text())
+    (tmp_path / 'config.json').write_text(json.dumps(file | {'model_type': 'a2d-qwen3'}))
+    checkpoint = open_checkpoint(f'masked:{tmp_path}')
+    network = checkpoint.model().network
+    assert checkpoint.config == MaskedConfig(20, 272, 271)
+    assert network.lm_head.weight is network.model.embed_tokens.weight
+    tokens = torch.arange(6)[None]
+    assert not torch.equal(network(tokens).logits[0, 0], network(tokens + (tokens == 5)).logits[0, 0])   # sees the last
+
+
+# ---- the commands
+
+class Spied:
+    """A model that writes down what is asked of it; so does its config."""
+
+    def __init__(self, model, asked, prefix=''):
+        vars(self).update(_model=model, _asked=asked, _prefix=prefix)
+
+    def __getattr__(self, name):
+        self._asked.add(self._prefix + name)
+        found = getattr(self._model, name)
+        if name == 'to':
+            return lambda dtype: Spied(found(dtype), self._asked)
+        return Spied(found, self._asked, 'config.') if name == 'config' else found
+
+    def __setattr__(self, name, value):
+        self._asked.add(name)
+        setattr(self._model, name, value)
+
+    def __call__(self, *args, **options):
+        self._asked.add('forward')
+        return self._model(*args, **options)
+
+    def __repr__(self):
+        return repr(self._model)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The names that are asked of masked models and of their configs."""
+    names, model = set(), families.MaskedCheckpoint.model
+    monkeypatch.setattr(families.MaskedCheckpoint, 'model', lambda *args: Spied(model(*args), names))
+    return names
+
+
+def test_the_commands_ask_for_what_is_documented_alone(script, folders, asked, tmp_path):
+    _, llada = folders('llada')
+    _, bert = folders('bert')
+    (tmp_path / 'text.txt').write_text(TEXT * 3)
+    prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
+    said = script('sample.py', f'--ckpt=masked:{llada}', '--prompt=the [[3]] value is [[2]].', '--order=margin',
+                  '--html=replay.html', '--out=samples.json', '--metrics').stdout
+    assert '5 steps for 5 tokens' in said
+    samples = json.loads((tmp_path / 'samples.json').read_text())['samples']
+    assert all('the ' in s['text'] and ' value is ' in s['text'] for s in samples)
+    assert json.loads(re.search(r'<script.*?>(\{.*\})</script>', (tmp_path / 'replay.html').read_text())[1])['samples']
+    script('sample.py', f'--ckpt=masked:{bert}', '--prompt=the [[=qu]] fox', '--score', '--dtype=bfloat16')
+    said = script('eval_ppl.py', f'--ckpt=masked:{bert}', '--datasets=text.txt', '--estimates=any,iw', '--orders=l2r',
+                  '--n_orders=2', '--n_blocks=2', '--out=ppl.json').stdout
+    row, *_ = json.loads((tmp_path / 'ppl.json').read_text())['results']
+    assert row['bits_per_byte'] is None and row['nats_per_token'] > 0 and 'left to right' in said
+    said = script('eval_puzzle.py', f'--ckpt=masked:{bert}', '--dataset=sudoku4', '--data_dir=data',
+                  '--policies=random,margin', '--n_steps=0,3', '--html=puzzles.html').stdout
+    assert said.count('margin') == 2
+    about, = re.findall(r'What is asked of any network is (.*?)\. A', Network.__doc__, re.DOTALL)
+    wanted = {*re.findall(r'\w+', about)}
+    assert {name for name in asked if '.' not in name} <= wanted
+    config, = re.findall(r'config +(.*?), as', Network.__doc__)
+    assert {name for name in asked if '.' in name} <= {f'config.{name}' for name in re.findall(r'\w+', config)}
+
+
+def test_the_dtype_is_that_of_the_option_and_of_the_file_without_one(folders):
+    _, folder = folders('bert')
+    writer = Writer(f'masked:{folder}', dtype='float32', device='cpu')
+    assert {p.dtype for p in writer.network.parameters()} == {torch.float32}
+    assert {p.dtype for p in open_checkpoint(f'masked:{folder}').model().parameters()} == {torch.float64}
+    assert writer.infill('the [[3]] fox', seed=3, n=2)[0].startswith('the ')
+    assert Writer(f'masked:{folder}').logprob('the [[=q]]') < 0
+
+
+def test_puzzles_are_judged_in_the_symbols_of_the_task(folders):
+    import numpy as np
+
+    from data.rules import NaeSat
+    from data.tokenizers import get_tokenizer
+    from eval_puzzle import Translated, ids_of
+    tokenizer = open_checkpoint(f"masked:{folders('bert')[1]}").tokenizer
+    assert ids_of(get_tokenizer('sudoku4'), tokenizer).tolist() == [6, 7, 8, 9]   # 1 to 4, behind five and 0
+    assert ids_of(get_tokenizer('zebra4'), tokenizer) is None and ids_of(get_tokenizer('sudoku4'), GPT2) is None
+    task, ids = NaeSat(3, 1, 0), ids_of(get_tokenizer('nae_sat'), tokenizer)
+    answers = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]])
+    _, right = Translated(task, ids, tokenizer.n_tokens).judge(ids[answers], np.zeros((3, 4), bool), ids[answers])
+    assert right[:, 3].tolist() == [True, True, False]
