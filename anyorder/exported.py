@@ -4,7 +4,7 @@ from it.
 
     config.json         sizes, tokenizer, which weights, and the options of the training, see OPTIONS
     model.safetensors   the weights in float32 by their published names; a tied head is in it once
-    modeling_aogpt.py   the classes of transformers, and beside it model.py as it is
+    modeling_aogpt.py   the classes of transformers, and beside it model.py as it is; LICENSE-CODE is of these two
     tokenizer.json, tokenizer_config.json, generation_config.json, README.md
 """
 import json
@@ -17,7 +17,7 @@ from anyorder.weights import read_json, read_weights, write_safetensors
 from data.tokenizer_files import tokenizer_files
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CODE = 'model.py', os.path.join('anyorder', 'modeling_aogpt.py')
+COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
 VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelForCausalLM': 'AOGPTForCausalLM',
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
 ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # of a checkpoint
@@ -50,11 +50,11 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
     for name, value in files.items():
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
             f.write(json.dumps(value, indent=2, ensure_ascii=False) + '\n')
-    for path in CODE:
-        shutil.copyfile(os.path.join(ROOT, path), os.path.join(folder, os.path.basename(path)))
+    for name, path in COPIED.items():
+        shutil.copyfile(os.path.join(ROOT, path), os.path.join(folder, name))
     write_safetensors(os.path.join(folder, 'model.safetensors'), dict(model.named_parameters()))
     with open(os.path.join(folder, 'README.md'), 'w', encoding='utf-8') as f:
-        f.write(card(model, config, measured))
+        f.write(card(model, config, tokenizer, measured))
 
 
 def read_exported(folder):
@@ -98,7 +98,7 @@ Source: *Any-Order GPT as Masked Diffusion Model*, Xue et al. 2025, arXiv 2506.1
 ```
 
 `trust_remote_code=True` runs `modeling_aogpt.py` and `model.py` of this folder: read them first. They need torch and
-transformers 5.
+transformers 5, and are under the licence in `LICENSE-CODE`.
 
 {views}
 
@@ -134,7 +134,7 @@ nll = model(idx, order, n_known)              # (B, N) nats; for uniform n_known
 logits = model.predict(idx, order, n_known)   # of all positions from order[:, n_known] on, given those before"""
 
 
-def card(model, config, measured):
+def card(model, config, tokenizer, measured):
     """README.md: what the model is, how it is loaded, its sizes, and its validation if that is known."""
     c, run, masked = model.config, config['training'], model.slots.masked_loss
     kinds = {'causal': 'It is a causal decoder that reads and predicts the tokens of a text in any order.',
@@ -143,7 +143,7 @@ def card(model, config, measured):
     order = run.get('order')
     rows = [('parameters', f'{model.n_parameters():,}'), ('positions', c.block_size),
             ('layers, heads, width', f'{c.n_layer}, {c.n_head}, {c.n_embd}'),
-            ('tokens', f"{c.n_real:,}, {config.get('tokenizer', 'of a tokenizer that is not known')}"),
+            ('tokens', f"{c.n_real:,}, {tokenizer.name if tokenizer else 'of a tokenizer that is not known'}"),
             ('weights', f"{'moving average' if config['weights'] == 'ema' else 'raw'}, float32"),
             ('target position', c.target_position), ('updates', config.get('iter_num')),
             ('trained on', run.get('dataset')), ('order', 'a list of positions' if isinstance(order, list) else order),
@@ -153,9 +153,11 @@ def card(model, config, measured):
         sizes += '\n\n'.join(['', '## Validation', '\n'.join([
             f"| {run.get('dataset', '')} | nats a token | perplexity |", '|---|---|---|',
             *(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured)])])
+    prompt = tokenizer.texts[0] if tokenizer and tokenizer.eos is None else 'The '
     views = ('It has no left-to-right view, and `generate` of transformers is not for it.' if masked else
-             'The causal view reads at most {N} tokens, and before\nthe first [None], which is no token. `generate` '
-             'keeps keys and values. `attention_mask` may hide the ends of a row.').format(N=c.block_size - 1)
-    use = (MASKED if masked else CAUSAL).format(N=c.block_size, mask=c.n_real, prompt='The ')
+             f'`AutoModelForCausalLM` reads at most {c.block_size - 1} tokens, and before the first [None], no token.\n'
+             '`generate` keeps keys and values. `attention_mask` may hide the ends of a row.\n'
+             f'`AutoModelForMaskedLM` predicts all blanks at once, which are the id {c.n_real}.')
+    use = (MASKED if masked else CAUSAL).format(N=c.block_size, mask=c.n_real, prompt=prompt)
     return CARD.format(pipeline='fill-mask' if masked else 'text-generation', what=kinds[c.attention], sizes=sizes,
                        use=use, views=views)

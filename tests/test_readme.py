@@ -111,7 +111,7 @@ def understand(script, tmp_path, monkeypatch):
         if name == 'eval_lm.py':
             return lm_eval_understands(args, monkeypatch)
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
-                  'config/lm_eval/rows.py': 'configurator.configure',
+                  'config/lm_eval/rows.py': 'configurator.configure', 'export_hf.py': 'configurator.configure',
                   'tests/torture.py': 'argparse.ArgumentParser.parse_args',
                   'plot.py': 'anyorder.figures.draw'}.get(name)
         if not reader:
