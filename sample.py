@@ -166,6 +166,7 @@ def main(config):
     texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score)
 
     # the work
+    size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'
     n_each, samples, device, tokenizer = config.n_samples, [], writer.device, writer.tokenizer
     result = {'config': config, 'iter_num': writer.checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
               'order': order if isinstance(order, list) else visits if order is None else config.order,
@@ -183,7 +184,6 @@ def main(config):
     if config.metrics:
         result['metrics'], lines = measure(samples, tokenizer, judge, device, n_each if len(prompts) > 1 else 1)
         save(result, config)
-    size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {tokenizer.name} tokens'
     rate = f"{result['seconds']:.2f} s, {sum(s['blanks'] for s in samples) / result['seconds']:,.0f} tokens/s"
     table = {'checkpoint': writer.checkpoint.about(config.weights), 'model': size, **about,
              'time': f'{rate} on {device} in {writer.dtype}', **lines, 'written': config.out, 'page': config.html}

@@ -22,7 +22,7 @@ from data.rules import TASKS
 
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
-LACKING = r'no checkpoint file|no file .*ckpt|cannot get hf:|nowhere|no log out/'
+LACKING = r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/'
 
 
 def lacks(finished):

@@ -1,7 +1,7 @@
 """Text to tokens and back."""
 import pytest
 
-from data.tokenizers import GPT2, Bytes
+from data.tokenizers import END_OF_TEXT, GPT2, Bytes, HuggingFace, encode_documents
 
 
 def test_gpt2_tokens(monkeypatch, tmp_path):
@@ -27,3 +27,29 @@ def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):
 def test_bytes_decode_what_is_no_text():
     tok = Bytes()
     assert tok.decode([72, 105, 256, 255]) == 'Hi<|endoftext|>�' and tok.decode(tok.encode('Grüße')) == 'Grüße'
+
+
+def test_a_tokenizer_of_others_reads_no_special_tokens_from_text(tmp_path):
+    pytest.importorskip('transformers')
+    from masked_kinds import TEXT, write_tokenizer
+    from tokenizers import Tokenizer
+    special, n = write_tokenizer(tmp_path, eos='<|endoftext|>', mask='<|mask|>')
+    tok = HuggingFace('of a folder', Tokenizer.from_file(str(tmp_path / 'tokenizer.json')), special['eos'])
+    text = TEXT + '<|mask|> Grüße <|endoftext|>'
+    ids = tok.encode(text)
+    assert not {*special.values()} & {*ids} and tok.encode_batch([text, 'a']) == [ids, tok.encode('a')]
+    assert tok.decode([*ids, tok.eos, tok.eos, ids[0]]) == text + 2 * END_OF_TEXT + 'I' and tok.n_tokens == n == 272
+    assert tok.n_bytes[[*ids, tok.eos]].sum() == len(text.encode()) and tok.n_bytes[special['mask']] == 0
+
+
+def test_words_of_others_have_no_bytes(tmp_path):
+    pytest.importorskip('transformers')
+    from masked_kinds import write_tokenizer
+    from tokenizers import Tokenizer
+    write_tokenizer(tmp_path, words='abc')
+    tok = HuggingFace('of a folder', Tokenizer.from_file(str(tmp_path / 'tokenizer.json')))
+    assert tok.encode('ca[x') == [7, 5, 4, 4] and tok.decode([7, 5]) == 'ca' and tok.n_bytes is None
+    (tokens, n_bytes), = encode_documents(['ab'], tok)
+    assert tokens.tolist() == [5, 6] and tokens.dtype == '<u2' and n_bytes == 2   # nothing ends a document
+    tok.n_tokens = 2 ** 16 + 1
+    assert next(encode_documents(['ab'], tok))[0].dtype == '<u4'
