@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import ROOT
 
+from anyorder.checkpoint import open_checkpoint
 from configurator import configure
 from data.prepare import prepare
 from data.tokenizers import get_tokenizer
@@ -42,6 +43,25 @@ def test_masks_are_of_a_uniform_number_of_blanks_and_of_these_alone():
     kinds, counts = masked[:, ~fixed].unique(dim=0, return_counts=True)      # 1, 2 or 3 of 3 blanks, in 3 + 3 + 1 ways
     expected = torch.tensor([1 / 9, 1 / 9, 1 / 3])[kinds.sum(1) - 1] * 6000
     assert len(kinds) == 7 and ((counts - expected) ** 2 / expected).sum() < 22.5   # chi square, 6 degrees: 0.1 %
+
+
+def test_the_folder_is_a_masked_model_of_the_same_logits(tmp_path):
+    tokenizer = bert.make_tokenizer('1234', 18)
+    network = bert.make_bert(configure(vars(bert), ['--n_layer=2', '--n_head=2', '--n_embd=16']), tokenizer).eval()
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(f'masked:{tmp_path}')
+    assert checkpoint.config.block_size == 16
+    known = [6, 0, 15, 9]   # visited in this order; 3 4 1 2 stand there
+    text = ''.join(dict(zip(known, '3412')).get(p, '[MASK]') for p in range(16))
+    with torch.no_grad():
+        by_hand = network(**tokenizer(text, return_tensors='pt')).logits[0, 1:17]
+    order = known + [p for p in range(16) if p not in known]
+    idx = torch.zeros(1, 16, dtype=torch.long)
+    idx[0, known] = torch.tensor(checkpoint.tokenizer.encode('3412'))
+    found = checkpoint.model().predict(idx, torch.tensor([order]), 4)[0]
+    torch.testing.assert_close(found[:, 5:], by_hand[order[4:], 5:], rtol=1e-5, atol=1e-5)
+    assert by_hand.std() > 0.1 and torch.equal(found[:, :4], torch.full((12, 4), -torch.inf))   # [PAD] to [MASK]
 
 
 def test_what_cannot_be_trained_on_or_written_to_is_said_before_any_work(tmp_path):

@@ -135,6 +135,8 @@ def understand(script, tmp_path, monkeypatch):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
+            case ['python', 'config/findings/bert.py' as name, *args]:
+                configure(runpy.run_path(os.path.join(ROOT, name)), args)
             case ['python', name, *args]:
                 python(name, *args)
             case ['sbatch', *args]:

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from anyorder.files import check_new_folder, whole_folder
+from anyorder.files import check_new_folder, need_extra, whole_folder
 from configurator import at_least, configure, one_line_errors
 from data.blocks import open_split
 from data.sets import unpack
@@ -109,6 +109,8 @@ def train(c, folder, packed, val, symbols):
 
 def main(config):
     at_least(config, 1, 'n_layer', 'n_head', 'n_embd', 'batch_size', 'max_iters')
+    for package in ('transformers', 'accelerate'):   # the Trainer wants both
+        need_extra(package)
     if config.dtype not in ('float32', 'bfloat16'):
         raise ValueError(f'dtype must be float32 or bfloat16, got {config.dtype!r}')
     check_new_folder('--out_dir', config.out_dir)
