@@ -32,9 +32,9 @@ MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own
 
 def validation(ckpt, iter_num):
     """Rows (name, nats a token) of the validation of this iteration, by the log beside the checkpoint, if there is one.
-    It is that of the average."""
+    It is that of the average. A file that another run moved aside has none: the log is of that run."""
     path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
-    log = read_log(path) if os.path.isfile(ckpt) and os.path.isfile(path) else []
+    log = read_log(path) if ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path) else []
     last = [entry for entry in log if entry['iter'] == iter_num][-1:]
     return [(said, entry[name]) for entry in last for name, said in MEASURED.items() if name in entry]
 

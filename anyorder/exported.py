@@ -113,25 +113,28 @@ CAUSAL = """import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained('DIR', trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained('DIR', trust_remote_code=True)    # left to right
+model = AutoModelForCausalLM.from_pretrained('DIR', trust_remote_code=True)   # left to right
 text = model.generate(**tokenizer('{prompt}', return_tensors='pt'), max_length={N})
 print(tokenizer.decode(text[0]))
 
-model = AutoModel.from_pretrained('DIR', trust_remote_code=True)               # any order
-order = torch.randperm({N}).unsqueeze(0)       # (B, N) positions
-nll = model(idx, order)                       # (B, N) nats of tokens idx (B, N): column d is position order[:, d]
-logits = model.predict(idx, order, n_known)   # of all positions from order[:, n_known] on, given those before"""
+model = AutoModel.from_pretrained('DIR', trust_remote_code=True)              # any order
+idx = torch.randint({V}, (1, {N}))                    # (B, N) tokens
+order = torch.randperm({N}).unsqueeze(0)            # (B, N) positions
+nll = model(idx, order)                            # (B, N) nats: column d is of position order[:, d]
+logits = model.predict(idx, order, n_known={half})      # of positions order[:, {half}:], given those before them"""
 
 MASKED = """import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
+idx = torch.randint({V}, (1, {N}))                    # (B, N) tokens
+blanks = torch.rand(1, {N}) < 0.5
 model = AutoModelForMaskedLM.from_pretrained('DIR', trust_remote_code=True)
-logits = model(idx).logits                    # (B, N, V) of tokens idx (B, N), whose blanks are the id {mask}
+logits = model(idx.masked_fill(blanks, {V})).logits  # {V} is the id of a blank
 
 model = AutoModel.from_pretrained('DIR', trust_remote_code=True)
-order = torch.randperm({N}).unsqueeze(0)       # (B, N) positions
-nll = model(idx, order, n_known)              # (B, N) nats; for uniform n_known (B,) a bound on -log p in the mean
-logits = model.predict(idx, order, n_known)   # of all positions from order[:, n_known] on, given those before"""
+order, n_known = torch.randperm({N}).unsqueeze(0), torch.randint({N}, (1,))
+nll = model(idx, order, n_known)                   # (B, N) nats; their sum is a bound on -log p in the mean
+logits = model.predict(idx, order, n_known)        # of positions order[:, n_known:], given those before"""
 
 
 def card(model, config, tokenizer, measured):
@@ -158,6 +161,6 @@ def card(model, config, tokenizer, measured):
              f'`AutoModelForCausalLM` reads at most {c.block_size - 1} tokens, and before the first [None], no token.\n'
              '`generate` keeps keys and values. `attention_mask` may hide the ends of a row.\n'
              f'`AutoModelForMaskedLM` predicts all blanks at once, which are the id {c.n_real}.')
-    use = (MASKED if masked else CAUSAL).format(N=c.block_size, mask=c.n_real, prompt=prompt)
+    use = (MASKED if masked else CAUSAL).format(N=c.block_size, V=c.n_real, half=c.block_size // 2, prompt=prompt)
     return CARD.format(pipeline='fill-mask' if masked else 'text-generation', what=kinds[c.attention], sizes=sizes,
                        use=use, views=views)

@@ -116,7 +116,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         place = place[:, -logits_to_keep:]
         first = place[:, :1]                                             # of visits given at least one token, from 0 on
         column, known = place - first, lengths.cpu()
-        logits = self.network.predict(F.pad(idx, (0, 1))[:, :n_visits], order, known.clamp(max=n_visits),
+        logits = self.network.predict(F.pad(idx, (0, 1))[:, :n_visits], order, known,
                                       int(column.max()) + 1, past_key_values, first=first[:, 0].cpu() + 1)
         logits = logits if attention_mask is None else take(logits, column)
         if width == N:

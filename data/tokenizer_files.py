@@ -22,6 +22,7 @@ def tokenizer_files(tokenizer, block_size):
     return {'tokenizer.json': {'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': special,
                                'normalizer': None, 'post_processor': None, **parts},
             'tokenizer_config.json': {'tokenizer_class': 'PreTrainedTokenizerFast', 'padding_side': 'left',
+                                      'model_input_names': ['input_ids', 'attention_mask'],
                                       'model_max_length': block_size, 'clean_up_tokenization_spaces': False, **names}}
 
 

@@ -1,5 +1,6 @@
 """What transformers loads from a folder of export_hf.py: the network to the last bit, and its views."""
 import json
+import runpy
 
 import pytest
 import torch
@@ -168,6 +169,18 @@ def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
     if ours.eos is None:
         with pytest.raises(Exception, match='UNK'):
             theirs('?')
+
+
+@pytest.mark.parametrize('name, sizes', [('bytes', dict(vocab_size=320, n_tokens=257)),
+                                         ('sudoku4', dict(n_tokens=4, attention='bidirectional'))])
+def test_the_program_of_the_model_card_runs(tmp_path, name, sizes):
+    model = make_model(**sizes).float()
+    write_exported(tmp_path, model, {}, get_tokenizer(name), 'ema')
+    program = (tmp_path / 'README.md').read_text().partition('```python\n')[2].partition('```')[0]
+    (tmp_path / 'program.py').write_text(program.replace('DIR', str(tmp_path)))
+    found = runpy.run_path(tmp_path / 'program.py')
+    assert found['nll'].shape == (1, N) and (sizes.get('attention') or found['text'].size(1) == N or
+                                             found['text'][0, -1] == 256)
 
 
 def test_a_pipeline_writes_text(tmp_path):

@@ -88,6 +88,12 @@ def test_raw_weights_are_no_average_and_have_no_validation(checkpoint, script, t
         model_from_checkpoint(folder)
 
 
+def test_a_checkpoint_that_was_moved_aside_has_no_validation_of_the_new_run(checkpoint, script, tmp_path):
+    path = checkpoint()
+    os.rename(path, f'{path}.old-1')
+    assert 'validation' not in script('export_hf.py', f'--ckpt={path}.old-1', f'--out={tmp_path}/hf').stdout
+
+
 @pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
 def test_published_files_come_back_with_the_same_digest(script, tmp_path, name):
     path = os.path.join(REFERENCE, f'{name}.ckpt.pt')
