@@ -178,7 +178,7 @@ def test_the_program_of_the_model_card_runs(tmp_path, name, sizes):
     write_exported(tmp_path, model, {}, get_tokenizer(name), 'ema')
     program = (tmp_path / 'README.md').read_text().partition('```python\n')[2].partition('```')[0]
     (tmp_path / 'program.py').write_text(program.replace('DIR', str(tmp_path)))
-    found = runpy.run_path(tmp_path / 'program.py')
+    found = runpy.run_path(str(tmp_path / 'program.py'))
     assert found['nll'].shape == (1, N) and (sizes.get('attention') or found['text'].size(1) == N or
                                              found['text'][0, -1] == 256)
 
