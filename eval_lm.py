@@ -10,7 +10,7 @@ lm-evaluation-harness asks any checkpoint that the other commands read. All opti
 
 Unless told otherwise, --model is aogpt, --batch_size 16 and --device auto. --model_args are NAME=VALUE with commas:
 
-ckpt          a checkpoint: a path, or hf:OWNER/REPO/path.pt
+ckpt          a checkpoint: a path, hf:OWNER/REPO/path.pt, or masked:FOLDER, a masked model of others
 weights       'ema' or 'raw'; by default the EMA if the file has one
 dtype         'float32', 'bfloat16' or 'auto'
 device, batch_size   in place of --device and --batch_size

@@ -11,7 +11,7 @@ from anyorder.files import MASKED, need_extra
 from anyorder.masked import MaskedConfig, MaskedModel
 from anyorder.mdlm import MDLM
 from anyorder.orders import order_of
-from anyorder.weights import read_json, read_weights
+from anyorder.weights import read_json, read_weights, weight_files
 from data.tokenizers import HuggingFace, get_tokenizer
 
 FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt')
@@ -153,6 +153,13 @@ def family_of(kind, path):
                      'callable that returns logits')
 
 
+class File(dict):
+    """What config.json says."""
+
+    def __missing__(self, name):
+        raise ValueError(f'config.json of a {self.get("model_type")} model lacks {name}')
+
+
 class MaskedCheckpoint:
     """An opened folder of somebody else's masked model, with what commands use of a Checkpoint. Nothing is known of how
     it was trained."""
@@ -168,9 +175,11 @@ class MaskedCheckpoint:
         if not os.path.isdir(self.folder):
             self.folder = local_path(f'hf:{self.folder}', FILES)
         path = os.path.join(self.folder, 'config.json')
-        self.file = read_json(path)
+        self.file = File(read_json(path))
         self.kind = self.file.get('model_type')
         self.family = family_of(self.kind, path)
+        if not weight_files(self.folder):
+            raise ValueError(f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin')
         if self.family.tokenizer == 'gpt2':
             self.tokenizer, special = get_tokenizer('gpt2'), {}
         else:

@@ -608,6 +608,46 @@ FAULTS['anyorder/frontier.py'] = 'test_frontier', [
     ["min(away(point, one, 'judge_nats') for point in along)", "away(along[0], one, 'judge_nats')"],
 ]
 
+FAULTS['anyorder/masked.py'] = 'test_masked', [
+    ['.masked_fill(slots.reads < 0, c.mask_id)', ''],
+    ['n_before - c.shift + take', 'n_before + take'],
+    ['end = n_before + slots.target.amax(1, keepdim=True) + 1', 'end = n_before + N'],
+    ['there.scatter(1, behind, 1)', 'there'],
+    ['whole = slots.sees is None and slots.target.size(1) == N', 'whole = slots.sees is None'],
+    ['(*config.banned, config.mask_id) if', '(*config.banned,) if'],
+    ['x[..., :len(self.banned)]', 'x'],
+    ['torch.full_like(idx, c.mask_id).scatter(1, slots.target, token)', 'idx.scatter(1, slots.target, token)'],
+]
+
+FAULTS['anyorder/families.py'] = 'test_families', [
+    ['config.is_causal, config.use_cache = False, False', 'config.use_cache = False'],
+    ["'ff_proj': 'mlp.gate_proj', 'up_proj': 'mlp.up_proj'", "'ff_proj': 'mlp.up_proj', 'up_proj': 'mlp.gate_proj'"],
+    ["path[0] == 'blocks' and path[2] in LLADA_PARTS", 'False'],
+    ['    if wrong:\n        raise ValueError(f\'{folder}: ', '    if False:\n        raise ValueError(f\'{folder}: '],
+    ['    if missing:', '    if False:'],
+    ["        rows -= file.get('pad_token_id', 1) + 1", '        pass'],
+    ['rows - len(prefix) - len(suffix)', 'rows'],
+    ["special.get('eos') if self.family.writes_end else None", "special.get('eos')"],
+    ['around - {None, end}', 'around - {None}'],
+    ["        network.lm_head.weight = network.model.embed_tokens.weight", '        pass'],
+    ["config.get('rope_theta', 10000.0)", '10000.0'],
+]
+
+FAULTS['anyorder/mdlm.py'] = 'test_families', [
+    ['torch.cat([ones, 0 * ones])', 'torch.cat([0 * ones, ones])'],
+    ["approximate='tanh'", "approximate='none'"],
+    ['apply_rotary(k, cos_sin), v)', 'k, v)'],
+    ['mask = None if attention_mask is None else attention_mask[:, None, None].bool()', 'mask = None'],
+]
+
+FAULTS['data/tokenizers.py'] = 'test_tokenizers', [
+    ['backend.encode_special_tokens = True', 'pass'],
+    ['skip_special_tokens=False', 'skip_special_tokens=True'],
+    ['0 if token.special else len(token.content.encode())', 'len(token.content.encode())'],
+    ["tokenizer.n_tokens <= 2 ** 16", 'True'],
+    ['[] if tokenizer.eos is None else [tokenizer.eos]', '[tokenizer.eos or 0]'],
+]
+
 FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
     ['self.n_slots + (end - start + ', 'self.n_slots + (end + '],
     ['self.n_slots = self.n_slots + (end', 'self.n_slots = (end'],

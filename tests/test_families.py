@@ -89,12 +89,16 @@ def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
     with pytest.raises(ValueError, match="'gpt2'; understood are llada, Dream.*any callable"):
         open_checkpoint(f'masked:{tmp_path}')
     (tmp_path / 'config.json').write_text('{"model_type": "llada"}')
+    with pytest.raises(ValueError, match='holds no weights'):
+        open_checkpoint(f'masked:{tmp_path}')
+    (tmp_path / 'model.safetensors').write_bytes(b'')
     with pytest.raises(ValueError, match='no tokenizer that can be read'):
         open_checkpoint(f'masked:{tmp_path}')
-    (tmp_path / 'config.json').write_text('{"model_type": "a2d-qwen3", "max_position_embeddings": 9}')
     write_tokenizer(tmp_path, eos='<|endoftext|>')
-    with pytest.raises(ValueError, match='names no mask token'):
-        open_checkpoint(f'masked:{tmp_path}')
+    for kind, said in (('a2d-qwen3', 'names no mask token'), ('llada', 'a llada model lacks max_sequence_length')):
+        (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind, 'max_position_embeddings': 9}))
+        with pytest.raises(ValueError, match=said):
+            open_checkpoint(f'masked:{tmp_path}')
     for name in (f'masked:{tmp_path}/none', 'masked:', f'masked:{tmp_path / "tokenizer.json"}'):
         with pytest.raises(ValueError, match=r'folder with a config\.json'):
             open_checkpoint(name)
