@@ -7,6 +7,10 @@ A BERT that solves puzzles, trained by transformers' own code: a masked model su
 The folder is what save_pretrained writes: config.json, model.safetensors and a WordLevel tokenizer. Clues are given:
 they are never masked. Of the blanks a share is masked that is uniform for every row. The loss is transformers' own, the
 mean over the masked tokens of a batch; that of train.py weighs a row by 1 / share.
+
+Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0, transformers 5.23.0. Time: 1 min 35 s of processor
+time; two runs on a busy machine wrote the same weights bit for bit.
+Result: 99.8 % of 1,000 test puzzles solved by margin, 89.5 % in random order (results/masked.md).
 """
 import os
 import re
