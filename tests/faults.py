@@ -283,6 +283,17 @@ FAULTS['anyorder/continuations.py'] = 'test_continuations', [
     ['found[0] * factor', 'found[0]'],
 ]
 
+FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
+    ["found[r] = -nats, greedy", "found[r] = nats, greedy"],
+    ['if request.args[0] else ([], ', 'if request.args[0] else ([self.eot_token_id], '],
+    ['        repeats[context] += 1\n', ''],
+    ['until if eos is None else [*until, END_OF_TEXT]', 'until'],
+    ["self.defaults['temperature'] or 1.0", "self.defaults['temperature']"],
+    ['if value is not None} | arg_dict', 'if value is not None}'],
+    ['written[:min((', 'written[:max(('],
+    ['for r, (tokens, known), sample in zip(numbers, texts', 'for r, (tokens, known), sample in zip(range(99), texts'],
+]
+
 FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
     ['own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()',
