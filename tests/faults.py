@@ -627,7 +627,6 @@ FAULTS['anyorder/masked.py'] = 'test_masked', [
     ['whole = slots.sees is None and slots.target.size(1) == N', 'whole = slots.sees is None'],
     ['(*config.banned, config.mask_id) if', '(*config.banned,) if'],
     ['x[..., :len(self.banned)]', 'x'],
-    ['torch.full_like(idx, c.mask_id).scatter(1, slots.target, token)', 'idx.scatter(1, slots.target, token)'],
 ]
 
 FAULTS['anyorder/families.py'] = 'test_families', [
