@@ -40,6 +40,7 @@ def test_a_tokenizer_of_others_reads_no_special_tokens_from_text(tmp_path):
     assert not {*special.values()} & {*ids} and tok.encode_batch([text, 'a']) == [ids, tok.encode('a')]
     assert tok.decode([*ids, tok.eos, tok.eos, ids[0]]) == text + 2 * END_OF_TEXT + 'I' and tok.n_tokens == n == 272
     assert tok.n_bytes[[*ids, tok.eos]].sum() == len(text.encode()) and tok.n_bytes[special['mask']] == 0
+    assert tok.decode([special['mask'], *tok.encode('a')]) == '<|mask|>a'
 
 
 def test_words_of_others_have_no_bytes(tmp_path):
