@@ -54,6 +54,12 @@ def test_it_is_the_network_to_the_last_bit(views, batch, tmp_path, sizes):
     assert digest(network.network) == digest(model_from_checkpoint(tmp_path / 'hf'))
 
 
+def test_a_new_network_begins_as_ours(views):
+    config = views(gate_init=1.0)[1]().config
+    network = transformers.AutoModel.from_config(config, trust_remote_code=True).network
+    assert network.transformer.h[1].adaLN[1].bias.view(6, -1).mean(1).tolist() == [0, 0, 1, 0, 0, 1]
+
+
 def test_what_transformers_saves_comes_back(views, tmp_path):
     for sizes in (dict(), dict(target_position='input', gpt2_blocks=True)):
         model, load = views(**sizes)
@@ -87,9 +93,11 @@ def test_padding_at_either_end_changes_nothing(views, batch):
         found = causal(padded, attention_mask=mask).logits
         for r, logits in enumerate(alone):
             torch.testing.assert_close(found[r, left:left + len(logits)], logits, rtol=0, atol=1e-12)
-    mask[0, 5] = 0
-    with pytest.raises(ValueError, match='attention_mask must leave tokens in every row, and hide the ends'):
-        causal(padded, attention_mask=mask)
+    for hidden in ((0, 5), (1,)):   # within a row, and a whole row
+        wrong = mask.clone()
+        wrong[hidden] = 0
+        with pytest.raises(ValueError, match='attention_mask must leave tokens in every row, and hide the ends'):
+            causal(padded, attention_mask=wrong)
 
 
 @pytest.mark.parametrize('how', [dict(do_sample=False), dict(do_sample=True, top_k=0), dict(num_beams=3)])
@@ -108,6 +116,18 @@ def test_generate_with_the_cache_is_without_it_and_alone(views, how):
             causal.generate(prompts, max_new_tokens=7, **how)
         with pytest.raises(ValueError, match='past_key_values must be the cache of generate'):
             causal(prompts, past_key_values=transformers.DynamicCache())
+
+
+def test_the_cache_follows_its_beams(views):
+    causal = views()[1]('CausalLM')
+    cache = type(causal.prepare_inputs_for_generation(torch.zeros(3, 1).long(), use_cache=True)['past_key_values'])(
+        causal.network.config, 3)
+    cache.k += torch.arange(3).view(3, 1, 1, 1)
+    cache.v -= torch.arange(3).view(3, 1, 1, 1)
+    cache.length = torch.tensor([4, 5, 6])
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    assert cache.k[1, :, 0, 3, 2].tolist() == [2, 0, 0] and cache.v[0, :, 1, 0, 0].tolist() == [-2, 0, 0]
+    assert cache.length.tolist() == [6, 4, 4]
 
 
 def test_each_step_with_the_cache_runs_one_slot(views, monkeypatch):
@@ -134,14 +154,26 @@ def test_blanks_are_predicted_given_all_else(views, batch, sizes):
         known, blanks = (~blank[r]).nonzero()[:, 0], blank[r].nonzero()[:, 0]
         logp = found.logits[r].log_softmax(-1)
         assert torch.equal(logp[known].exp(), torch.nn.functional.one_hot(idx[r, known], V).double())
+        assert found.logits[r, known].amax(-1).eq(0).all()
         if len(blanks):
             own = model.predict(idx[r:r + 1], torch.cat([known, blanks])[None], len(known))[0]
             torch.testing.assert_close(found.logits[r, blanks], own, rtol=0, atol=1e-12)
             nats += own.log_softmax(-1).gather(1, idx[r, blanks, None])[:, 0].tolist()
     torch.testing.assert_close(found.loss, -torch.tensor(nats, dtype=torch.float64).mean(), rtol=0, atol=1e-12)
-    padded = torch.cat([torch.full((5, 2), mask_id), idx.masked_fill(blank, mask_id)], 1)
-    shown = (torch.arange(N + 2) >= 2).expand(5, -1)
-    torch.testing.assert_close(masked(padded, attention_mask=shown).logits[:, 2:], found.logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('sizes', [dict(attention='bidirectional'), dict(attention='mixed'), dict()])
+def test_blanks_know_nothing_of_padding(views, batch, sizes):
+    """It is behind one row, before one, and around one; its token is that of a blank."""
+    load = views(**sizes)[1]
+    masked, idx = load('MaskedLM'), batch[0][:3].masked_fill(torch.arange(N) % 3 == 1, V)
+    padded, shown = torch.full((3, N), V), torch.zeros(3, N, dtype=torch.long)
+    for r, (start, n) in enumerate(((0, 5), (2, 7), (1, 4))):
+        padded[r, start:start + n], shown[r, start:start + n] = idx[r, :n], 1
+    found = masked(padded, attention_mask=shown).logits
+    for r, (start, n) in enumerate(((0, 5), (2, 7), (1, 4))):
+        alone = masked(idx[r:r + 1, :n]).logits[0]
+        torch.testing.assert_close(found[r, start:start + n], alone, rtol=0, atol=1e-12)
 
 
 def test_an_encoder_has_no_left_to_right_view(views):
