@@ -344,7 +344,6 @@ def bench_grid(config):
 
 
 def bench_frontier(config):
-    need_checkpoint(config)
     at_least(config, 2, 'n_samples')   # of which the errors are
     check_out('out', config.out, '.json', config.ckpt, config.judge)
     values = {'n_steps': numbers('steps', config.steps) if 'steps' in config.given else [],
@@ -355,16 +354,10 @@ def bench_frontier(config):
 
 
 def bench_lossless(config):
-    need_checkpoint(config)
     at_least(config, 2, 'n_samples')
     measure_passes(config.ckpt, config.orders.split(','), numbers('windows', config.windows, some=True),
                    config.temperature, config.n_samples, samples_at_a_time(config), config.seed,
                    *resolve_device(config.device, config.dtype))
-
-
-def need_checkpoint(config):
-    if not config.ckpt:
-        raise ValueError(f'bench.py {config.words[0]} wants a trained model: name one by --ckpt=out/ckpt.pt')
 
 
 def samples_at_a_time(config):
@@ -389,6 +382,10 @@ def numbers(option, text, kind=int, some=False):
 
 def main(config):
     at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
+    name, wants = config.words[0], config.words[0] in ('frontier', 'lossless')
+    if wants != bool(config.ckpt):
+        raise ValueError(f'bench.py {name} ' + ('wants a trained model: name one by --ckpt=out/ckpt.pt' if wants else
+                         'times a new model of the sizes that are given: leave out --ckpt'))
     steps, plain = numbers('steps', config.steps, some=True), numbers('plain', config.plain)
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')

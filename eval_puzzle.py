@@ -53,7 +53,7 @@ from anyorder.checkpoint import open_checkpoint
 from anyorder.devices import autocast, resolve_device
 from anyorder.fast import freeze
 from anyorder.figures import PICTURES, draw
-from anyorder.files import check_out, progress, write_json
+from anyorder.files import MASKED, check_out, progress, write_json
 from anyorder.generation import SCORES, Drawing, Unmasking, fill
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, read_order
 from anyorder.replay import REPLAYS, write_replay
@@ -207,8 +207,11 @@ def open_puzzles(checkpoint, c):
     packed, meta = open_split(data_dir, name, c.split)
     task, symbols = make_task(meta['puzzle']), get_tokenizer(meta['tokenizer'])
     ids = np.arange(symbols.n_tokens) if tokenizer is symbols else ids_of(symbols, tokenizer)
+    kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
+    if ids is None and checkpoint.name.startswith(MASKED):
+        raise ValueError(f'{name} ({kind}) has symbols that are no tokens of {tokenizer.name}: choose another '
+                         '--dataset or --ckpt')
     if ids is None or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
-        kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
         raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), "
                          f'{name} has other puzzles ({kind}): choose another --dataset or --ckpt')
     tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))

@@ -75,7 +75,8 @@ def read_folder(folder):
     path = os.path.join(folder, 'config.json')
     kind = read_json(path).get('model_type', 'gpt2')
     if kind not in list(FOLDERS):
-        raise ValueError(f'{path} has model_type={kind!r}: only {" and ".join(FOLDERS)} can be read')
+        raise ValueError(f'{path} has model_type={kind!r}: {" and ".join(FOLDERS)} can be read; the name of a '
+                         f'masked model of others is {MASKED}{folder}')
     return FOLDERS[kind](folder)
 
 

@@ -16,6 +16,8 @@ from data.tokenizers import HuggingFace, get_tokenizer
 
 FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt')
 
+VOCABULARIES = 'tokenizer.json', 'vocab.json', 'vocab.txt'
+
 # LLaDA's names of the parts of a block, and those of Llama
 LLADA_PARTS = {'attn_norm': 'input_layernorm', 'q_proj': 'self_attn.q_proj', 'k_proj': 'self_attn.k_proj',
                'v_proj': 'self_attn.v_proj', 'attn_out': 'self_attn.o_proj', 'ff_norm': 'post_attention_layernorm',
@@ -218,6 +220,8 @@ def open_tokenizer(kind, folder):
     """(tokenizer of the package tokenizers, {what: token} of its special tokens) of a folder, by this class of
     transformers. `prefix` and `suffix` are what it puts around a text."""
     import transformers
+    if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
+        raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
     try:
         tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         backend = tokenizer.backend_tokenizer

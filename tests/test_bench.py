@@ -127,3 +127,10 @@ def test_the_commands_count_what_they_time(script, tmp_path):
     needed = 64 + 15 * sum(range(3, 65))     # 15 shuffles for each visit that has two or more before it
     assert needed <= int(rows['ours'][1].replace(',', '')) <= 1.03 * needed and rows['ours'][2] == f'{64 + 15 * 62:,}'
     assert rows['plain'][1] == rows['plain'][2] == f'{64 * 16 * 64:,}'
+
+
+@pytest.mark.parametrize('argv, said', [
+    (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['lossless'], 'name one by --ckpt=')])
+def test_a_checkpoint_is_for_the_benches_that_read_one(argv, said):
+    with pytest.raises(ValueError, match=said):
+        bench.main(configure(vars(bench), argv))

@@ -92,8 +92,10 @@ def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
     with pytest.raises(ValueError, match='holds no weights'):
         open_checkpoint(f'masked:{tmp_path}')
     (tmp_path / 'model.safetensors').write_bytes(b'')
-    with pytest.raises(ValueError, match='no tokenizer that can be read'):
-        open_checkpoint(f'masked:{tmp_path}')
+    for name, said in (('tokenizer_config.json', 'has no vocabulary'), ('tokenizer.json', 'no tokenizer that can be')):
+        (tmp_path / name).write_text('{}')
+        with pytest.raises(ValueError, match=said):
+            open_checkpoint(f'masked:{tmp_path}')
     write_tokenizer(tmp_path, eos='<|endoftext|>')
     for kind, said in (('a2d-qwen3', 'names no mask token'), ('llada', 'a llada model lacks max_sequence_length')):
         (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind, 'max_position_embeddings': 9}))
