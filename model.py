@@ -452,8 +452,8 @@ class Head(nn.Linear):
 
 
 class Network(nn.Module):
-    """What is asked of any network is forward, predict, run, n_parameters, device, dtype, config and slots, and of a
-    module to, training and parameters. A subclass has
+    """What is asked of any network is forward, predict, run, n_parameters, device, config and slots, and of a module
+    training and parameters; of one with a cache also dtype. A subclass has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
     trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads of the columns of a plan

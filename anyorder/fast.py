@@ -41,7 +41,9 @@ def freeze(model, dtype=None):
     It is not to be trained, moved or saved. A frozen model is given back as it is; ValueError for another dtype. A
     network that is not ours stays itself, its weights put into `dtype`."""
     if not isinstance(model, AOGPT):
-        return model if dtype is None else model.to(dtype)
+        for p in model.parameters():   # not buffers: frequencies of rotary positions are never taken in 16 bits
+            p.data = p.data.to(dtype or p.dtype)
+        return model
     if isinstance(model.lm_head, FrozenHead):
         if dtype not in (None, model.lm_head.dtype):
             raise ValueError(f'the model is frozen in {model.lm_head.dtype} already, got {dtype}')

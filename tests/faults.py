@@ -500,6 +500,7 @@ FAULTS['anyorder/devices.py'] = 'test_devices', [
     ["has_bf16 = {'cuda':", "has_bf16 = {'mps': lambda: True, 'cuda':"],
 ]
 FAULTS['anyorder/fast.py'] = 'test_fast', [
+    ['for p in model.parameters():   # not buffers', 'for p in (*model.parameters(), *model.buffers()):   #'],
     ['(grad / largest).to(x.dtype) * largest', '(grad / largest).to(x.dtype)'],
     ['dlogits.T @ (x * column)', 'dlogits.T @ x'],
     ['index.flatten().sort(stable=True)', 'index.flatten().sort(descending=True)'],

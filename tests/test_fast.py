@@ -151,3 +151,13 @@ def test_a_frozen_model_is_of_one_dtype():
     assert freeze(frozen) is frozen and freeze(frozen, torch.float32) is frozen
     with pytest.raises(ValueError, match='frozen in torch.float32 already, got torch.bfloat16'):
         freeze(frozen, torch.bfloat16)
+
+
+def test_a_network_of_others_keeps_its_buffers_as_exact_as_they_are():
+    """In bfloat16 the frequencies of rotary positions would turn position 4095 of LLaDA by 7 radians too much."""
+    network, frequencies = torch.nn.Linear(3, 2), 10000.0 ** -torch.linspace(0, 1, 8)
+    network.tied, network.only_read = network.weight, torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    network.register_buffer('inv_freq', frequencies.clone())
+    assert freeze(network, torch.bfloat16) is network and torch.equal(network.inv_freq, frequencies)
+    assert {p.dtype for p in network.parameters()} == {torch.bfloat16} and network.tied is network.weight
+    assert {p.dtype for p in freeze(network).parameters()} == {torch.bfloat16}
