@@ -56,9 +56,16 @@ def decoder(kind):
     def load(folder, config):
         import transformers
         own = getattr(transformers, f'{kind}Config')
-        config = own.from_dict({k: v for k, v in config.items() if k not in ('model_type', 'auto_map')})
+        config = own_attention(own.from_dict({k: v for k, v in config.items() if k not in ('model_type', 'auto_map')}))
         return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, read_weights(folder), folder)
     return load
+
+
+def own_attention(config):
+    """The config of a network, whose attention is transformers' own: config.json may name a kernel of the hub, which is
+    code."""
+    config._attn_implementation = config._experts_implementation = None
+    return config
 
 
 def load_llada(folder, config):
@@ -122,9 +129,11 @@ def set_weights(network, weights, folder):
 
 def load_mlm(folder, config):
     """A masked language model of transformers itself."""
-    from transformers import AutoModelForMaskedLM
-    network, info = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=False, local_files_only=True,
-                                                         dtype='auto', output_loading_info=True)
+    from transformers import AutoConfig, AutoModelForMaskedLM
+    offline = {'trust_remote_code': False, 'local_files_only': True}
+    config = own_attention(AutoConfig.from_pretrained(folder, **offline))
+    network, info = AutoModelForMaskedLM.from_pretrained(folder, config=config, dtype='auto', output_loading_info=True,
+                                                         **offline)
     missing = sorted(info['missing_keys'])
     if missing:
         raise ValueError(f'{folder} lacks {len(missing)} weights of a masked language model, the first is {missing[0]}')
@@ -146,9 +155,9 @@ FAMILIES = {
 def family_of(kind, path):
     """The Family of a model_type. Raises ValueError for one that is not understood."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
-    if kind in FAMILIES:
+    if kind in list(FAMILIES):   # of a list: a model_type may be any value of JSON
         return FAMILIES[kind]
-    if kind in OF_TRANSFORMERS:
+    if kind in list(OF_TRANSFORMERS):
         return MASKED_LM
     raise ValueError(f'{path} has model_type={kind!r}; understood are {", ".join(FAMILIES)} and the masked models of '
                      f'transformers, as bert, modernbert and roberta. In Python, anyorder.masked.MaskedModel takes any '
@@ -169,7 +178,7 @@ class MaskedCheckpoint:
 
     def __init__(self, name):
         """Open masked:FOLDER or masked:OWNER/REPO. Raises ValueError when it is none, or not understood."""
-        need_extra('transformers')
+        need_extra('transformers', 5, 2)   # before, decoders stay causal without a word, see fill_in
         import transformers
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()

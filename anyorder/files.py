@@ -3,6 +3,7 @@ Disk and terminal: files that are never half-written, bars, names and folders th
 """
 import contextlib
 import glob
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -165,10 +166,15 @@ def check_out(option, path, endings, *others):
         raise ValueError(f'--{option}={path} must end in {endings}')
 
 
-def need_extra(package):
-    """Raises ValueError in one line unless the package, one of requirements-extra.txt, is there."""
+def need_extra(package, *version):
+    """Raises ValueError in one line unless the package, one of requirements-extra.txt, is there. `version`, if given,
+    is the oldest (major, minor)."""
     if importlib.util.find_spec(package) is None:
         raise ValueError(f'this needs {package}: pip install -r requirements-extra.txt')
+    there = importlib.metadata.version(package)
+    if tuple(map(int, re.findall(r'\d+', there)[:2])) < version:
+        raise ValueError(f'this needs {package} {".".join(map(str, version))} or newer, {there} is there: '
+                         'pip install -r requirements-extra.txt')
 
 
 def is_out_of_memory(e):

@@ -38,7 +38,8 @@ def write_folder(folder, config, weights):
     from safetensors.torch import save_file
     code = {'AutoConfig': 'evil.Config', 'AutoModel': 'evil.Model', 'AutoModelForMaskedLM': 'evil.Model',
             'AutoModelForCausalLM': 'evil.Model'}
-    (folder / 'config.json').write_text(json.dumps({**config, 'auto_map': code}))
+    kernel = {'attn_implementation': 'somebody/kernel', '_attn_implementation': 'somebody/kernel'}
+    (folder / 'config.json').write_text(json.dumps({**config, **kernel, 'auto_map': code}))
     (folder / 'evil.py').write_text('raise SystemExit("code of the folder has run")')
     save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
 
@@ -193,6 +194,8 @@ def write_transformers(kind, **sizes):
             for p in network.parameters():
                 p.add_(0.3 * torch.randn_like(p))
         network.save_pretrained(folder)
+        file = json.loads((folder / 'config.json').read_text())
+        (folder / 'config.json').write_text(json.dumps(file | {'attn_implementation': 'somebody/kernel'}))
         return lambda tokens: network.requires_grad_(False)(tokens[None]).logits[0]
     return write
 

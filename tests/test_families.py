@@ -88,6 +88,9 @@ def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
     (tmp_path / 'config.json').write_text('{"model_type": "gpt2"}')
     with pytest.raises(ValueError, match="'gpt2'; understood are llada, Dream.*any callable"):
         open_checkpoint(f'masked:{tmp_path}')
+    (tmp_path / 'config.json').write_text('{"model_type": ["bert"]}')
+    with pytest.raises(ValueError, match=r"model_type=\['bert'\]; understood are"):
+        open_checkpoint(f'masked:{tmp_path}')
     (tmp_path / 'config.json').write_text('{"model_type": "llada"}')
     with pytest.raises(ValueError, match='holds no weights'):
         open_checkpoint(f'masked:{tmp_path}')
@@ -106,6 +109,9 @@ def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
             open_checkpoint(name)
     with pytest.raises(ValueError, match='masked model of others'):
         load_checkpoint(f"masked:{folders('bert')[1]}")
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r'5\.2 or newer, 5\.1\.0 is there'):
+        patch.setattr('importlib.metadata.version', lambda name: '5.1.0')   # whose decoders stay causal
+        open_checkpoint(f"masked:{folders('bert')[1]}")
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     with pytest.raises(ValueError, match='pip install -r requirements-extra.txt'):
         open_checkpoint(f"masked:{folders('bert')[1]}")
