@@ -43,6 +43,9 @@ def main(config):
     # the plan
     check_new_folder('out', config.out)
     entries = load_checkpoint(config.ckpt)
+    ema = entries.get('ema_model')
+    if config.weights == 'raw' and isinstance(ema, dict) and ema.get('shadow_params') is entries['model']:
+        raise ValueError(f'{config.ckpt} is a folder of one set of weights, and they are not raw: leave out --weights')
     model = model_from_checkpoint(entries, config.weights)
     known = 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS   # of files that do not say
     tokenizer = tokenizer_of(config.ckpt, entries) if known else None

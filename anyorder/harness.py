@@ -50,7 +50,9 @@ class AnyOrderLM(TemplateLM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict, additional_config=None):
-        return cls(**cls.options(arg_dict, additional_config))
+        options = cls.options(arg_dict, additional_config)
+        arg_dict['path'] = options['ckpt']   # by which lm-eval names the folder of --output_path; a random name without
+        return cls(**options)
 
     @classmethod
     def options(cls, arg_dict, additional_config=None):
@@ -59,11 +61,13 @@ class AnyOrderLM(TemplateLM):
         more = {'device': (additional_config or {}).get('device'),
                 'batch_size': as_number((additional_config or {}).get('batch_size'))}
         options = {name: value for name, value in more.items() if value is not None} | arg_dict
-        if 'ckpt' not in options:
-            raise ValueError('--model_args must name a checkpoint: --model_args ckpt=out/ckpt.pt')
+        if options.get('path') == options.get('ckpt'):   # of a dict that has made a model
+            options.pop('path', None)
         for name, value in options.items():
             if name != 'ckpt':
                 options[name] = check(defaults, name, value, '--model_args')
+        if 'ckpt' not in options:
+            raise ValueError('--model_args must name a checkpoint: --model_args ckpt=out/ckpt.pt')
         return options
 
     @classmethod

@@ -287,6 +287,7 @@ FAULTS['anyorder/continuations.py'] = 'test_continuations', [
 
 FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
     ["found[r] = -nats, greedy", "found[r] = nats, greedy"],
+    ["arg_dict['path'] =", "arg_dict['ckpt'] ="],
     ['if request.args[0] else ([], ', 'if request.args[0] else ([self.eot_token_id], '],
     ['        repeats[context] += 1\n', ''],
     ['until if eos is None else [*until, END_OF_TEXT]', 'until'],

@@ -162,6 +162,8 @@ def test_what_cannot_be_answered_is_said(harness, lm):
         lm(order='margin').loglikelihood(asked(('a', 'b')))
     with pytest.raises(ValueError, match='ckpt=out/ckpt.pt'):
         harness.AnyOrderLM.create_from_arg_string('order=l2r')
+    with pytest.raises(ValueError, match="no option 'chkpt'; the nearest is 'ckpt'"):
+        harness.AnyOrderLM.create_from_arg_string('chkpt=out/ckpt.pt')
     with pytest.raises(ValueError, match='chat template'):
         lm().apply_chat_template([])
 
@@ -184,6 +186,7 @@ def tasks(harness, tmp_path, monkeypatch):
 
 def results(folder):
     path, = folder.rglob('results_*.json')
+    assert path.parent.name.endswith('__ckpt.pt')   # by the checkpoint, not at random
     return json.loads(path.read_text())
 
 

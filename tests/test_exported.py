@@ -88,6 +88,13 @@ def test_raw_weights_are_no_average_and_have_no_validation(checkpoint, script, t
         model_from_checkpoint(folder)
 
 
+def test_an_average_is_not_exported_as_raw_weights(checkpoint, script, tmp_path):
+    path, folder = checkpoint(), tmp_path / 'hf'
+    script('export_hf.py', f'--ckpt={path}', f'--out={folder}')
+    said = script('export_hf.py', f'--ckpt={folder}', f'--out={tmp_path}/raw', '--weights=raw', code=1).stderr
+    assert 'they are not raw' in said and not (tmp_path / 'raw').exists()
+
+
 def test_a_checkpoint_that_was_moved_aside_has_no_validation_of_the_new_run(checkpoint, script, tmp_path):
     path = checkpoint()
     os.rename(path, f'{path}.old-1')
