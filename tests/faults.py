@@ -289,7 +289,7 @@ FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
     ["found[r] = -nats, greedy", "found[r] = nats, greedy"],
     ["arg_dict['path'] =", "arg_dict['ckpt'] ="],
     ['if request.args[0] else ([], ', 'if request.args[0] else ([self.eot_token_id], '],
-    ['        repeats[context] += 1\n', ''],
+    ['            repeats[context] += 1\n', ''],
     ['until if eos is None else [*until, END_OF_TEXT]', 'until'],
     ["self.defaults['temperature'] or 1.0", "self.defaults['temperature']"],
     ['if value is not None} | arg_dict', 'if value is not None}'],

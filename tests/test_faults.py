@@ -1,15 +1,13 @@
-"""The list of faults: each names a text that stands once in its file, and tests that are there."""
+"""The list of faults: each can be put into its file, and the tests that must catch it are there."""
 import os
 
 import pytest
 from conftest import ROOT
-from faults import FAULTS
+from faults import FAULTS, faults_of
 
 
 @pytest.mark.parametrize('file', FAULTS)
 def test_every_fault_can_be_put_into_its_file(file):
-    tests, faults = FAULTS[file]
-    with open(os.path.join(ROOT, file), encoding='utf-8') as f:
-        text = f.read()
-    assert [fault for fault in faults if text.count(fault[0]) != 1 or fault[0] == fault[1]] == []
-    assert all(os.path.isfile(os.path.join(ROOT, 'tests', f'{test}.py')) for test in tests.split())
+    for _, tests, text, fault in faults_of([file]):
+        assert text != fault
+        assert all(os.path.isfile(os.path.join(ROOT, 'tests', f'{name}.py')) for name in tests.split())
