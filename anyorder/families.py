@@ -28,8 +28,8 @@ LLADA_IS = {'block_type': 'llama', 'layer_norm_type': 'rms', 'activation_type': 
             'include_qkv_bias': False, 'rope': True, 'alibi': False, 'attention_layer_norm': False,
             'input_emb_norm': False, 'scale_logits': False, 'block_group_size': 1, 'clip_qkv': None}
 # of transformers' masked models: those whose rows of positions begin behind their padding token
-OFFSET = ('camembert', 'data2vec-text', 'ibert', 'longformer', 'mpnet', 'roberta', 'roberta-prelayernorm',
-          'xlm-roberta', 'xlm-roberta-xl', 'xmod')
+OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'mpnet', 'roberta',
+          'roberta-prelayernorm', 'xlm-roberta', 'xlm-roberta-xl', 'xmod')
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def decoder(kind):
     def load(folder, config):
         import transformers
         own = getattr(transformers, f'{kind}Config')
-        config = own_attention(own.from_dict({k: v for k, v in config.items() if k not in ('model_type', 'auto_map')}))
+        config = {k: v for k, v in config.items() if k not in ('model_type', 'auto_map', 'layer_types')}
+        config = own_attention(own.from_dict(config | {'use_sliding_window': False}))   # their authors' code has none
         return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, read_weights(folder), folder)
     return load
 
@@ -192,7 +193,8 @@ class MaskedCheckpoint:
         if not weight_files(self.folder):
             raise ValueError(f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin')
         if self.family.tokenizer == 'gpt2':
-            self.tokenizer, special = get_tokenizer('gpt2'), {}
+            self.tokenizer = get_tokenizer('gpt2')
+            special = dict.fromkeys(('prefix', 'suffix'), (self.tokenizer.eos,))   # as in the blocks of MDLM's training
         else:
             backend, special = open_tokenizer(self.family.tokenizer, self.folder)
             end = special.get('eos') if self.family.writes_end else None

@@ -630,6 +630,8 @@ FAULTS['anyorder/masked.py'] = 'test_masked', [
 
 FAULTS['anyorder/families.py'] = 'test_families', [
     ['config.is_causal, config.use_cache = False, False', 'config.use_cache = False'],
+    ["config | {'use_sliding_window': False}", 'config'],
+    ["dict.fromkeys(('prefix', 'suffix'), (self.tokenizer.eos,))", '{}'],
     ["need_extra('transformers', 5, 2)", "need_extra('transformers')"],
     ['config._attn_implementation = config._experts_implementation = None', 'pass'],
     ["'ff_proj': 'mlp.gate_proj', 'up_proj': 'mlp.up_proj'", "'ff_proj': 'mlp.up_proj', 'up_proj': 'mlp.gate_proj'"],

@@ -43,7 +43,7 @@ def folders(tmp_path_factory):
 KNOWN = {   # of each kind its MaskedConfig, whose special tokens come last, or first in BERT's
     'llada': MaskedConfig(40, 272, 271),
     'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),
-    'mdlm': MaskedConfig(40, 50257, 50257),
+    'mdlm': MaskedConfig(38, 50257, 50257, prefix=(50256,), suffix=(50256,)),
     'bert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
     'roberta': MaskedConfig(39, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),   # 42 - 1 - pad - [CLS] and [SEP]
     'modernbert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
@@ -117,21 +117,27 @@ def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
         open_checkpoint(f"masked:{folders('bert')[1]}")
 
 
-def test_a_tied_decoder_that_sees_all(tmp_path):
+@pytest.mark.parametrize('kind', ['Llama', 'Qwen2', 'Qwen3'])
+def test_a_tied_decoder_sees_all_tokens_and_no_padding(kind, tmp_path):
     import transformers
     write_tokenizer(tmp_path, eos='<|endoftext|>', mask='<|mask|>')
-    config = transformers.Qwen3Config(vocab_size=272, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-                                      num_key_value_heads=1, head_dim=8, intermediate_size=24, tie_word_embeddings=True,
-                                      max_position_embeddings=20)
-    transformers.Qwen3ForCausalLM(config).save_pretrained(tmp_path)
+    window = {} if kind == 'Llama' else {'use_sliding_window': True, 'sliding_window': 2, 'max_window_layers': 0}
+    config = getattr(transformers, f'{kind}Config')(
+        vocab_size=272, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=24, tie_word_embeddings=True, max_position_embeddings=20, initializer_range=0.3, **window)
+    getattr(transformers, f'{kind}ForCausalLM')(config).save_pretrained(tmp_path)
     file = json.loads((tmp_path / 'config.json').read_text())
-    (tmp_path / 'config.json').write_text(json.dumps(file | {'model_type': 'a2d-qwen3'}))
+    (tmp_path / 'config.json').write_text(json.dumps(file | {'model_type': f'a2d-{kind.lower()}'}))
     checkpoint = open_checkpoint(f'masked:{tmp_path}')
     network = checkpoint.model().network
     assert checkpoint.config == MaskedConfig(20, 272, 271)
     assert network.lm_head.weight is network.model.embed_tokens.weight
-    tokens = torch.arange(6)[None]
-    assert not torch.equal(network(tokens).logits[0, 0], network(tokens + (tokens == 5)).logits[0, 0])   # sees the last
+    tokens = torch.arange(8).expand(9, -1).clone()
+    tokens[range(8), range(8)] = 30   # row r differs from the last row at position r
+    there = torch.tensor([[1] * 6 + [0] * 2]).expand(9, -1)
+    for logits, n_seen in ((network(tokens).logits, 8), (network(tokens, attention_mask=there).logits, 6)):
+        changed = (logits[:8, :6] != logits[8, :6]).any(-1)
+        assert changed[:n_seen].all() and not changed[n_seen:].any()
 
 
 # ---- the commands
