@@ -44,14 +44,22 @@ def read_json(path):
 
 
 def weight_files(folder):
-    """The paths of the files that hold the weights, [] for none; safetensors are preferred."""
+    """The paths of the files that hold the weights, [] for none; safetensors are preferred. No part is taken from
+    another folder. Raises ValueError in one line when a part is missing."""
     for name in ('model.safetensors', 'pytorch_model.bin'):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return [path]
         if os.path.isfile(f'{path}.index.json'):
-            parts = read_json(f'{path}.index.json').get('weight_map', {})
-            return sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
+            parts = read_json(f'{path}.index.json').get('weight_map')
+            if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+                raise ValueError(f'{path}.index.json must say by weight_map in which file each weight is')
+            paths = sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
+            missing = [part for part in paths if not os.path.isfile(part)]
+            if missing:
+                raise ValueError(f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
+                                 f'{os.path.basename(missing[0])}: was its download cut off?')
+            return paths
     return []
 
 

@@ -543,7 +543,8 @@ FAULTS['anyorder/weights.py'] = 'test_weights', [
     ['.clone()   # from', '   # from'],
     ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
     ["'I32': torch.int32", "'I32': torch.float32"],
-    ['os.path.basename(part)', 'part'],
+    ['os.path.basename(part)) for', 'part) for'],
+    ['            if missing:', '            if False:'],
     ["b' ' * (-len(head) % 8)", "b''"],
     ['p.detach().cpu().contiguous()', 'p.detach().cpu().T.contiguous()'],
 ]

@@ -36,6 +36,18 @@ def test_parts_are_read_from_the_folder_alone(tmp_path):
     assert is_same(read_weights(tmp_path), TENSORS)
 
 
+@pytest.mark.parametrize('parts, said', [
+    (['a'], 'must say by weight_map'), (None, 'must say by weight_map'), ({'a': 5}, 'must say by weight_map'),
+    ({'a': 'there', 'b': '/etc/passwd', 'c': '..'}, 'lacks 2 of its 3 files of weights, the first is [.][.]'),
+    ({'a': 'there', 'b': 'model-00002-of-00002.safetensors'}, 'lacks 1 of its 2 .* model-00002-of-00002.safetensors')])
+def test_parts_that_are_not_there_are_one_line(tmp_path, parts, said):
+    (tmp_path / 'there').write_bytes(b'')
+    (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': parts}))
+    with pytest.raises(ValueError, match=said) as e:
+        read_weights(tmp_path)
+    assert '\n' not in str(e.value)
+
+
 def test_what_is_written_is_read(tmp_path):
     turned = TENSORS | {'a': TENSORS['a'].T}   # not contiguous
     write_file(tmp_path / 'model.safetensors', turned)
