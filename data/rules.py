@@ -50,8 +50,10 @@ class NaeSat:
 
     def judge(self, tokens, given, answer):
         """(which tokens of `answer` count, which are right), all (B, N): observations, which must agree with the
-        latents of the answer itself."""
-        agree = answer[:, self.n_latents:] == self.observations(answer[:, :self.n_latents])
+        latents of the answer itself. A token below 0 is no bit, and agrees with nothing."""
+        latents = answer[:, :self.n_latents]
+        agree = answer[:, self.n_latents:] == self.observations(latents)
+        agree &= (latents[:, self.triples] >= 0).all(2)
         counts = np.arange(answer.shape[1]) >= self.n_latents
         return np.broadcast_to(counts, answer.shape), np.pad(agree, ((0, 0), (self.n_latents, 0)))
 

@@ -221,3 +221,6 @@ def test_puzzles_are_judged_in_the_symbols_of_the_task(folders):
     answers = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]])
     _, right = Translated(task, ids, tokenizer.n_tokens).judge(ids[answers], np.zeros((3, 4), bool), ids[answers])
     assert right[:, 3].tolist() == [True, True, False]
+    answers = np.append(ids[[0, 1]], [tokenizer.encode('x')[0], ids[1]])[None]   # a latent that is no bit
+    _, right = Translated(task, ids, tokenizer.n_tokens).judge(answers, np.zeros((1, 4), bool), answers)
+    assert not right[0, 3]
