@@ -5,6 +5,7 @@ config.json. Weights are read into networks of transformers or of mdlm.py; no co
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from anyorder.checkpoint import WithoutDraws, local_path
 from anyorder.files import MASKED, need_extra
@@ -14,7 +15,8 @@ from anyorder.orders import order_of
 from anyorder.weights import read_json, read_weights, weight_files
 from data.tokenizers import HuggingFace, get_tokenizer
 
-FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt')
+FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt',
+         'chat_template.jinja')
 
 VOCABULARIES = 'tokenizer.json', 'vocab.json', 'vocab.txt'
 
@@ -196,9 +198,10 @@ class MaskedCheckpoint:
             self.tokenizer = get_tokenizer('gpt2')
             special = dict.fromkeys(('prefix', 'suffix'), (self.tokenizer.eos,))   # as in the blocks of MDLM's training
         else:
-            backend, special = open_tokenizer(self.family.tokenizer, self.folder)
+            backend, special, chat = open_tokenizer(self.family.tokenizer, self.folder)
             end = special.get('eos') if self.family.writes_end else None
-            self.tokenizer = HuggingFace(f'{self.kind}:{os.path.basename(os.path.normpath(self.folder))}', backend, end)
+            name = f'{self.kind}:{os.path.basename(os.path.normpath(self.folder))}'
+            self.tokenizer = HuggingFace(name, backend, end, chat)
         self.config = self.what_is_known(special)
 
     def what_is_known(self, special):
@@ -228,8 +231,8 @@ class MaskedCheckpoint:
 
 
 def open_tokenizer(kind, folder):
-    """(tokenizer of the package tokenizers, {what: token} of its special tokens) of a folder, by this class of
-    transformers. `prefix` and `suffix` are what it puts around a text."""
+    """(tokenizer of the package tokenizers, {what: token} of its special tokens, its chat template or None) of a
+    folder, by this class of transformers. `prefix` and `suffix` are what it puts around a text."""
     import transformers
     if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
@@ -246,4 +249,5 @@ def open_tokenizer(kind, folder):
     if len(around) > 2:
         raise ValueError(f'{folder} puts {len(around)} tokens around a text: one before and one behind are understood')
     n_before = 1 if len(around) == 2 or around[:1] in ([special.get('cls')], [special.get('bos')]) else 0
-    return backend, special | {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}
+    chat = partial(tokenizer.apply_chat_template, tokenize=False) if tokenizer.chat_template else None
+    return backend, special | {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}, chat

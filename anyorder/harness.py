@@ -162,9 +162,11 @@ class AnyOrderLM(TemplateLM):
     def generate_until(self, requests, disable_tqdm=False):
         """[the text that follows each context], without its stop.
 
-        It ends before a text of `until`, at end-of-text, or after max_gen_toks tokens. In another order than left to
-        right all of these are blanks from the start. The same request again, a repeat, is another draw."""
-        eos, found, repeats, alike = self.eot_token_id, [None] * len(requests), Counter(), defaultdict(list)
+        It ends before a text of `until`, at end-of-text or another special token, as the end of a turn, or after
+        max_gen_toks tokens. In another order than left to right all of these are blanks from the start. The same
+        request again, a repeat, is another draw."""
+        found, repeats, alike = [None] * len(requests), Counter(), defaultdict(list)
+        ends = [END_OF_TEXT] * (self.eot_token_id is not None) + [*getattr(self.writer.tokenizer, 'special', {})]
         for r, request in enumerate(requests):
             context, asked = request.args
             until, n_new, asked = self.wanted(asked)
@@ -172,7 +174,7 @@ class AnyOrderLM(TemplateLM):
             text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
             seed = derive_seed(self.seed, context, repeats[context])
             repeats[context] += 1
-            stops = until if eos is None else [*until, END_OF_TEXT]
+            stops = [*until, *ends]
             alike[repr((asked, stops))].append((r, text, seed, asked, stops))
         with self.bar(requests, 'generate_until') as bar:
             for group in alike.values():
@@ -201,7 +203,11 @@ class AnyOrderLM(TemplateLM):
         return until, n_new, asked
 
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
-        raise ValueError('these models have no chat template: leave out --apply_chat_template')
+        chat = getattr(self.writer.tokenizer, 'chat', None)
+        if chat is None:
+            raise ValueError(f'{self.writer.checkpoint.name} has no chat template: leave out --apply_chat_template')
+        return chat(chat_history, add_generation_prompt=add_generation_prompt,
+                    continue_final_message=not add_generation_prompt)
 
 
 def as_number(batch_size):

@@ -31,9 +31,12 @@ def read_prompts(prompt):
 
 
 def encode(text, tokenizer):
-    """Tokens of a text in which <|endoftext|> is the end of a document, as where tokens are shown."""
-    first, *rest = text.split(END_OF_TEXT) if tokenizer.eos is not None else [text]
-    return sum(([tokenizer.eos, *tokenizer.encode(part)] for part in rest), list(tokenizer.encode(first)))
+    """Tokens of a text in which special tokens stand as where tokens are shown: <|endoftext|>, the end of a document,
+    and those of a tokenizer of others."""
+    special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
+    longest_first = sorted(special, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if special else [text]
+    return [i for part in parts for i in ([special[part]] if part in special else tokenizer.encode(part))]
 
 
 def parse_prompts(prompts, tokenizer, length):

@@ -50,11 +50,15 @@ class GPT2:
 
 
 class HuggingFace:
-    """A tokenizer of the package `tokenizers`. Special tokens are never read from a text. n_bytes is None where tokens
-    are not bytes of the text, as WordPiece's, whose texts do not come back to the letter."""
+    """A tokenizer of the package `tokenizers`. n_bytes is None where tokens are not bytes of the text, as WordPiece's,
+    whose texts do not come back to the letter.
 
-    def __init__(self, name, backend, eos=None):
-        self.name, self.backend, self.eos, vocabulary = name, backend, eos, backend.get_vocab()
+    special   {how it is shown: id} of the special tokens. encode never reads them from a text; prompts.encode does
+    chat      (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known"""
+
+    def __init__(self, name, backend, eos=None, chat=None):
+        self.name, self.backend, self.eos, self.chat, vocabulary = name, backend, eos, chat, backend.get_vocab()
+        self.special = {token.content: i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         self.n_tokens = 1 + max(vocabulary.values())
         backend.encode_special_tokens = True   # as text
         if (json.loads(backend.to_str())['decoder'] or {}).get('type') == 'ByteLevel':   # a letter of a token is a byte

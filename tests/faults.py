@@ -288,9 +288,10 @@ FAULTS['anyorder/continuations.py'] = 'test_continuations', [
 FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
     ["found[r] = -nats, greedy", "found[r] = nats, greedy"],
     ["arg_dict['path'] =", "arg_dict['ckpt'] ="],
+    ['continue_final_message=not add_generation_prompt', 'continue_final_message=False'],
     ['if request.args[0] else ([], ', 'if request.args[0] else ([self.eot_token_id], '],
     ['            repeats[context] += 1\n', ''],
-    ['until if eos is None else [*until, END_OF_TEXT]', 'until'],
+    ['stops = [*until, *ends]', 'stops = until'],
     ["self.defaults['temperature'] or 1.0", "self.defaults['temperature']"],
     ['if value is not None} | arg_dict', 'if value is not None}'],
     ['written[:min((', 'written[:max(('],

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT, make_model
+from masked_kinds import KINDS
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 from anyorder.continuations import Reading, continuation_scores
@@ -166,6 +167,34 @@ def test_what_cannot_be_answered_is_said(harness, lm):
         harness.AnyOrderLM.create_from_arg_string('chkpt=out/ckpt.pt')
     with pytest.raises(ValueError, match='chat template'):
         lm().apply_chat_template([])
+
+
+TURNS = ("{% for turn in messages %}<|{{ turn['role'] }}|>{{ turn['content'] }}<|eot|>{% endfor %}"
+         "{% if add_generation_prompt %}<|ai|>{% endif %}")
+
+
+def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+    KINDS['llada'](tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({'additional_special_tokens': ['<|user|>', '<|ai|>', '<|eot|>']})
+    tokenizer.chat_template = TURNS
+    tokenizer.save_pretrained(tmp_path)
+    lm = harness.AnyOrderLM.create_from_arg_obj({'ckpt': f'masked:{tmp_path}', 'order': 'margin'}, {'device': 'cpu'})
+    chat = [{'role': 'user', 'content': 'ab'}]
+    assert lm.apply_chat_template(chat) == '<|user|>ab<|eot|><|ai|>'
+    said = [*chat, {'role': 'ai', 'content': 'c'}]
+    assert lm.apply_chat_template(said, add_generation_prompt=False) == '<|user|>ab<|eot|><|ai|>c'
+    user, ai, eot = tokenizer.convert_tokens_to_ids(['<|user|>', '<|ai|>', '<|eot|>'])
+    a, b, c = lm.tok_encode('a') + lm.tok_encode('b') + lm.tok_encode('c')
+    seen = []
+
+    def write(texts, *args, **kwargs):   # what the model has written: c, the end of its turn, and more
+        seen.extend(texts)
+        yield [{'tokens': [*tokens[:sum(known)], c, eot, a]} for tokens, known in texts]
+    monkeypatch.setattr(lm.writer, 'write', write)
+    assert lm.generate_until(asked((lm.apply_chat_template(chat), {'until': [], 'max_gen_toks': 3}))) == ['c']
+    assert seen[0][0] == [user, a, b, eot, ai, 0, 0, 0]
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Text to tokens and back."""
 import pytest
 
+from data.prompts import encode
 from data.tokenizers import END_OF_TEXT, GPT2, Bytes, HuggingFace, encode_documents
 
 
@@ -41,6 +42,8 @@ def test_a_tokenizer_of_others_reads_no_special_tokens_from_text(tmp_path):
     assert tok.decode([*ids, tok.eos, tok.eos, ids[0]]) == text + 2 * END_OF_TEXT + 'I' and tok.n_tokens == n == 272
     assert tok.n_bytes[[*ids, tok.eos]].sum() == len(text.encode()) and tok.n_bytes[special['mask']] == 0
     assert tok.decode([special['mask'], *tok.encode('a')]) == '<|mask|>a'
+    asked = encode('<|mask|>a b<|mask|><|endoftext|>', tok)   # a prompt reads them
+    assert asked == [special['mask'], *tok.encode('a b'), special['mask'], tok.eos]
 
 
 def test_words_of_others_have_no_bytes(tmp_path):
