@@ -64,7 +64,11 @@ class MaskedModel(Network):
         super().__init__(config)
         self.network = network
         at = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
-        self.lm_head = Allowed(config).to(at.device if at is not None else 'cpu')
+        device = at.device if at is not None else 'cpu'   # of the network, which stays where it is
+        self.lm_head = Allowed(config).to(device)
+        for name in ('prefix', 'suffix'):   # no step waits for their copy
+            tokens = torch.tensor(getattr(config, name), dtype=torch.long, device=device)
+            self.register_buffer(name, tokens, persistent=False)
         self.train(getattr(network, 'training', False))
 
     @property
@@ -77,7 +81,7 @@ class MaskedModel(Network):
         token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)          # (B, S)
         text = torch.full_like(idx, c.mask_id).scatter(1, slots.target, token)               # (B, N), natural order
         there = torch.zeros_like(idx).scatter(1, slots.target, 1)                            # 0 is padding
-        prefix, suffix = (idx.new_tensor(part).expand(B, -1) for part in (c.prefix, c.suffix))
+        prefix, suffix = (part.expand(B, -1) for part in (self.prefix, self.suffix))
         text = torch.cat([prefix, text, torch.full_like(suffix, c.mask_id)], 1)
         there = torch.cat([torch.ones_like(prefix), there, torch.zeros_like(suffix)], 1)
         end = n_before + slots.target.amax(1, keepdim=True) + 1                              # (B, 1)
