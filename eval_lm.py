@@ -34,6 +34,7 @@ context       tokens that a stretch reads of a text longer than the model; by de
 Whether a continuation is greedy, the acc of last words, is said in the first order, or of the mixture of contexts. Of
 the bound of a network with a masked loss it is said of the tokens that the first draw asks for. lm-eval has end-of-text
 before a text without a context. Here its first token follows [None], as in training.
+--apply_chat_template is for masked models of others whose tokenizer has a template.
 """
 import importlib.util
 import os
