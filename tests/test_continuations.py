@@ -132,6 +132,13 @@ def test_orders_are_a_function_of_the_seed_and_the_row():
     assert first != second != third != first
 
 
+@pytest.mark.parametrize('reading', [Reading(order_of({}, 'random'), 3), Reading(order_of({}, 'l2r'), n_contexts=4)])
+def test_rows_of_the_same_lengths_are_read_in_orders_of_their_own(reading):
+    rows = [([8, 3, 2, 6, 1], [7, 9]), ([8, 3, 2, 6, 1], [7, 5]), ([8, 3, 2, 6, 0], [7, 9])]
+    assert len({str(reading.orders(*row).tolist()) for row in rows}) == 3
+    assert torch.equal(reading.orders(*rows[0]), reading.orders(*rows[0]))
+
+
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 def test_a_masked_loss_is_drawn_for_the_bound(attention):
     """Each draw is what forward gives for its number of known visits; together they are near the exact bound."""
@@ -143,6 +150,8 @@ def test_a_masked_loss_is_drawn_for_the_bound(attention):
                  for order, known in zip(reading.orders(context, tokens), reading.known(context, tokens))]
         want.append(pytest.approx(sum(draws) / 3, abs=1e-9))
     assert [nats for nats, _ in scores(model, ROWS, reading, 4)] == want
+    assert Reading(reading.order, 4).known([0] * 5, [1] * 4).tolist() == [5, 6, 7, 8]   # one in each quarter
+    assert len({str(reading.known([0], [token] * 90).tolist()) for token in range(3)}) == 3
     row = ROWS[5]
     many = Reading(order_of({}, 'random'), 600)
     orders = many.orders(*row)
@@ -166,13 +175,21 @@ def test_contexts_are_mixed_token_by_token():
 
 
 def test_greedy_is_of_the_mixture_of_contexts():
-    class Swayed(Network):   # which says 2 after the context as it is, and 3 more surely after a shuffle of it
+    """The context as it is says 2, a shuffle of it says 3, and each says 4 a little less surely."""
+    class Swayed(Network):
         def predict(self, idx, order, n_known, n_targets, picked, first):
             own = (order[:, :3] == torch.arange(3)).all(1, keepdim=True)
-            return torch.where(own, 4 * torch.eye(300)[2], 9 * torch.eye(300)[3])[picked[0]]
-    rows, reading = [([7, 8, 9], [2]), ([7, 8, 9], [3])], Reading(order_of({}, 'l2r'), n_contexts=4)
-    assert [greedy for _, greedy in scores(Swayed(None), rows)] == [True, False]
-    assert [greedy for _, greedy in scores(Swayed(None), rows, reading)] == [False, True]
+            p = torch.full((2, 300), 0.1 / 298)
+            p[:, 4], p[0, 2], p[1, 3] = 0.4, 0.5, 0.5
+            return torch.where(own, *p.log())[picked[0]]
+    rows, reading = [([7, 8, 9], [token]) for token in (2, 3, 4)], Reading(order_of({}, 'l2r'), n_contexts=4)
+    assert [greedy for _, greedy in scores(Swayed(None), rows)] == [True, False, False]
+    found = scores(Swayed(None), rows, reading)
+    assert [greedy for _, greedy in found] == [False, False, True]
+    own = [float((reading.orders(*row)[:, :3] == torch.arange(3)).all(1).double().mean()) for row in rows]
+    rest = 0.1 / 298
+    want = own[0] * 0.5 + (1 - own[0]) * rest, own[1] * rest + (1 - own[1]) * 0.5, 0.4
+    assert [nats for nats, _ in found] == pytest.approx([-math.log(p) for p in want]) and max(own) < 0.8
 
 
 @pytest.mark.parametrize('wrong, attention, said', [
@@ -230,6 +247,13 @@ def test_a_word_as_long_as_a_block_is_asked_for_without_context():
     rows = [([7, 7], [1] * 9), ([7, 7], [1] * 8 + [2]), (list(range(100, 112)), [5, 6])]
     assert [greedy for _, greedy in scores(network, rows, batch_size=1)] == [True, False, False]
     assert network.asked == [[[1] * 9], [[1] * 8 + [2]], [[105, 106, 107, 108, 109, 110, 111, 5, 6]]]
+
+
+def test_what_is_longer_than_the_model_is_greedy_if_each_of_its_pieces_is():
+    rows = [([], [1] * 12), ([], [1] * 11 + [2]), ([], [2] + [1] * 11)]
+    for batch_size in (1, 6):
+        assert [greedy for _, greedy in scores(Network(torch.eye(300)[1]), rows, batch_size=batch_size)] == [
+            True, False, False]
 
 
 def test_a_model_that_overflowed_has_no_scores():

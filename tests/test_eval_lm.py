@@ -119,10 +119,12 @@ def test_a_text_ends_before_its_first_stop(lm):
     whole, = model.generate_until(asked(('ab', {'max_gen_toks': 9, 'until': None})))
     assert len(whole) == 9
     stops = [whole[6:8], whole[3:5], 'nowhere']
-    short, same, none = model.generate_until(asked(*(('ab', {'max_gen_toks': 9} | kwargs) for kwargs in (
-        {'until': stops}, {'until': 'nowhere', 'num_beams': 1}, {'until': whole[0]}))))
+    within = [whole[4], whole[3:5]]   # both end in the same token
+    short, same, none, long = model.generate_until(asked(*(('ab', {'max_gen_toks': 9} | kwargs) for kwargs in (
+        {'until': stops}, {'until': 'nowhere', 'num_beams': 1}, {'until': whole[0]}, {'until': within}))))
     assert len(set(stops)) == 3 and short == whole[:min(whole.index(stop) for stop in stops[:2])]
     assert same == whole and none == ''
+    assert whole.index(whole[4]) == 4 and long == whole[:3]
 
 
 def test_a_text_ends_where_its_document_ends(lm, ckpt):
@@ -142,6 +144,9 @@ def test_drawing_is_as_asked_and_a_repeat_is_another_draw(lm):
     assert len({greedy, one, two}) == 3 and write(hot, hot, batch_size=1) == [one, two]
     assert write({}, temperature=3.0) == [one] and write(cold, temperature=3.0) == [greedy]
     assert write(hot, seed=8) != [one]
+    drawn, = write({'do_sample': True})   # without a temperature it is the model's, or 1
+    assert drawn != greedy and write({'do_sample': True, 'temperature': 1.0}) == [drawn]
+    assert write({'do_sample': True}, temperature=3.0) == [one]
 
 
 @pytest.mark.parametrize('options, said', [

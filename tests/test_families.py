@@ -65,6 +65,17 @@ def test_a_folder_is_read_without_its_code_and_gives_the_logits_of_its_authors(f
     assert digest(checkpoint.model()) == digest(open_checkpoint(f'masked:{folder}').model())
 
 
+def test_an_encoder_that_ends_its_texts_does_not_write_the_end(tmp_path):
+    """RoBERTa calls the token behind every text the end of text: a separator, which it never writes."""
+    from transformers import AutoTokenizer
+    KINDS['roberta'](tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({'bos_token': '[CLS]', 'eos_token': '[SEP]'})
+    tokenizer.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(f'masked:{tmp_path}')
+    assert checkpoint.config == KNOWN['roberta'] and checkpoint.tokenizer.eos is None
+
+
 def test_weights_that_are_not_those_of_the_folder_are_one_line(folders, tmp_path):
     for kind in ('llada', 'bert'):
         _, folder = folders(kind)
