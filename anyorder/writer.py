@@ -61,7 +61,8 @@ class Writer:
     @cached_property
     def network(self):
         """The model, made faster for inference."""
-        network = freeze(self.model, getattr(torch, self.dtype)) if self.use_cache else self.model
+        frozen = self.use_cache or not self.model.slots.cached   # without a cache there is nothing to run anew
+        network = freeze(self.model, getattr(torch, self.dtype)) if frozen else self.model
         return graphed(network) if self.cuda_graphs else network
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
