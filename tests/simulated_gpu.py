@@ -67,6 +67,11 @@ class Module(backend_registration._DummyBackendModule):
         pass
 
 
+class NoStream:   # a class, as in annotations of transformers
+    def __new__(cls, device=None):
+        return None
+
+
 class HostGenerator(torch.Generator):
     def __new__(cls, device='cpu'):
         return super().__new__(cls)
@@ -142,7 +147,7 @@ def main():
     sys.path.insert(0, ROOT)
     from anyorder import devices, processes, writer
     torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
-    torch.cuda.Stream = lambda device: None
+    torch.cuda.Stream = NoStream
     torch.Generator = HostGenerator
     for module in (devices, processes, writer):   # which may have imported it before
         module.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')

@@ -8,6 +8,7 @@ import sys
 import pytest
 import simulated_gpu
 from conftest import make_model
+from masked_kinds import KINDS
 
 from anyorder.checkpoint import save_checkpoint
 from data.prepare import prepare
@@ -142,6 +143,21 @@ def test_text(gpu, script, words, tmp_path):
             same(here, there, ['nats'])
 
     same_estimates(gpu, script, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['llada', 'bert'])
+def test_text_by_a_masked_model_of_others(gpu, script, kind, tmp_path):
+    pytest.importorskip('transformers')
+    KINDS[kind](tmp_path)
+    options = [f'--ckpt=masked:{tmp_path}', '--order=margin', '--prompt=the[[..]]', '--length=9', '--n_steps=6']
+    waits = gpu('sample.py', *options, '--out=gpu.json')
+    script('sample.py', *options, '--out=cpu.json', '--device=cpu')
+    samples = [json.loads((tmp_path / name).read_text())['samples'] for name in ('cpu.json', 'gpu.json')]
+    for here, there in zip(*samples, strict=True):
+        assert here['tokens'] == there['tokens'] and here['order'] == there['order']
+        same(here, there, ['nats'])
+    assert max(waits.values()) == 4   # at the end: none in a step
 
 
 @pytest.mark.slow
