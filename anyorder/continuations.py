@@ -181,7 +181,9 @@ def read(model, batch):
     elif parts[0].reading.is_drawn(model.slots):
         logits = model.predict(idx, order, first, int(n.max()), n_visits=lengths, picked=(row, column))
     else:
-        logits = torch.stack(list(logits_one_by_one(model, idx, order, first, lengths, lengths)), 1)[row, column]
+        steps = enumerate(logits_one_by_one(model, idx, order, first, lengths, lengths))
+        logits = torch.cat([x[(d < n).nonzero()[:, 0].to(device)] for d, x in steps])       # (m, V), by column
+        logits = logits[column.argsort(stable=True).argsort()]                              # by row
     nll = check_finite(F.cross_entropy(float32_or_better(logits), tokens, reduction='none').cpu().double())
     right, sizes = (argmax(logits) == tokens).cpu(), n.tolist()
     for piece, factor, *found in zip(parts, factors, *(x.split(sizes) for x in (nll, right, logits, tokens))):

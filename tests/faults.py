@@ -282,6 +282,7 @@ FAULTS['anyorder/continuations.py'] = 'test_continuations', [
     ['(T - n) / (T - first)', '1.0'],
     ['first, int(n.max()), n_visits=lengths, picked', 'first, int(n.max()), picked'],
     ['found[0] * factor', 'found[0]'],
+    ['column.argsort(stable=True).argsort()', 'column.argsort(stable=True)'],
     ["rpartition(' ')", "partition(' ')"],
     ['if context and word and ids[-n:] == word_ids:', 'if context and word:'],
 ]
