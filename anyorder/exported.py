@@ -66,6 +66,8 @@ def read_exported(folder):
     config = read_json(path)
     kinds = {'model_args': dict, 'training': dict, 'iter_num': int, 'tokenizer': str, 'puzzle': dict}
     wrong = [name for name, kind in kinds.items() if not isinstance(config.get(name, kind()), kind)]
+    if not wrong and not isinstance(config.get('training', {}).get('order', ''), str | list):
+        wrong = ['training.order']
     if wrong or 'model_args' not in config:
         raise ValueError(f'{path} is not that of an AO-GPT: {(wrong or ["model_args"])[0]} is missing or of another '
                          'type; export the checkpoint again')

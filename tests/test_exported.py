@@ -143,7 +143,8 @@ def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):
     config, weights = json.loads((folder / 'config.json').read_text()), (folder / 'model.safetensors').read_bytes()
     for change, said in (({'model_args': None}, 'model_args is missing or of another type'),
                          ({'model_args': config['model_args'] | {'block_size': 8}}, 'weights differ in name or shape'),
-                         ({'iter_num': 'x'}, 'iter_num is missing'), ({'tokenizer': 'char'}, "the tokenizer 'char'"),
+                         ({'iter_num': 'x'}, 'iter_num is missing'), ({'training': {'order': 3}}, 'training.order is'),
+                         ({'tokenizer': 'char'}, "the tokenizer 'char'"),
                          ({'tokenizer': 'bytes'}, 'bytes has 257'), ({'model_type': 'bert'}, f'masked:{folder}')):
         (folder / 'config.json').write_text(json.dumps(config | change))
         with pytest.raises(ValueError, match=said) as e:
