@@ -6,7 +6,7 @@ import copy
 import torch
 
 from anyorder.devices import widest
-from anyorder.orders import sample_order, stream
+from anyorder.orders import sample_order, seeds_of, stream
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
 
@@ -59,7 +59,7 @@ class Canvas:
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B, N = len(texts), int(lengths.max())
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
-        seeds = seed if isinstance(seed, list) else [seed + r for r in range(B)]
+        seeds = seeds_of(seed, B)
         for r, (tokens, known) in enumerate(texts):
             visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))[0]
             known = torch.tensor(known)

@@ -23,6 +23,11 @@ def derive_seed(*names):
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 
+def seeds_of(seed, n):
+    """The seeds of n rows: seed + r, or the list `seed` itself."""
+    return seed if isinstance(seed, list) else [seed + r for r in range(n)]
+
+
 def stream(*names):
     """A generator on the host, seeded by these names, see derive_seed."""
     return torch.Generator().manual_seed(derive_seed(*names))

@@ -7,7 +7,7 @@ import torch
 
 from anyorder.canvas import Canvas, sample_of
 from anyorder.drafts import Drafts
-from anyorder.orders import derive_seed
+from anyorder.orders import derive_seed, seeds_of
 
 
 class Row:
@@ -78,8 +78,7 @@ class Scroll:
     def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False):
         """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
         context 0 is half of block_size; stop is a text, or a list of texts."""
-        seeds = seed if isinstance(seed, list) else [seed + r for r in range(len(texts))]
-        self.rows = [Row(*text, seed) for text, seed in zip(texts, seeds, strict=True)]
+        self.rows = [Row(*text, own) for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
         self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
         self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts

@@ -13,7 +13,7 @@ from anyorder.fast import freeze, graphed
 from anyorder.files import progress
 from anyorder.generation import SCORES, Unmasking, fill
 from anyorder.likelihood import conditional_logprob
-from anyorder.orders import check_order, order_of, read_order, stream
+from anyorder.orders import check_order, order_of, read_order, seeds_of, stream
 from anyorder.scroll import Scroll
 from data.prompts import encode, parse_prompt, parse_prompts
 
@@ -144,7 +144,7 @@ class Writer:
         stop     a text, or a list of texts
         on_step  called after each step with those of fill, and the Scroll"""
         unmasking.check_network(self.checkpoint.config.slots)
-        seeds = seed if isinstance(seed, list) else [seed + r for r in range(len(texts))]
+        seeds = seeds_of(seed, len(texts))
         for first in range(0, len(texts), batch_size):
             some = slice(first, first + batch_size)
             scroll = Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts)
