@@ -100,8 +100,7 @@ def load_mdlm(folder, config):
     if config.get('time_conditioning', False):
         raise ValueError(f'{folder} was trained with time_conditioning, which the order of tokens does not give')
     sizes = {name: config[name] for name in ('vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads')}
-    weights = {name: p for name, p in read_weights(folder).items() if not name.endswith('inv_freq')}
-    return set_weights(MDLM(**sizes), weights, folder)
+    return set_weights(MDLM(**sizes), read_weights(folder), folder)
 
 
 def fill_in(kind, config, weights, folder):
@@ -109,7 +108,6 @@ def fill_in(kind, config, weights, folder):
     config.is_causal, config.use_cache = False, False
     with WithoutDraws():
         network = kind(config)
-    weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}
     tied = config.tie_word_embeddings and 'lm_head.weight' not in weights   # a head in the file is the head
     if tied:
         weights['lm_head.weight'] = weights.get('model.embed_tokens.weight')
@@ -121,6 +119,7 @@ def fill_in(kind, config, weights, folder):
 
 def set_weights(network, weights, folder):
     """The network with weights in the dtype of their file. Raises ValueError unless they are all of its weights."""
+    weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}   # which are computed
     shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
     wrong = sorted(name for name in shapes.keys() | weights.keys()
                    if shapes.get(name) != getattr(weights.get(name), 'shape', None))
