@@ -4,7 +4,6 @@ How likely is what follows a text, and would greedy decoding write it? Of many t
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -18,6 +17,7 @@ from anyorder.likelihood import (
     shuffled_contexts,
 )
 from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, stream
+from data.tokenizers import split_documents
 from model import float32_or_better
 
 
@@ -199,8 +199,7 @@ def last_words(tokens, tokenizer):
     The blank before a word is part of the word. Documents of one word are left out, and those whose tokens do not part
     before the last word."""
     rows = []
-    for document in np.split(tokens, np.flatnonzero(tokens == tokenizer.eos) + 1):
-        ids = document[document != tokenizer.eos].tolist()
+    for ids in split_documents(tokens, tokenizer.eos):
         context, blank, word = tokenizer.decode(ids).rpartition(' ')
         word_ids = tokenizer.encode(blank + word)
         n = len(word_ids)

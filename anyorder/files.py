@@ -42,15 +42,20 @@ def progress(rows=None, **how):
     return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
 
 
+def flush(*paths):
+    """Have the files on disk, so that a rename that survives a power cut finds them whole."""
+    for path in paths:
+        with open(path, 'rb+') as f:
+            os.fsync(f.fileno())
+
+
 @contextlib.contextmanager
 def whole_files(*paths):
     """The names of temporary files for the body to write. They become `paths` together, when all of them are whole."""
     temporary = [f'{path}.tmp' for path in paths]
     try:
         yield temporary
-        for name in temporary:
-            with open(name, 'rb+') as f:
-                os.fsync(f.fileno())
+        flush(*temporary)
         for name, path in zip(temporary, paths):
             os.replace(name, path)
     finally:
@@ -68,9 +73,7 @@ def whole_folder(path):
     os.makedirs(temporary)
     try:
         yield temporary
-        for name in os.listdir(temporary):
-            with open(os.path.join(temporary, name), 'rb+') as f:
-                os.fsync(f.fileno())
+        flush(*(os.path.join(temporary, name) for name in os.listdir(temporary)))
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
         os.replace(temporary, path)

@@ -2,7 +2,7 @@
 import json
 import re
 
-from data.tokenizers import END_OF_TEXT
+from data.tokenizers import END_OF_TEXT, one_of
 
 
 def prompt_file(prompt):
@@ -34,8 +34,7 @@ def encode(text, tokenizer):
     """Tokens of a text in which special tokens stand as where tokens are shown: <|endoftext|>, the end of a document,
     and those of a tokenizer of others."""
     special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
-    longest_first = sorted(special, key=len, reverse=True)
-    parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if special else [text]
+    parts = re.split(f'({one_of(special)})', text) if special else [text]
     return [i for part in parts for i in ([special[part]] if part in special else tokenizer.encode(part))]
 
 

@@ -3,9 +3,7 @@ How is a tokenizer written for transformers? Its tokenizer.json gives the same i
 
 [MASK], the id behind the last token, is written <|mask|>.
 """
-import re
-
-from data.tokenizers import END_OF_TEXT
+from data.tokenizers import END_OF_TEXT, one_of
 
 MASK = '<|mask|>'
 BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
@@ -51,8 +49,7 @@ def byte_letters():
 
 def word_level(texts):
     """One token a text; where several begin alike the longest is taken, and what is none is an error."""
-    longest_first = '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
-    return {'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': longest_first}, 'behavior': 'Isolated',
+    return {'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': one_of(texts)}, 'behavior': 'Isolated',
                               'invert': False},
             'decoder': {'type': 'Fuse'},
             'model': {'type': 'WordLevel', 'vocab': {text: i for i, text in enumerate(texts)}, 'unk_token': ''}}

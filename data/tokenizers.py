@@ -81,6 +81,11 @@ class HuggingFace:
                        for is_end, run in runs)
 
 
+def one_of(texts):
+    """A regular expression of any of the texts; where several begin alike the longest is taken."""
+    return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
+
+
 class Symbols:
     """The tokens of puzzles, which have no end of text: one of `texts` each, the longest that fits."""
     eos, texts = None, ()
@@ -90,7 +95,7 @@ class Symbols:
         self.ids = {text: i for i, text in enumerate(self.texts)}
 
     def encode(self, text):
-        found = re.findall('|'.join(map(re.escape, sorted(self.texts, key=len, reverse=True))), text)
+        found = re.findall(one_of(self.texts), text)
         if ''.join(found) != text:
             raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}, got {text[:60]!r}")
         return [self.ids[symbol] for symbol in found]
@@ -144,3 +149,10 @@ def encode_documents(documents, tokenizer):
     while batch := list(itertools.islice(iterator, 256)):
         for ids, text in zip(tokenizer.encode_batch(batch), batch):
             yield np.append(np.asarray(ids, dtype), end), len(text.encode())
+
+
+def split_documents(tokens, eos):
+    """Yields the ids of each document of a stream of tokens (n,), which ends in `eos`, without that."""
+    for part in np.split(tokens, np.flatnonzero(tokens == eos) + 1):
+        if len(part):
+            yield part[part != eos].tolist()

@@ -397,8 +397,8 @@ FAULTS['anyorder/sharding.py'] = 'test_sharding', [
 ]
 
 FAULTS['anyorder/files.py'] = 'test_files', [
-    ['                os.fsync(f.fileno())\n        for name, path', '                pass\n        for name, path'],
-    ['                os.fsync(f.fileno())\n        with contextlib', '                pass\n        with contextlib'],
+    ['        flush(*temporary)', '        pass'],
+    ['        flush(*(os.path', '        list((os.path'],
     ['            if os.path.exists(name):\n                os.remove(name)', '            pass'],
     ["key=lambda name: int(name.rpartition('-')[2])", 'key=str'],
 ]
@@ -592,7 +592,6 @@ FAULTS['anyorder/modeling_aogpt.py'] = 'test_export', [
 
 FAULTS['data/tokenizer_files.py'] = 'test_exported test_export', [
     ['map(letters.get, range(256))', 'letters.values()'],
-    ['key=len, reverse=True', 'key=len'],
     ["'add_prefix_space': False", "'add_prefix_space': True"],
     ['enumerate([*eos, MASK], n_plain)', 'enumerate([MASK, *eos], n_plain)'],
 ]
@@ -656,7 +655,8 @@ FAULTS['anyorder/mdlm.py'] = 'test_families', [
     ['mask = None if attention_mask is None else attention_mask[:, None, None].bool()', 'mask = None'],
 ]
 
-FAULTS['data/tokenizers.py'] = 'test_tokenizers', [
+FAULTS['data/tokenizers.py'] = 'test_tokenizers test_exported', [
+    ['key=len, reverse=True', 'key=len'],
     ['backend.encode_special_tokens = True', 'pass'],
     ['skip_special_tokens=False', 'skip_special_tokens=True'],
     ['0 if token.special else len(token.content.encode())', 'len(token.content.encode())'],
@@ -682,7 +682,7 @@ FAULTS['config/findings/bert.py'] = 'test_bert', [
     ['.masked_fill(fixed, 2).argsort(1)', '.argsort(1)'],
     ['masked_fill(~masked, -100)', 'masked_fill(masked, -100)'],
     ['F.pad(given, (1, 1), value=True)', 'F.pad(given, (1, 1), value=False)'],
-    ['map(re.escape, texts)', 'texts'],
+    ['Regex(one_of(texts))', "Regex('|'.join(texts))"],
 ]
 
 FAULTS['results/gpu/run.py'] = 'test_gpu_run', [

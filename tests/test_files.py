@@ -99,6 +99,10 @@ def test_bytes_are_on_the_disk_before_the_name_is_theirs(tmp_path, monkeypatch):
     monkeypatch.setattr(os, 'replace', lambda a, b: calls.append(os.path.basename(b)) or replace(a, b))
     replace_file(tmp_path / 'f', b'three')
     assert calls == [5, 'f']
+    calls.clear()
+    with whole_folder(tmp_path / 'd') as folder, open(os.path.join(folder, 'g'), 'wb') as f:
+        f.write(b'four')
+    assert calls == [4, 'd']
 
 
 def test_a_bar_in_a_file_is_written_twice_a_minute(monkeypatch):

@@ -14,7 +14,6 @@ Result: 99.8 % of 1,000 test puzzles solved by margin, 89.5 % in random order. 9
 (results/masked.md).
 """
 import os
-import re
 import sys
 from functools import partial
 
@@ -28,7 +27,7 @@ from anyorder.files import check_new_folder, need_extra, whole_folder
 from configurator import at_least, configure, one_line_errors
 from data.blocks import open_split
 from data.sets import unpack
-from data.tokenizers import get_tokenizer
+from data.tokenizers import get_tokenizer, one_of
 
 dataset = 'sudoku4'      # a set made by data/puzzles.py
 data_dir = 'data'        # where prepared sets are
@@ -52,7 +51,7 @@ def make_tokenizer(texts, n_positions):
     from transformers import PreTrainedTokenizerFast
     ids = {text: i for i, text in enumerate([*SPECIAL.values(), *texts])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token='[UNK]'))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex('|'.join(map(re.escape, texts))), 'isolated')
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(one_of(texts)), 'isolated')
     tokenizer.decoder = decoders.Fuse()
     tokenizer.post_processor = processors.BertProcessing(('[SEP]', ids['[SEP]']), ('[CLS]', ids['[CLS]']))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=n_positions, **SPECIAL)

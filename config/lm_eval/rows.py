@@ -24,7 +24,7 @@ if __name__ == '__main__':   # the project's folder in place of this one
 from anyorder.files import check_folder, whole_files
 from configurator import at_least, configure, one_line_errors
 from data.blocks import open_split
-from data.tokenizers import get_tokenizer
+from data.tokenizers import get_tokenizer, split_documents
 
 dataset = 'pydocs'         # a prepared set of text
 split = 'val'              # its split; of lambada, wikitext2 and ptb 'test'
@@ -34,12 +34,6 @@ n_rows = 200               # of choice.jsonl and completion.jsonl
 n_context = 160            # letters of their contexts
 n_choice = 48              # letters of a choice, at most
 seed = 1337
-
-
-def documents_of(tokens, tokenizer):
-    """The texts of a stream of tokens, each of which ends in end-of-text."""
-    parts = np.split(tokens, np.flatnonzero(tokens == tokenizer.eos) + 1)
-    return [tokenizer.decode(part[part != tokenizer.eos].tolist()) for part in parts if len(part)]
 
 
 def cuts(text, n_context, n_choice):
@@ -85,7 +79,8 @@ def main(config):
     tokens, meta = open_split(config.data_dir, config.dataset, config.split)
     if meta['eos'] is None:
         raise ValueError(f'{config.dataset} is a set of puzzles: rows are made of text')
-    documents = documents_of(np.asarray(tokens), get_tokenizer(meta['tokenizer']))
+    tokenizer = get_tokenizer(meta['tokenizer'])
+    documents = [tokenizer.decode(ids) for ids in split_documents(np.asarray(tokens), tokenizer.eos)]
     rng, n_rows, n_context = random.Random(config.seed), config.n_rows, config.n_context
     rows = {'text': [{'text': text} for text in documents],
             'choice': choices(documents, rng, n_rows, n_context, config.n_choice),
