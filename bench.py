@@ -83,9 +83,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anyorder.acceptance import FixedAcceptance, measure_passes, write
-from anyorder.canvas import Canvas
-from anyorder.devices import (
+from anyorder.fast import TokenLoss, freeze, graphed, lean
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.fill import generate
+from anyorder.generation.unmasking import unmask_schedule
+from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
+from anyorder.machine.devices import (
     autocast,
     device_limits,
     generation_limit,
@@ -96,15 +99,13 @@ from anyorder.devices import (
     seconds,
     training_flops,
 )
-from anyorder.fast import TokenLoss, freeze, graphed, lean
-from anyorder.files import check_out, write_json
-from anyorder.frontier import Frontier
-from anyorder.generation import generate, unmask_schedule
-from anyorder.likelihood import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
-from anyorder.memory import compare_memory
+from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
-from anyorder.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
-from anyorder.training import TrainState, make_optimizers, update
+from anyorder.speed.acceptance import FixedAcceptance, measure_passes, write
+from anyorder.speed.frontier import Frontier
+from anyorder.speed.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
+from anyorder.training.memory import compare_memory
+from anyorder.training.update import TrainState, make_optimizers, update
 from model import AOGPT, EMA, AOGPTConfig
 
 

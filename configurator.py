@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 
-from anyorder.files import check_checkpoint, is_out_of_memory
+from anyorder.machine.files import check_checkpoint, is_out_of_memory
 
 
 class Config(dict):

@@ -40,7 +40,7 @@ import importlib.util
 import os
 import sys
 
-from anyorder.processes import end_processes
+from anyorder.machine.processes import end_processes
 from configurator import one_line_errors
 
 DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']   # in place of hf, 1 and cuda:0

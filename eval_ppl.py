@@ -62,20 +62,16 @@ from datetime import timedelta
 import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
-from anyorder.estimates import ESTIMATES, Along
 from anyorder.fast import freeze
-from anyorder.files import check_out, write_json
-from anyorder.journal import Journal
-from anyorder.likelihood import (  # noqa: F401  (so that a program may take them from here)
-    conditional_logprob,
-    context_logprobs,
-    ensemble_nll,
-    estimate_of,
-)
+from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
+from anyorder.likelihood.estimates import ESTIMATES, Along
+from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_text
+from anyorder.likelihood.nll import estimate_of
+from anyorder.likelihood.tables import format_table, unigram_row
+from anyorder.machine.files import check_out, write_json
+from anyorder.machine.processes import end_processes, first_process_first, own_device, processes, start_processes
 from anyorder.orders import check_order, name_of, order_of, read_order
-from anyorder.processes import end_processes, first_process_first, own_device, processes, start_processes
-from anyorder.tables import format_table, unigram_row
-from data.measured import PROTOCOLS, has_protocol, open_text
 
 
 def check_options(c):

@@ -48,20 +48,23 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anyorder.canvas import Canvas
 from anyorder.checkpoint import open_checkpoint
-from anyorder.devices import autocast, resolve_device
+from anyorder.datasets import open_split
 from anyorder.fast import freeze
-from anyorder.figures import PICTURES, draw
-from anyorder.files import MASKED, check_out, progress, write_json
-from anyorder.generation import SCORES, Drawing, Unmasking, fill
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.likelihood.tables import ratio_error, share_error
+from anyorder.machine.devices import autocast, resolve_device
+from anyorder.machine.files import MASKED, check_out, progress, write_json
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, read_order
-from anyorder.replay import REPLAYS, write_replay
-from anyorder.tables import ratio_error, share_error
-from data.blocks import all_blocks, open_split
-from data.rules import SHARES, TASKS, make_task
-from data.sets import read_meta, unpack
-from data.tokenizers import HuggingFace, get_tokenizer
+from anyorder.pictures.figures import PICTURES, draw
+from anyorder.pictures.replay import REPLAYS, write_replay
+from anyorder.puzzles.rules import SHARES, TASKS, make_task
+from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.sets import read_meta, unpack
+from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 
 ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
 
@@ -182,7 +185,7 @@ def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
 
 
 class Puzzles(NamedTuple):
-    task: object            # its rules, see data/rules.py
+    task: object            # its rules, see anyorder/puzzles/rules.py
     tokens: torch.Tensor    # (n, N) the solutions
     given: torch.Tensor     # (n, N) which tokens are given
     label: str              # name of the set and its split

@@ -22,10 +22,10 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 import os
 
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
-from anyorder.exported import read_exported, write_exported
-from anyorder.files import check_new_folder, whole_folder
-from anyorder.gpt2 import GPT2_N_TOKENS
-from anyorder.run_folder import read_log
+from anyorder.machine.files import check_new_folder, whole_folder
+from anyorder.others.exported import read_exported, write_exported
+from anyorder.others.gpt2 import GPT2_N_TOKENS
+from anyorder.training.run_folder import read_log
 
 MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own': 'its own order'}   # names of a log
 

@@ -16,9 +16,9 @@ left to right.
 """
 import statistics
 
-from anyorder.curves import read_all
-from anyorder.figures import PICTURES, draw, place
-from anyorder.files import check_out
+from anyorder.machine.files import check_out
+from anyorder.pictures.curves import read_all
+from anyorder.pictures.figures import PICTURES, draw, place
 from configurator import configure, one_line_errors
 
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'

@@ -32,7 +32,7 @@ score = False                 # instead of writing: log-probability of the [[=te
 # in which order, how many at a time
 order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or as 'block:8'
                               # with a number of its own; a JSON file with a list of positions; or the model's choice:
-                              # 'top_prob', 'margin', 'entropy', see anyorder/generation.py
+                              # 'top_prob', 'margin', 'entropy', see anyorder/generation/unmasking.py
 order_noise = 0.0             # noise on the scores by which the model chooses
 order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
 n_steps = 1024                # forward passes of a stretch; with as many as tokens, or more, one token a step
@@ -66,19 +66,14 @@ import json
 import math
 import time
 
-from anyorder.files import check_out, progress, replace_file
-from anyorder.generation import (  # noqa: F401  (a program may take generate and sample_tokens from here)
-    Drawing,
-    Unmasking,
-    generate,
-    sample_tokens,
-)
-from anyorder.judge import measure, open_judge
+from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
+from anyorder.likelihood.judge import measure, open_judge
+from anyorder.machine.files import check_out, progress, replace_file
 from anyorder.orders import order_of
-from anyorder.replay import REPLAYS, write_replay, written_in_words
-from anyorder.watch import Watch, visible
+from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
+from anyorder.pictures.watch import Watch, visible
+from anyorder.tokens.prompts import prompt_file, read_prompts
 from anyorder.writer import Writer, order_and_policy
-from data.prompts import prompt_file, read_prompts
 
 
 def check_files(config):

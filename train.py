@@ -7,8 +7,8 @@ Train an any-order GPT.
     python train.py --init_from=resume --out_dir=out
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl,
-see anyorder/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal finish the iteration, save, and say how to
-go on.
+see anyorder/training/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal finish the iteration, save, and
+say how to go on.
 """
 from configurator import Config, one_line_errors, read_options
 
@@ -88,15 +88,17 @@ import sys
 
 import torch
 
-from anyorder.canvas import Canvas
 from anyorder.checkpoint import model_from_checkpoint
-from anyorder.devices import peak_flops, resolve_compile
-from anyorder.environment import environment
-from anyorder.files import progress
-from anyorder.generation import Drawing, Unmasking, fill
-from anyorder.orders import order_of
-from anyorder.plan import lines_of
-from anyorder.processes import (
+from anyorder.datasets import open_split
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import Unmasking
+from anyorder.likelihood.tables import format_table, summarize, unigram_row
+from anyorder.machine.devices import peak_flops, resolve_compile
+from anyorder.machine.environment import environment
+from anyorder.machine.files import progress
+from anyorder.machine.processes import (
     end_processes,
     failing_together,
     first_process_first,
@@ -105,20 +107,28 @@ from anyorder.processes import (
     start_processes,
     stop_requests,
 )
-from anyorder.run_folder import RunFolder
-from anyorder.start import check_options, check_start, make_run_model, start_checkpoint, start_model, start_state
-from anyorder.tables import format_table, summarize, unigram_row
-from anyorder.training import Clock, get_lr, l2r_ratio_of, lr_of, update, validate  # noqa: F401 (get_lr for programs)
-from anyorder.watch import visible
-from data.blocks import all_blocks, check_length, open_split
-from data.sets import unpack
-from data.tokenizers import get_tokenizer
+from anyorder.orders import order_of
+from anyorder.pictures.watch import visible
+from anyorder.tokens.blocks import all_blocks, check_length
+from anyorder.tokens.sets import unpack
+from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.training.plan import lines_of
+from anyorder.training.run_folder import RunFolder
+from anyorder.training.start import (
+    check_options,
+    check_start,
+    make_run_model,
+    start_checkpoint,
+    start_model,
+    start_state,
+)
+from anyorder.training.update import Clock, get_lr, l2r_ratio_of, lr_of, update, validate  # noqa: F401
 
 
 class Data:
     """The data set of a run.
 
-    train, val   tokens of its two splits, see data/blocks.py
+    train, val   tokens of its two splits, see anyorder/tokens/blocks.py
     tokenizer    of both
     puzzle       which puzzles the set holds; None for text
     hashes       {'train': ..., 'val': ...}

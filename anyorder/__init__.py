@@ -1,1 +1,1 @@
-"""What the commands share: orders, generation, likelihood, checkpoints, devices, files and tables; one noun a file."""
+"""All that the commands share: what one works with, and a room for each question behind it."""

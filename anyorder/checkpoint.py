@@ -9,13 +9,13 @@ from dataclasses import asdict, fields
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.exported import read_exported
-from anyorder.files import GPT2_NAMES, MASKED, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
-from anyorder.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
+from anyorder.machine.files import GPT2_NAMES, MASKED, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
 from anyorder.orders import order_of
-from anyorder.sharding import whole
-from anyorder.weights import read_json, weight_files
-from data.tokenizers import TOKENIZERS, get_tokenizer
+from anyorder.others.exported import read_exported
+from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
+from anyorder.others.weights import read_json, weight_files
+from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
+from anyorder.training.sharding import whole
 from model import AOGPT, AOGPTConfig
 
 
@@ -222,7 +222,7 @@ def open_checkpoint(name):
     if not os.fspath(name).startswith(MASKED):
         return Checkpoint(name)
     check_checkpoint(name)
-    from anyorder.families import MaskedCheckpoint  # needs transformers
+    from anyorder.others.families import MaskedCheckpoint  # needs transformers
     return MaskedCheckpoint(name)
 
 

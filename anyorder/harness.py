@@ -9,16 +9,16 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 
-from anyorder.continuations import Reading, continuation_scores
-from anyorder.drawing import Drawing
-from anyorder.files import progress
-from anyorder.generation import Unmasking
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.unmasking import Unmasking
+from anyorder.likelihood.continuations import Reading, continuation_scores
+from anyorder.machine.files import progress
+from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.orders import derive_seed, order_of
-from anyorder.processes import gather, own_device, processes, start_processes
+from anyorder.tokens.prompts import encode
+from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.writer import Writer, order_and_policy
 from configurator import check, nearest
-from data.prompts import encode
-from data.tokenizers import END_OF_TEXT
 
 
 @register_model('aogpt')

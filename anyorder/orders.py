@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from anyorder.devices import widest
+from anyorder.machine.devices import widest
 
 # ---------------------------------------------------------------------------------------------------------------------
 # named streams of random numbers

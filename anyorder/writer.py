@@ -7,15 +7,16 @@ from functools import cached_property
 import torch
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.devices import autocast, resolve_device
-from anyorder.drawing import Drawing
 from anyorder.fast import freeze, graphed
-from anyorder.files import progress
-from anyorder.generation import SCORES, Unmasking, fill
-from anyorder.likelihood import conditional_logprob
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.scroll import Scroll
+from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.likelihood.nll import conditional_logprob
+from anyorder.machine.devices import autocast, resolve_device
+from anyorder.machine.files import progress
 from anyorder.orders import check_order, order_of, read_order, seeds_of, stream
-from anyorder.scroll import Scroll
-from data.prompts import encode, parse_prompt, parse_prompts
+from anyorder.tokens.prompts import encode, parse_prompt, parse_prompts
 
 
 class Text(str):

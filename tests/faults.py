@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from anyorder.files import progress
+from anyorder.machine.files import progress
 from configurator import at_least, configure, one_line_errors
 
 INPUTS = 'parts of the names of the files that are made faulty'
@@ -80,28 +80,6 @@ FAULTS['model.py'] = 'test_model', [
     ['bool((end < end.max()).any())', 'False'],
 ]
 
-FAULTS['anyorder/memory.py'] = 'test_memory', [
-    ["'block': (2, 15)", "'block': (2, 14)"],
-    ["'AdaLN': (2, 10),         #", "'AdaLN': (1, 10),         #"],
-    ['full += 2 * (b < FLOAT) + 4 * (not cuda)', 'full += 2 + 4 * (not cuda)'],
-    ['else 2 * L - 1', 'else 2 * L'],
-    ['(mask if compiled else L * mask)', 'mask'],
-    ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
-    ['max(total for _, total, _ in changes)', 'changes[-1][1]'],
-    ['(b + FLOAT + FLOAT * widened) * min(logits, part)', '(b + FLOAT) * min(logits, part)'],
-    ['kept = layers * B * N * FLOAT * C + of_block', 'kept = layers * B * N * FLOAT * C'],
-]
-
-FAULTS['anyorder/plan.py'] = 'test_plan', [
-    ['if bytes_at(middle) <= limit', 'if bytes_at(middle) < limit'],
-    ['rate = world_size * row.flops', 'rate = row.flops'],
-    ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
-    ['    check_options(config, world_size)\n', ''],
-    ['vocabulary(config, checkpoint)', 'vocabulary(config)'],
-    ['checkpoint, config, _ = start', 'checkpoint, _, _ = start'],
-    ['if on_hub(start):\n        config', 'if False:\n        config'],
-]
-
 FAULTS['anyorder/orders.py'] = 'test_orders', [
     ['m + 1, device=device, dtype=dtype', 'm + 1, device=device, dtype=torch.float32'],
     ['torch.where(u[:, m:] < l2r_ratio', 'torch.where(u[:, :1] < l2r_ratio'],
@@ -127,7 +105,40 @@ FAULTS['anyorder/orders.py'] = 'test_orders', [
      'visit = (~first).byte().argsort(1).argsort(1)'],
 ]
 
-FAULTS['anyorder/canvas.py'] = 'test_canvas', [
+FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
+    ['hashlib.blake2b(repr(model.config).encode(), digest_size=16)', 'hashlib.blake2b(digest_size=16)'],
+    ["'shadow_params': dict(ema.model.named_parameters())", "'shadow_params': dict(model.named_parameters())"],
+    ["'num_updates': ema.n_updates", "'num_updates': 0"],
+    ['weights_only=True', 'weights_only=False'],
+    [".removeprefix('_orig_mod.')", ''],
+    ['weights = dict(zip(names, weights))', 'weights = dict(zip(sorted(names), weights))'],
+    ['return model.eval()', 'return model'],
+    ['not p.float().norm().isfinite()', 'p.isnan().any()'],
+    ['if have != want:', 'if have > want:'],
+    ["checkpoint.get('tokenizer', 'gpt2')", "checkpoint.get('config', {}).get('tokenizer', 'gpt2')"],
+    ["self.entries.get('iter_num', '?')", "self.entries.get('iter_num', 0)"],
+    ['fingerprint.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())',
+     'fingerprint.update(p.detach().cpu().float().numpy())'],
+]
+
+FAULTS['anyorder/fast.py'] = 'test_fast', [
+    ['for p in model.parameters():   # not buffers', 'for p in (*model.parameters(), *model.buffers()):   #'],
+    ['(grad / largest).to(x.dtype) * largest', '(grad / largest).to(x.dtype)'],
+    ['dlogits.T @ (x * column)', 'dlogits.T @ x'],
+    ['index.flatten().sort(stable=True)', 'index.flatten().sort(descending=True)'],
+    ['bias = linear.real_bias() if isinstance(linear, Head) else linear.bias', 'bias = linear.bias'],
+    ['model = lean(copy.deepcopy(model, {id(p): p for p in model.parameters()}))',
+     'model = lean(copy.deepcopy(model))'],
+    ['logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))',
+     'logp = logits.log_softmax(-1)'],
+    ['    dtype = dtype or product_dtype(model)\n',
+     '    dtype = product_dtype(model)\n'],
+    ['F.cross_entropy(float32_or_better(head(part)), token', 'F.cross_entropy(head(part), token'],
+    ['[:, :n].to(dtype)', '.to(dtype)'],
+    ['(dlogits @ weight) * column', '(dlogits @ weight) * largest'],
+]
+
+FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts', [
     ['self.idx, self.order, self.rows = idx.clone()', 'self.idx, self.order, self.rows = idx'],
     ['order.clone(), torch.arange(B)', 'order, torch.arange(B)'],
     ["stream(seed, 'tokens')", 'stream(seed)'],
@@ -138,9 +149,49 @@ FAULTS['anyorder/canvas.py'] = 'test_canvas', [
     ['        self.known = self.known.index_put((part.rows,), part.known)\n', ''],
     ['self.known[row] + column', 'self.known[row - 1] + column'],
     ["'blanks': sum(s >= 0 for s in step)", "'blanks': sum(s > 0 for s in step)"],
+    ['part.rows.tolist()', 'list(range(len(part)))'],
+    ['if not drafts or drafts[-1][1] != token', 'if not drafts'],
+    ['if not drafts or drafts[-1][1] != token:\n                ', ''],
+    ['part.order[row, visit], part.rows', 'visit, part.rows'],
+    ['reversed(drafts)', 'drafts'],
+    ['since <= step', 'since < step'],
 ]
 
-FAULTS['anyorder/scroll.py'] = 'test_scroll', [
+FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_lossless', [
+    ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
+    ['among, dtype = values if top_k else logits,', 'among, dtype = logits,'],
+    ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
+    ['keepdim=True)], 1).to(dtype)', 'keepdim=True)], 1)'],
+    ['right=True', 'right=False'],
+    ['        logits = float32_or_better(logits)\n', ''],
+    ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
+    ["derive_seed(seed, 'noise', position)", "derive_seed(seed, 'noise')"],
+    ["derive_seed(seed, 'noise', position)", "derive_seed('noise', position)"],
+    ['cell for cell in cells if cell not in self.kept', 'cell for cell in cells'],
+    ['self.kept = {cell: noise[cell] for cell in cells}', 'self.kept = noise'],
+    ['.neg_().log_().neg_()', '.neg_().log_()'],
+    ['.add_(0.5).mul_(-2.0 ** -31)', '.add_(0.5).mul_(-2.0 ** -32)'],
+    ['.clamp_(min=-1 + 2.0 ** -24)', ''],
+    ['        logits = self.tempered(logits)\n        return argmax(', '        return argmax('],
+]
+
+FAULTS['anyorder/generation/fill.py'] = 'test_generation test_lossless', [
+    ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
+    ['                cache.length = part.known  ', '                pass  '],
+    ['part.u[row, position]', 'part.u[row, visit]'],
+    ['token_logprob(logits, token)', 'token_logprob(logits / drawing.temperature, token)'],
+    ['own.k, own.v, own.length', 'own.k, own.k, own.length'],
+    ['= ends[part.rows, min', '= ends[torch.arange(len(part)), min'],
+    ['on_step(step, n_new, part)', 'on_step(step + 1, n_new, part)'],
+    ['            left &= ~ended(part)\n', '            left &= ~ended(part).any()\n'],
+    # lossless
+    ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
+    ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],
+    ['part.known + part.n_drafts, int', 'part.known + part.n_drafts.clamp(max=1), int'],
+    ['    unmasking.check_network(model.slots)\n', ''],
+]
+
+FAULTS['anyorder/generation/scroll.py'] = 'test_scroll', [
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", 'self.seed'],
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", "derive_seed(self.seed, 'stretch', start)"],
     ['start = 0 if blank < block_size else blank - context', 'start = max(0, blank - context)'],
@@ -161,37 +212,7 @@ FAULTS['anyorder/scroll.py'] = 'test_scroll', [
     ['self.written[0] is not row or ', ''],
 ]
 
-FAULTS['anyorder/writer.py'] = 'test_writer', [
-    ["return 'random', order ", "return 'l2r', order "],
-    ['return None if order ==', 'return order if order =='],
-    ['weights or self.checkpoint.weights', "weights or 'raw'"],
-    ['for where in (answer, known))', 'for where in (answer, [not a for a in answer]))'],
-    ['part, given, n_orders, stream', 'part, given, min(n_orders, 1), stream'],
-    ["stream(seed, 'conditional')", "stream('conditional')"],
-    ['seeds[some], self.tokenizer', 'seeds[:batch_size], self.tokenizer'],
-    ["-sample['nats'], sample", "sample['nats'], sample"],
-    ['        encode(stop, self.tokenizer)   #', '        #'],
-]
-
-FAULTS['anyorder/drawing.py'] = 'test_drawing test_lossless', [
-    ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
-    ['among, dtype = values if top_k else logits,', 'among, dtype = logits,'],
-    ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
-    ['keepdim=True)], 1).to(dtype)', 'keepdim=True)], 1)'],
-    ['right=True', 'right=False'],
-    ['        logits = float32_or_better(logits)\n', ''],
-    ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
-    ["derive_seed(seed, 'noise', position)", "derive_seed(seed, 'noise')"],
-    ["derive_seed(seed, 'noise', position)", "derive_seed('noise', position)"],
-    ['cell for cell in cells if cell not in self.kept', 'cell for cell in cells'],
-    ['self.kept = {cell: noise[cell] for cell in cells}', 'self.kept = noise'],
-    ['.neg_().log_().neg_()', '.neg_().log_()'],
-    ['.add_(0.5).mul_(-2.0 ** -31)', '.add_(0.5).mul_(-2.0 ** -32)'],
-    ['.clamp_(min=-1 + 2.0 ** -24)', ''],
-    ['        logits = self.tempered(logits)\n        return argmax(', '        return argmax('],
-]
-
-FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
+FAULTS['anyorder/generation/unmasking.py'] = 'test_generation test_lossless', [
     ['times = torch.rand(n_tokens, dtype=torch.float64, generator=generator)',
      'times = torch.rand(n_tokens, dtype=torch.float64)'],
     ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],
@@ -200,24 +221,12 @@ FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
     ["stream(seed, f'noise of step {step}')", "stream(seed, 'noise')"],
     ['score >= self.threshold', 'score > self.threshold'],
     ['[row, part.order[row, visit]]', '[row, visit]'],
-    ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
-    ['                cache.length = part.known  ', '                pass  '],
-    ['part.u[row, position]', 'part.u[row, visit]'],
-    ['token_logprob(logits, token)', 'token_logprob(logits / drawing.temperature, token)'],
-    ['own.k, own.v, own.length', 'own.k, own.k, own.length'],
     ['1 - k / n_steps if kind', '1 - (k + 1) / n_steps if kind'],
-    ['= ends[part.rows, min', '= ends[torch.arange(len(part)), min'],
     ['binomial_schedule(n, self.n_steps, self.schedule, rng)', "binomial_schedule(n, self.n_steps, 'linear', rng)"],
     ['[unmask_schedule(n, self.n_steps, self.schedule)', '[unmask_schedule(n, self.n_steps)'],
     ['self.order_noise, self.order_noise_kind, rngs)', "self.order_noise, 'gumbel', rngs)"],
     ['descending=True, stable=True', 'descending=True'],
     ['clamp(min=torch.finfo(torch.float64).tiny)', 'clamp(min=1e-3)'],
-    ['on_step(step, n_new, part)', 'on_step(step + 1, n_new, part)'],
-    ['            left &= ~ended(part)\n', '            left &= ~ended(part).any()\n'],
-    # lossless
-    ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
-    ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],
-    ['part.known + part.n_drafts, int', 'part.known + part.n_drafts.clamp(max=1), int'],
     ['right, wrong = was_draft & (token == old)', 'right, wrong = (token == old)'],
     ['leading.cumprod(1).sum(1)', 'leading.sum(1)'],
     ['torch.minimum(n_right.cpu() + 1, n_targets)', 'n_right.cpu() + 1'],
@@ -229,45 +238,22 @@ FAULTS['anyorder/generation.py'] = 'test_generation test_lossless', [
     ['torch.where(misled & was_draft, old', 'torch.where(misled, old'],
     ['was_draft, old, token)', 'was_draft, token, old)'],
     ['part.n_drafts, columns = n_targets - n_new,', 'part.n_drafts, columns = (n_targets - n_new - 1).clamp(min=0),'],
-    ['    unmasking.check_network(model.slots)\n', ''],
 ]
 
-FAULTS['anyorder/drafts.py'] = 'test_drafts', [
-    ['part.rows.tolist()', 'list(range(len(part)))'],
-    ['if not drafts or drafts[-1][1] != token', 'if not drafts'],
-    ['if not drafts or drafts[-1][1] != token:\n                ', ''],
-    ['part.order[row, visit], part.rows', 'visit, part.rows'],
-    ['reversed(drafts)', 'drafts'],
-    ['since <= step', 'since < step'],
+FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
+    ["found[r] = -nats, greedy", "found[r] = nats, greedy"],
+    ["arg_dict['path'] =", "arg_dict['ckpt'] ="],
+    ['continue_final_message=not add_generation_prompt', 'continue_final_message=False'],
+    ['if request.args[0] else ([], ', 'if request.args[0] else ([self.eot_token_id], '],
+    ['            repeats[context] += 1\n', ''],
+    ['stops = [*until, *ends]', 'stops = until'],
+    ["self.defaults['temperature'] or 1.0", "self.defaults['temperature']"],
+    ['if value is not None} | arg_dict', 'if value is not None}'],
+    ['written[:min((', 'written[:max(('],
+    ['for r, (tokens, known), sample in zip(numbers, texts', 'for r, (tokens, known), sample in zip(range(99), texts'],
 ]
 
-FAULTS['anyorder/replay.py'] = 'test_replay', [
-    ['[[rank[step]] if token == written', '[[step] if token == written'],
-    ['if token == written else', 'if token != written else'],
-    ["'drafts' in sample),", 'False),'],
-    ['n / max(1, n_steps):.1f} a pass', 'n_steps / max(1, n):.1f} a pass'],
-]
-
-FAULTS['anyorder/replay.html'] = 'test_replay', [
-    ['isWritten ? before.length > 1 : before !== now', 'before.length > 1'],
-    ['isWritten ? before.length > 1 : before !== now', 'before !== now'],
-    ['([pass]) => pass < at)', '([pass]) => pass <= at)'],
-    ['rejected ? before : isWritten ? undefined : now', 'rejected ? before : now'],
-    [' : delete letter.dataset.draft', ' : null'],
-    ['draft.trimStart() || draft', 'draft'],
-]
-
-FAULTS['anyorder/watch.py'] = 'test_watch', [
-    ['draft_at(history, self.shown)', 'draft_at(history, self.step - 1)'],
-    ['if step is None or step > self.shown else None', 'if step is None else None'],
-    [' if step is None or step > self.shown else None', ''],
-    [' and None in steps ', ' '],
-    ["f'{style};{STRUCK}' if wrong[i] else style", 'style'],
-    ["text.replace('\\n', '↵') if s is None else text", 'text'],
-    ['self.began, self.shown = time.perf_counter(), -1', 'self.began = time.perf_counter()'],
-]
-
-FAULTS['anyorder/continuations.py'] = 'test_continuations', [
+FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['text[max(0, end - block_size):first]', 'text[max(0, first - block_size):first]'],
     ['given_first(orders[:self.n_passes], given', 'given_first(orders[:self.n_passes], ~given'],
     ['stream(self.seed, context, tokens)', 'stream(self.seed)'],
@@ -287,30 +273,9 @@ FAULTS['anyorder/continuations.py'] = 'test_continuations', [
     ['if context and word and ids[-n:] == word_ids:', 'if context and word:'],
 ]
 
-FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
-    ["found[r] = -nats, greedy", "found[r] = nats, greedy"],
-    ["arg_dict['path'] =", "arg_dict['ckpt'] ="],
-    ['continue_final_message=not add_generation_prompt', 'continue_final_message=False'],
-    ['if request.args[0] else ([], ', 'if request.args[0] else ([self.eot_token_id], '],
-    ['            repeats[context] += 1\n', ''],
-    ['stops = [*until, *ends]', 'stops = until'],
-    ["self.defaults['temperature'] or 1.0", "self.defaults['temperature']"],
-    ['if value is not None} | arg_dict', 'if value is not None}'],
-    ['written[:min((', 'written[:max(('],
-    ['for r, (tokens, known), sample in zip(numbers, texts', 'for r, (tokens, known), sample in zip(range(99), texts'],
-]
-
-FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
-    ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
+FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood', [
     ['own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()',
      'own = model(idx[None].to(device), order[None].to(device))[0].cpu()'],
-    ['nats.append(nll.sum(-1, dtype=widest(idx.device)))', 'nats.append(nll.sum(-1).double())'],
-    ['orders = [torch.cat([order, neither]) for order in orders]', 'pass'],
-    ['one_by_one(model, idx, order, len(b), len(both))', 'one_by_one(model, idx, order, 0, len(both))'],
-    ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
-    ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
-    ['(block_size - n_given)).long()', '(block_size - n_given - 1)).long()'],
-    ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
     ['n_groups, n_sampled = -(-block_size // width), n_positions // width',
      'n_groups, n_sampled = -(-block_size // width), (n_positions - 1) // width'],
     ['(u * sizes).long()).tolist(), sizes.double()',
@@ -322,18 +287,10 @@ FAULTS['anyorder/likelihood.py'] = 'test_likelihood', [
     ['ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]',
      'ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, :m].mean(1)'],
     ['(change.sum(-1) * weights).sum()', 'change.sum(-1).sum() * weights.mean()'],
-    ['orders = [torch.cat([b.sort().values, a.sort().values])]', 'orders = [torch.cat([b, a])]'],
-    ['torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])',
-     'torch.cat([b[torch.randperm(len(b), generator=generator)], a])'],
-    ['return -ensemble_nll(-torch.stack(nats, -1))', 'return -torch.stack(nats, -1).mean(-1)'],
-    ['    if not nats.isfinite().all():', '    if nats.isnan().all():'],
-    ["stream(seed, int(b), 'known')", 'stream(seed, int(b))'],
     ['torch.rand(B, K, i, generator=generator, dtype', 'torch.rand(B, K, i, dtype'],
-    ['part[torch.randperm(len(part), generator=generator)]', 'part[torch.randperm(len(part))]'],
-    ['with autocast(device, dtype):', "with autocast(device, 'float32'):"],
 ]
 
-FAULTS['anyorder/estimates.py'] = 'test_estimates', [
+FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates', [
     ['nats.mean(1), text, self.n_orders', 'nats[:, 0], text, self.n_orders'],
     ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed(self.c.seed, 'positions')"],
@@ -358,64 +315,288 @@ FAULTS['anyorder/estimates.py'] = 'test_estimates', [
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
-FAULTS['eval_ppl.py'] = 'test_eval_ppl test_estimates', [
-    ["('weights', 'seed', *options)", "('weights', *options)"],
-    ["{'model': digest(model), 'dtype': dtype}", "{'model': digest(model)}"],
-    ["{'model': digest(model), 'dtype': dtype}", "{'dtype': dtype}"],
-    ['freeze(model, getattr(torch, dtype))', 'freeze(model)'],
-    ['config.split, config.n_blocks)', 'config.split)'],
-    ['if estimate.dataset in (None, text.name)', 'if True'],
-    ['check_order(order, *[checkpoint.config.block_size] * 2)', 'pass'],
-    ['elif name not in names:', 'else:'],
-    ['unigram_row(text.tokens,', 'unigram_row(text.blocks.flatten().numpy(),'],
-    ["for name in ('weights', 'seed', *options)}", "for name in ('weights', 'seed')}"],
+FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
+    ['for key in evaluation.keys() | found.keys()', 'for key in evaluation.keys()'],
+    ['if (*name, block) not in self.done', 'if not any(key[-1] == block for key in self.done)'],
+    ["text.split('\\n')[:-1]", "text.strip('\\n').split('\\n')"],
+    ["with open(self.path, 'a', encoding", "with open(self.path, 'w', encoding"],
+    ['return torch.tensor(nats, dtype=torch.float64)', 'return torch.tensor(nats).double()'],
+    ['chunks[i + rank] if i + rank < len(chunks)', 'chunks[i] if i < len(chunks)'],
+    ['if self.path and processes()[0] == 0:', 'if self.path:'],
+    ['math.isfinite(x) for x in nats', 'x == x for x in nats'],
 ]
 
-FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
-    ['hashlib.blake2b(repr(model.config).encode(), digest_size=16)', 'hashlib.blake2b(digest_size=16)'],
-    ["'shadow_params': dict(ema.model.named_parameters())", "'shadow_params': dict(model.named_parameters())"],
-    ["'num_updates': ema.n_updates", "'num_updates': 0"],
-    ['weights_only=True', 'weights_only=False'],
-    [".removeprefix('_orig_mod.')", ''],
-    ['weights = dict(zip(names, weights))', 'weights = dict(zip(sorted(names), weights))'],
-    ['return model.eval()', 'return model'],
-    ['not p.float().norm().isfinite()', 'p.isnan().any()'],
-    ['if have != want:', 'if have > want:'],
-    ["checkpoint.get('tokenizer', 'gpt2')", "checkpoint.get('config', {}).get('tokenizer', 'gpt2')"],
-    ["self.entries.get('iter_num', '?')", "self.entries.get('iter_num', 0)"],
-    ['fingerprint.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())',
-     'fingerprint.update(p.detach().cpu().float().numpy())'],
+FAULTS['anyorder/likelihood/judge.py'] = 'test_judge', [
+    ['n_samples_with[gram] == 1 for gram in set(grams)', 'n_samples_with[gram] == 1 for gram in grams'],
+    ['for grams in bigrams for gram in set(grams)', 'for grams in bigrams for gram in grams'],
+    ['max(1, n_all - len(grams))', 'max(1, n_all)'],
+    ['statistics.stdev(entropies(pairs)) / len(samples) ** 0.5', 'statistics.stdev(entropies(pairs))'],
 ]
 
-FAULTS['anyorder/sharding.py'] = 'test_sharding', [
-    ['preserve_rng_state=draws', 'preserve_rng_state=False'],
-    ['again = None if model.training else True', 'again = None'],
-    ['for unit in (*model.transformer.h, model)', 'for unit in model.transformer.h'],
-    ['func is torch.Tensor.bfloat16 and', 'False and'],
-    ['x.shape != like.shape', 'False'],
-    ['block.__class__ = RecomputedBlock', 'pass'],
+FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood', [
+    ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
+    ['nats.append(nll.sum(-1, dtype=widest(idx.device)))', 'nats.append(nll.sum(-1).double())'],
+    ['orders = [torch.cat([order, neither]) for order in orders]', 'pass'],
+    ['one_by_one(model, idx, order, len(b), len(both))', 'one_by_one(model, idx, order, 0, len(both))'],
+    ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
+    ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
+    ['(block_size - n_given)).long()', '(block_size - n_given - 1)).long()'],
+    ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
+    ['orders = [torch.cat([b.sort().values, a.sort().values])]', 'orders = [torch.cat([b, a])]'],
+    ['torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])',
+     'torch.cat([b[torch.randperm(len(b), generator=generator)], a])'],
+    ['return -ensemble_nll(-torch.stack(nats, -1))', 'return -torch.stack(nats, -1).mean(-1)'],
+    ['    if not nats.isfinite().all():', '    if nats.isnan().all():'],
+    ["stream(seed, int(b), 'known')", 'stream(seed, int(b))'],
+    ['part[torch.randperm(len(part), generator=generator)]', 'part[torch.randperm(len(part))]'],
+    ['with autocast(device, dtype):', "with autocast(device, 'float32'):"],
 ]
 
-FAULTS['anyorder/files.py'] = 'test_files', [
+FAULTS['anyorder/likelihood/tables.py'] = 'test_tables', [
+    ['math.sqrt((len(without) - 1) * statistics.pvariance(without))',
+     'math.sqrt((len(without) - 1) * statistics.variance(without))'],
+    ['rest.square().sum() / (n - 1) / n', 'rest.square().sum() / n / n'],
+    ['float(nats.sum() / counts.sum())', 'float((nats / counts).mean())'],
+    ['int(counts @ tokenizer.n_bytes)', 'len(tokens)'],
+    ['rest = sums - sums.sum() / counts.sum() * counts', 'rest = sums - sums.mean()'],
+]
+
+FAULTS['anyorder/machine/commands.py'] = 'test_findings test_gpu_run', [
+    ['timeout=seconds, ', ''],
+    ['    if made_by != shlex.join(command):', '    if False:'],
+    ["os.replace(f'{path}.part'", "os.path.join(f'{path}.part'"],
+    ['done.returncode and f', 'not done.returncode and f'],
+    ['*item) for number, item in enumerate(missing', '*item) for number, item in enumerate(commands.items()'],
+    ['                done.result()', '                pass'],
+]
+
+FAULTS['anyorder/machine/devices.py'] = 'test_devices', [
+    ["NO_FLOAT64 = {'mps'}", 'NO_FLOAT64 = set()'],
+    ["'mps' if torch.backends.mps.is_available() else 'cpu'", "'cpu'"],
+    ["if compile == 'auto' and device.type == 'mps':", 'if False:'],
+    ["unit = 1 if sys.platform == 'darwin' else 1024", 'unit = 1024'],
+    ["has_bf16 = {'cuda':", "has_bf16 = {'mps': lambda: True, 'cuda':"],
+]
+
+FAULTS['anyorder/machine/environment.py'] = 'test_environment', [
+    ["'--dirty', ", ''],
+    ["git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']", "git = ['git', '-C', root]"],
+]
+
+FAULTS['anyorder/machine/files.py'] = 'test_files', [
     ['        flush(*temporary)', '        pass'],
     ['        flush(*(os.path', '        list((os.path'],
     ['            if os.path.exists(name):\n                os.remove(name)', '            pass'],
     ["key=lambda name: int(name.rpartition('-')[2])", 'key=str'],
 ]
 
-FAULTS['anyorder/environment.py'] = 'test_environment', [
-    ["'--dirty', ", ''],
-    ["git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']", "git = ['git', '-C', root]"],
-]
-
-FAULTS['anyorder/processes.py'] = 'test_processes test_train', [
+FAULTS['anyorder/machine/processes.py'] = 'test_processes test_train', [
     ['    finally:\n        if world_size > 1 and rank == 0:', '    finally:\n        if False:'],
     ['failed[0] if len(failed) < world_size else said', 'said or failed[0]'],
     ['        numbers.append(signal.SIGUSR1)\n', ''],
     ['if asked and world_size == 1 and number == signal.SIGINT:', 'if asked and world_size == 1:'],
 ]
 
-FAULTS['anyorder/run_folder.py'] = 'test_run_folder', [
+FAULTS['anyorder/others/exported.py'] = 'test_exported test_export', [
+    ["'order_block', 'order_swaps', 'l2r_ratio',", "'order_swaps', 'l2r_ratio',"],
+    ["OPTIONS = ('dataset',", "OPTIONS = ('data_dir', 'dataset',"],
+    ["ENTRIES = 'iter_num', 'tokenizer', 'puzzle'", "ENTRIES = 'iter_num', 'tokenizer'"],
+    ["'model_args': asdict(model.config), 'weights': weights,", "'model_args': asdict(model.config),"],
+    ["{'do_sample': True, 'max_length': model.config.block_size, **end}", "{'do_sample': True, **end}"],
+    ['dict(model.named_parameters())', 'model.state_dict()'],
+    ["name.removeprefix('network.')", 'name'],
+    ["entries if config.get('weights') == 'raw' else entries | ", 'entries | '],
+    ["if wrong or 'model_args' not in config", "if 'model_args' not in config"],
+    ['math.exp(nats)', 'nats'],
+]
+
+FAULTS['anyorder/others/families.py'] = 'test_families', [
+    ['config.is_causal, config.use_cache = False, False', 'config.use_cache = False'],
+    ["config | {'use_sliding_window': False}", 'config'],
+    ["dict.fromkeys(('prefix', 'suffix'), (self.tokenizer.eos,))", '{}'],
+    ["need_extra('transformers', 5, 2)", "need_extra('transformers')"],
+    ['config._attn_implementation = config._experts_implementation = None', 'pass'],
+    ["'ff_proj': 'mlp.gate_proj', 'up_proj': 'mlp.up_proj'", "'ff_proj': 'mlp.up_proj', 'up_proj': 'mlp.gate_proj'"],
+    ["path[0] == 'blocks' and path[2] in LLADA_PARTS", 'False'],
+    ['    if wrong:\n        raise ValueError(f\'{folder}: ', '    if False:\n        raise ValueError(f\'{folder}: '],
+    ['    if missing:', '    if False:'],
+    ["        rows -= file.get('pad_token_id', 1) + 1", '        pass'],
+    ['rows - len(prefix) - len(suffix)', 'rows'],
+    ["special.get('eos') if self.family.writes_end else None", "special.get('eos')"],
+    ['around - {None, end}', 'around - {None}'],
+    ["        network.lm_head.weight = network.model.embed_tokens.weight", '        pass'],
+    ["config.get('rope_theta', 10000.0)", '10000.0'],
+]
+
+FAULTS['anyorder/others/gpt2.py'] = 'test_gpt2', [
+    ['END_OF_TEXT = 50256', 'END_OF_TEXT = 50255'],
+    ["p.t().contiguous() if name", "p if name"],
+    ['torch.cat([wpe, wpe[-1:]])', 'torch.cat([wpe[:1], wpe])'],
+    ['torch.zeros_like(wpe)', 'torch.rand_like(wpe)'],
+    ["config.get('activation_function') != 'gelu'", "config.get('activation_function') == 'gelu_new'"],
+    ["config.get(name, values[0]) not in values", "False"],
+    [".removeprefix('transformer.')", ''],
+    ["if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight'])",
+     "if weights.pop('lm_head.weight', None) is False"],
+]
+
+FAULTS['anyorder/others/masked.py'] = 'test_masked', [
+    ['.masked_fill(slots.reads < 0, c.mask_id)', ''],
+    ['n_before - c.shift + take', 'n_before + take'],
+    ['end = n_before + slots.target.amax(1, keepdim=True) + 1', 'end = n_before + N'],
+    ['there.scatter(1, behind, 1)', 'there'],
+    ['whole = slots.sees is None and slots.target.size(1) == N', 'whole = slots.sees is None'],
+    ['(*config.banned, config.mask_id) if', '(*config.banned,) if'],
+    ['x[..., :len(self.banned)]', 'x'],
+]
+
+FAULTS['anyorder/others/mdlm.py'] = 'test_families', [
+    ['torch.cat([ones, 0 * ones])', 'torch.cat([0 * ones, ones])'],
+    ["approximate='tanh'", "approximate='none'"],
+    ['apply_rotary(k, cos_sin), v)', 'k, v)'],
+    ['mask = None if attention_mask is None else attention_mask[:, None, None].bool()', 'mask = None'],
+]
+
+FAULTS['anyorder/others/modeling_aogpt.py'] = 'test_export', [
+    ["    _tied_weights_keys = ", "    _ignored = "],
+    ['        """AOGPT has drawn its own."""', '        super()._init_weights(module)'],
+    ['shown.cumsum(1) - 1', 'shown.cumsum(1)'],
+    ['(start + columns[:int(lengths.max())])', 'columns[:int(lengths.max())] + 0 * start'],
+    [' or not lengths.all()', ''],
+    ['(columns < start + lengths.unsqueeze(1))', '(columns >= start)'],
+    ['self.k[:, rows], self.v[:, rows]', 'self.k[:, rows], self.v'],
+    ['F.pad(idx, (0, 1))[:, :n_visits]', 'idx[:, :n_visits]'],
+    ['first=first[:, 0].cpu() + 1', 'first=first[:, 0].cpu()'],
+    ['n_visits = min(width + 1, N)', 'n_visits = width'],
+    ['place = place[:, -logits_to_keep:]', 'place = place[:, logits_to_keep:]'],
+    ['        return False   # of transformers', '        return True   # of transformers'],
+    ['(place == N - 1).unsqueeze(-1), torch.nan', '(place == N).unsqueeze(-1), torch.nan'],
+    ['logits[:, :-1]).flatten(0, 1), labels[:, 1:]', 'logits[:, 1:]).flatten(0, 1), labels[:, 1:]'],
+    ['if longest >= N', 'if longest > N'],
+    ['if use_cache and past_key_values is None', 'if False'],
+    ["'logits_to_keep': 1}", "'logits_to_keep': 0}"],
+    ['(blank + 2 * ~real)', '(blank + 0 * ~real)'],
+    ['n_visits=lengths.cpu())', 'n_visits=None)'],
+    ['itself.scatter(-1, idx.unsqueeze(-1), 0.0)', 'itself.scatter(-1, idx.unsqueeze(-1), 1.0)'],
+    ["labels.masked_fill(input_ids != self.config.mask_token_id, -100)", 'labels'],
+    ['        logits = take(logits, place)\n', ''],
+    ['        if config.sizes.slots.masked_loss:', '        if False:'],
+]
+
+FAULTS['anyorder/others/tokenizer_files.py'] = 'test_exported test_export', [
+    ['map(letters.get, range(256))', 'letters.values()'],
+    ["'add_prefix_space': False", "'add_prefix_space': True"],
+    ['enumerate([*eos, MASK], n_plain)', 'enumerate([MASK, *eos], n_plain)'],
+]
+
+FAULTS['anyorder/others/weights.py'] = 'test_weights', [
+    ['raw[data + start:data + end]', 'raw[data:data + end - start]'],
+    ['.clone()   # from', '   # from'],
+    ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
+    ["'I32': torch.int32", "'I32': torch.float32"],
+    ['os.path.basename(part)) for', 'part) for'],
+    ['            if missing:', '            if False:'],
+    ["b' ' * (-len(head) % 8)", "b''"],
+    ['p.detach().cpu().contiguous()', 'p.detach().cpu().T.contiguous()'],
+]
+
+FAULTS['anyorder/pictures/curves.py'] = 'test_plot', [
+    ['if len(labels) == len(run_names):', 'if False:'],
+    ["or row['estimate'].startswith('iw '):", ':'],
+    ["for name in ('solved', 'right')}", "for name in ('solved',)}"],
+    ["entry | {'puzzle_seconds': above_0(row['seconds'])}", "entry | {'puzzle_seconds': row['slots']}"],
+]
+
+FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
+    ["for key in ('iter', 'n_steps', x) if", "for key in ('iter', x) if"],
+    ['[means[0] - least[0]], [greatest[0] - means[0]]', '[means[0]], [greatest[0]]'],
+    ['style(colors.setdefault(run, len(colors)), markers', 'style(colors.setdefault(way, len(colors)), markers'],
+    ["way.removesuffix(' threshold'), len(colors)", 'way, len(colors)'],
+    ['        rounds[way] += 1\n', ''],
+    ["values[0] - errors[0], values[0] + errors[0]", "values[0], values[0] + errors[0]"],
+    ["bound or any('level' in entry for entry in entries)", 'bound'],
+]
+
+FAULTS['anyorder/pictures/replay.py'] = 'test_replay', [
+    ['[[rank[step]] if token == written', '[[step] if token == written'],
+    ['if token == written else', 'if token != written else'],
+    ["'drafts' in sample),", 'False),'],
+    ['n / max(1, n_steps):.1f} a pass', 'n_steps / max(1, n):.1f} a pass'],
+]
+
+FAULTS['anyorder/pictures/watch.py'] = 'test_watch', [
+    ['draft_at(history, self.shown)', 'draft_at(history, self.step - 1)'],
+    ['if step is None or step > self.shown else None', 'if step is None else None'],
+    [' if step is None or step > self.shown else None', ''],
+    [' and None in steps ', ' '],
+    ["f'{style};{STRUCK}' if wrong[i] else style", 'style'],
+    ["text.replace('\\n', '↵') if s is None else text", 'text'],
+    ['self.began, self.shown = time.perf_counter(), -1', 'self.began = time.perf_counter()'],
+]
+
+FAULTS['anyorder/pictures/replay.html'] = 'test_replay', [
+    ['isWritten ? before.length > 1 : before !== now', 'before.length > 1'],
+    ['isWritten ? before.length > 1 : before !== now', 'before !== now'],
+    ['([pass]) => pass < at)', '([pass]) => pass <= at)'],
+    ['rejected ? before : isWritten ? undefined : now', 'rejected ? before : now'],
+    [' : delete letter.dataset.draft', ' : null'],
+    ['draft.trimStart() || draft', 'draft'],
+]
+
+FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
+    ["{policy: ('n_steps', {'policy': policy})", "{policy: ('n_steps', {})"],
+    ['[N] if way == REFERENCE else values[option]', 'values[option]'],
+    ["unmasking.adaptive and kind != 'random'", 'False'],
+    ['min(window, N) for', 'window for'],
+    ['self.seed + first, self.device', 'self.seed, self.device'],
+    ['range(0, self.n_samples, self.batch_size)]', 'range(0, self.n_samples - 1, self.batch_size)]'],
+    ['            fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)\n', ''],
+    ['warm_up.known + max(0, self.n_tokens - 8)', 'warm_up.known + self.n_tokens'],
+    ['statistics.stdev(passes) / len(passes) ** 0.5', 'statistics.pstdev(passes) / len(passes) ** 0.5'],
+    ['key=lambda point: point[\'passes\']', 'key=lambda point: -point[\'passes\']'],
+    ["math.hypot(point[f'{key}_error'], other[f'{key}_error'])", "other[f'{key}_error']"],
+    ['abs(difference) > 2 *', 'abs(difference) > '],
+    ["if away(point, one, 'judge_nats') <= 0]", "if not away(point, one, 'judge_nats')]"],
+    ["min(away(point, one, 'judge_nats') for point in along)", "away(along[0], one, 'judge_nats')"],
+]
+
+FAULTS['anyorder/tokens/blocks.py'] = 'test_sets', [
+    ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
+    ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
+]
+
+FAULTS['anyorder/tokens/tokenizers.py'] = 'test_tokenizers test_exported', [
+    ['key=len, reverse=True', 'key=len'],
+    ['backend.encode_special_tokens = True', 'pass'],
+    ['skip_special_tokens=False', 'skip_special_tokens=True'],
+    ['0 if token.special else len(token.content.encode())', 'len(token.content.encode())'],
+    ["tokenizer.n_tokens <= 2 ** 16", 'True'],
+    ['[] if tokenizer.eos is None else [tokenizer.eos]', '[tokenizer.eos or 0]'],
+]
+
+FAULTS['anyorder/training/memory.py'] = 'test_memory', [
+    ["'block': (2, 15)", "'block': (2, 14)"],
+    ["'AdaLN': (2, 10),         #", "'AdaLN': (1, 10),         #"],
+    ['full += 2 * (b < FLOAT) + 4 * (not cuda)', 'full += 2 + 4 * (not cuda)'],
+    ['else 2 * L - 1', 'else 2 * L'],
+    ['(mask if compiled else L * mask)', 'mask'],
+    ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
+    ['max(total for _, total, _ in changes)', 'changes[-1][1]'],
+    ['(b + FLOAT + FLOAT * widened) * min(logits, part)', '(b + FLOAT) * min(logits, part)'],
+    ['kept = layers * B * N * FLOAT * C + of_block', 'kept = layers * B * N * FLOAT * C'],
+]
+
+FAULTS['anyorder/training/plan.py'] = 'test_plan', [
+    ['if bytes_at(middle) <= limit', 'if bytes_at(middle) < limit'],
+    ['rate = world_size * row.flops', 'rate = row.flops'],
+    ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
+    ['    check_options(config, world_size)\n', ''],
+    ['vocabulary(config, checkpoint)', 'vocabulary(config)'],
+    ['checkpoint, config, _ = start', 'checkpoint, _, _ = start'],
+    ['if on_hub(start):\n        config', 'if False:\n        config'],
+]
+
+FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder', [
     ['return sorted(glob.glob(', 'return list(glob.iglob('],
     ["entry['iter'] <= self.saved", "entry['iter'] < self.saved"],
     ['self.writes = processes()[0] == 0', 'self.writes = True'],
@@ -432,18 +613,28 @@ FAULTS['anyorder/run_folder.py'] = 'test_run_folder', [
     ["isinstance(value, dict) if name == 'environment' else", "isinstance(value, dict) or"],
 ]
 
-FAULTS['anyorder/journal.py'] = 'test_journal', [
-    ['for key in evaluation.keys() | found.keys()', 'for key in evaluation.keys()'],
-    ['if (*name, block) not in self.done', 'if not any(key[-1] == block for key in self.done)'],
-    ["text.split('\\n')[:-1]", "text.strip('\\n').split('\\n')"],
-    ["with open(self.path, 'a', encoding", "with open(self.path, 'w', encoding"],
-    ['return torch.tensor(nats, dtype=torch.float64)', 'return torch.tensor(nats).double()'],
-    ['chunks[i + rank] if i + rank < len(chunks)', 'chunks[i] if i < len(chunks)'],
-    ['if self.path and processes()[0] == 0:', 'if self.path:'],
-    ['math.isfinite(x) for x in nats', 'x == x for x in nats'],
+FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
+    ['preserve_rng_state=draws', 'preserve_rng_state=False'],
+    ['again = None if model.training else True', 'again = None'],
+    ['for unit in (*model.transformer.h, model)', 'for unit in model.transformer.h'],
+    ['func is torch.Tensor.bfloat16 and', 'False and'],
+    ['x.shape != like.shape', 'False'],
+    ['block.__class__ = RecomputedBlock', 'pass'],
 ]
 
-FAULTS['anyorder/training.py'] = 'test_training test_devices', [
+FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes', [
+    ['sorted(config.given)} | order', 'sorted(config.given)}'],
+    ["Config(config | order | {'init_from': start}), []", "Config(config | {'init_from': start}), []"],
+    ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]",
+     "os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))"],
+    ["init_from.partition(':')[2] or 'scratch'", "'scratch'"],
+    ['        if name in config.typed:', '        if name in config.given:'],
+    ['given |= {name: fixed[name] for name in overruled}', 'pass'],
+    ['if rest == each % n == 0', 'if each % n == 0'],
+    ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
+]
+
+FAULTS['anyorder/training/update.py'] = 'test_training test_devices', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],
@@ -475,206 +666,16 @@ FAULTS['anyorder/training.py'] = 'test_training test_devices', [
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
-FAULTS['anyorder/start.py'] = 'test_train test_start test_processes', [
-    ['sorted(config.given)} | order', 'sorted(config.given)}'],
-    ["Config(config | order | {'init_from': start}), []", "Config(config | {'init_from': start}), []"],
-    ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]",
-     "os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))"],
-    ["init_from.partition(':')[2] or 'scratch'", "'scratch'"],
-    ['        if name in config.typed:', '        if name in config.given:'],
-    ['given |= {name: fixed[name] for name in overruled}', 'pass'],
-    ['if rest == each % n == 0', 'if each % n == 0'],
-    ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
-]
-
-FAULTS['train.py'] = 'test_train', [
-    ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
-    ["order_of(config, 'l2r')", "order_of({}, 'random')"],
-    ['sampling = evaluating and not', 'sampling = not'],
-    ['run_id = config.wandb_run_id or (', 'run_id = ('],
-    ['folder.environment) if state.iter_num < config.max_iters else None', 'folder.environment)'],
-]
-
-FAULTS['anyorder/devices.py'] = 'test_devices', [
-    ["NO_FLOAT64 = {'mps'}", 'NO_FLOAT64 = set()'],
-    ["'mps' if torch.backends.mps.is_available() else 'cpu'", "'cpu'"],
-    ["if compile == 'auto' and device.type == 'mps':", 'if False:'],
-    ["unit = 1 if sys.platform == 'darwin' else 1024", 'unit = 1024'],
-    ["has_bf16 = {'cuda':", "has_bf16 = {'mps': lambda: True, 'cuda':"],
-]
-FAULTS['anyorder/fast.py'] = 'test_fast', [
-    ['for p in model.parameters():   # not buffers', 'for p in (*model.parameters(), *model.buffers()):   #'],
-    ['(grad / largest).to(x.dtype) * largest', '(grad / largest).to(x.dtype)'],
-    ['dlogits.T @ (x * column)', 'dlogits.T @ x'],
-    ['index.flatten().sort(stable=True)', 'index.flatten().sort(descending=True)'],
-    ['bias = linear.real_bias() if isinstance(linear, Head) else linear.bias', 'bias = linear.bias'],
-    ['model = lean(copy.deepcopy(model, {id(p): p for p in model.parameters()}))',
-     'model = lean(copy.deepcopy(model))'],
-    ['logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))',
-     'logp = logits.log_softmax(-1)'],
-    ['    dtype = dtype or product_dtype(model)\n',
-     '    dtype = product_dtype(model)\n'],
-    ['F.cross_entropy(float32_or_better(head(part)), token', 'F.cross_entropy(head(part), token'],
-    ['[:, :n].to(dtype)', '.to(dtype)'],
-    ['(dlogits @ weight) * column', '(dlogits @ weight) * largest'],
-]
-
-FAULTS['anyorder/tables.py'] = 'test_tables', [
-    ['math.sqrt((len(without) - 1) * statistics.pvariance(without))',
-     'math.sqrt((len(without) - 1) * statistics.variance(without))'],
-    ['rest.square().sum() / (n - 1) / n', 'rest.square().sum() / n / n'],
-    ['float(nats.sum() / counts.sum())', 'float((nats / counts).mean())'],
-    ['int(counts @ tokenizer.n_bytes)', 'len(tokens)'],
-    ['rest = sums - sums.sum() / counts.sum() * counts', 'rest = sums - sums.mean()'],
-]
-
-FAULTS['anyorder/gpt2.py'] = 'test_gpt2', [
-    ['END_OF_TEXT = 50256', 'END_OF_TEXT = 50255'],
-    ["p.t().contiguous() if name", "p if name"],
-    ['torch.cat([wpe, wpe[-1:]])', 'torch.cat([wpe[:1], wpe])'],
-    ['torch.zeros_like(wpe)', 'torch.rand_like(wpe)'],
-    ["config.get('activation_function') != 'gelu'", "config.get('activation_function') == 'gelu_new'"],
-    ["config.get(name, values[0]) not in values", "False"],
-    [".removeprefix('transformer.')", ''],
-    ["if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight'])",
-     "if weights.pop('lm_head.weight', None) is False"],
-]
-
-FAULTS['anyorder/weights.py'] = 'test_weights', [
-    ['raw[data + start:data + end]', 'raw[data:data + end - start]'],
-    ['.clone()   # from', '   # from'],
-    ["'BF16': torch.bfloat16", "'BF16': torch.float16"],
-    ["'I32': torch.int32", "'I32': torch.float32"],
-    ['os.path.basename(part)) for', 'part) for'],
-    ['            if missing:', '            if False:'],
-    ["b' ' * (-len(head) % 8)", "b''"],
-    ['p.detach().cpu().contiguous()', 'p.detach().cpu().T.contiguous()'],
-]
-
-FAULTS['anyorder/exported.py'] = 'test_exported test_export', [
-    ["'order_block', 'order_swaps', 'l2r_ratio',", "'order_swaps', 'l2r_ratio',"],
-    ["OPTIONS = ('dataset',", "OPTIONS = ('data_dir', 'dataset',"],
-    ["ENTRIES = 'iter_num', 'tokenizer', 'puzzle'", "ENTRIES = 'iter_num', 'tokenizer'"],
-    ["'model_args': asdict(model.config), 'weights': weights,", "'model_args': asdict(model.config),"],
-    ["{'do_sample': True, 'max_length': model.config.block_size, **end}", "{'do_sample': True, **end}"],
-    ['dict(model.named_parameters())', 'model.state_dict()'],
-    ["name.removeprefix('network.')", 'name'],
-    ["entries if config.get('weights') == 'raw' else entries | ", 'entries | '],
-    ["if wrong or 'model_args' not in config", "if 'model_args' not in config"],
-    ['math.exp(nats)', 'nats'],
-]
-
-FAULTS['anyorder/modeling_aogpt.py'] = 'test_export', [
-    ["    _tied_weights_keys = ", "    _ignored = "],
-    ['        """AOGPT has drawn its own."""', '        super()._init_weights(module)'],
-    ['shown.cumsum(1) - 1', 'shown.cumsum(1)'],
-    ['(start + columns[:int(lengths.max())])', 'columns[:int(lengths.max())] + 0 * start'],
-    [' or not lengths.all()', ''],
-    ['(columns < start + lengths.unsqueeze(1))', '(columns >= start)'],
-    ['self.k[:, rows], self.v[:, rows]', 'self.k[:, rows], self.v'],
-    ['F.pad(idx, (0, 1))[:, :n_visits]', 'idx[:, :n_visits]'],
-    ['first=first[:, 0].cpu() + 1', 'first=first[:, 0].cpu()'],
-    ['n_visits = min(width + 1, N)', 'n_visits = width'],
-    ['place = place[:, -logits_to_keep:]', 'place = place[:, logits_to_keep:]'],
-    ['        return False   # of transformers', '        return True   # of transformers'],
-    ['(place == N - 1).unsqueeze(-1), torch.nan', '(place == N).unsqueeze(-1), torch.nan'],
-    ['logits[:, :-1]).flatten(0, 1), labels[:, 1:]', 'logits[:, 1:]).flatten(0, 1), labels[:, 1:]'],
-    ['if longest >= N', 'if longest > N'],
-    ['if use_cache and past_key_values is None', 'if False'],
-    ["'logits_to_keep': 1}", "'logits_to_keep': 0}"],
-    ['(blank + 2 * ~real)', '(blank + 0 * ~real)'],
-    ['n_visits=lengths.cpu())', 'n_visits=None)'],
-    ['itself.scatter(-1, idx.unsqueeze(-1), 0.0)', 'itself.scatter(-1, idx.unsqueeze(-1), 1.0)'],
-    ["labels.masked_fill(input_ids != self.config.mask_token_id, -100)", 'labels'],
-    ['        logits = take(logits, place)\n', ''],
-    ['        if config.sizes.slots.masked_loss:', '        if False:'],
-]
-
-FAULTS['data/tokenizer_files.py'] = 'test_exported test_export', [
-    ['map(letters.get, range(256))', 'letters.values()'],
-    ["'add_prefix_space': False", "'add_prefix_space': True"],
-    ['enumerate([*eos, MASK], n_plain)', 'enumerate([MASK, *eos], n_plain)'],
-]
-
-FAULTS['anyorder/judge.py'] = 'test_judge', [
-    ['n_samples_with[gram] == 1 for gram in set(grams)', 'n_samples_with[gram] == 1 for gram in grams'],
-    ['for grams in bigrams for gram in set(grams)', 'for grams in bigrams for gram in grams'],
-    ['max(1, n_all - len(grams))', 'max(1, n_all)'],
-    ['statistics.stdev(entropies(pairs)) / len(samples) ** 0.5', 'statistics.stdev(entropies(pairs))'],
-]
-
-FAULTS['anyorder/frontier.py'] = 'test_frontier', [
-    ["{policy: ('n_steps', {'policy': policy})", "{policy: ('n_steps', {})"],
-    ['[N] if way == REFERENCE else values[option]', 'values[option]'],
-    ["unmasking.adaptive and kind != 'random'", 'False'],
-    ['min(window, N) for', 'window for'],
-    ['self.seed + first, self.device', 'self.seed, self.device'],
-    ['range(0, self.n_samples, self.batch_size)]', 'range(0, self.n_samples - 1, self.batch_size)]'],
-    ['            fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)\n', ''],
-    ['warm_up.known + max(0, self.n_tokens - 8)', 'warm_up.known + self.n_tokens'],
-    ['statistics.stdev(passes) / len(passes) ** 0.5', 'statistics.pstdev(passes) / len(passes) ** 0.5'],
-    ['key=lambda point: point[\'passes\']', 'key=lambda point: -point[\'passes\']'],
-    ["math.hypot(point[f'{key}_error'], other[f'{key}_error'])", "other[f'{key}_error']"],
-    ['abs(difference) > 2 *', 'abs(difference) > '],
-    ["if away(point, one, 'judge_nats') <= 0]", "if not away(point, one, 'judge_nats')]"],
-    ["min(away(point, one, 'judge_nats') for point in along)", "away(along[0], one, 'judge_nats')"],
-]
-
-FAULTS['anyorder/masked.py'] = 'test_masked', [
-    ['.masked_fill(slots.reads < 0, c.mask_id)', ''],
-    ['n_before - c.shift + take', 'n_before + take'],
-    ['end = n_before + slots.target.amax(1, keepdim=True) + 1', 'end = n_before + N'],
-    ['there.scatter(1, behind, 1)', 'there'],
-    ['whole = slots.sees is None and slots.target.size(1) == N', 'whole = slots.sees is None'],
-    ['(*config.banned, config.mask_id) if', '(*config.banned,) if'],
-    ['x[..., :len(self.banned)]', 'x'],
-]
-
-FAULTS['anyorder/families.py'] = 'test_families', [
-    ['config.is_causal, config.use_cache = False, False', 'config.use_cache = False'],
-    ["config | {'use_sliding_window': False}", 'config'],
-    ["dict.fromkeys(('prefix', 'suffix'), (self.tokenizer.eos,))", '{}'],
-    ["need_extra('transformers', 5, 2)", "need_extra('transformers')"],
-    ['config._attn_implementation = config._experts_implementation = None', 'pass'],
-    ["'ff_proj': 'mlp.gate_proj', 'up_proj': 'mlp.up_proj'", "'ff_proj': 'mlp.up_proj', 'up_proj': 'mlp.gate_proj'"],
-    ["path[0] == 'blocks' and path[2] in LLADA_PARTS", 'False'],
-    ['    if wrong:\n        raise ValueError(f\'{folder}: ', '    if False:\n        raise ValueError(f\'{folder}: '],
-    ['    if missing:', '    if False:'],
-    ["        rows -= file.get('pad_token_id', 1) + 1", '        pass'],
-    ['rows - len(prefix) - len(suffix)', 'rows'],
-    ["special.get('eos') if self.family.writes_end else None", "special.get('eos')"],
-    ['around - {None, end}', 'around - {None}'],
-    ["        network.lm_head.weight = network.model.embed_tokens.weight", '        pass'],
-    ["config.get('rope_theta', 10000.0)", '10000.0'],
-]
-
-FAULTS['anyorder/mdlm.py'] = 'test_families', [
-    ['torch.cat([ones, 0 * ones])', 'torch.cat([0 * ones, ones])'],
-    ["approximate='tanh'", "approximate='none'"],
-    ['apply_rotary(k, cos_sin), v)', 'k, v)'],
-    ['mask = None if attention_mask is None else attention_mask[:, None, None].bool()', 'mask = None'],
-]
-
-FAULTS['data/tokenizers.py'] = 'test_tokenizers test_exported', [
-    ['key=len, reverse=True', 'key=len'],
-    ['backend.encode_special_tokens = True', 'pass'],
-    ['skip_special_tokens=False', 'skip_special_tokens=True'],
-    ['0 if token.special else len(token.content.encode())', 'len(token.content.encode())'],
-    ["tokenizer.n_tokens <= 2 ** 16", 'True'],
-    ['[] if tokenizer.eos is None else [tokenizer.eos]', '[tokenizer.eos or 0]'],
-]
-
-FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
-    ['self.n_slots + (end - start + ', 'self.n_slots + (end + '],
-    ['self.n_slots = self.n_slots + (end', 'self.n_slots = (end'],
-    ['value / len(tokens) for', 'value for'],
-    ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],
-]
-
-FAULTS['config/findings/run.py'] = 'test_findings', [
-    [".replace('SEED', seed)", ".replace('SEED', '1')"],
-    ['return not wanted or os.path', 'return not wanted or not os.path'],
-    ['*options, *where]', '*options]'],
+FAULTS['anyorder/writer.py'] = 'test_writer', [
+    ["return 'random', order ", "return 'l2r', order "],
+    ['return None if order ==', 'return order if order =='],
+    ['weights or self.checkpoint.weights', "weights or 'raw'"],
+    ['for where in (answer, known))', 'for where in (answer, [not a for a in answer]))'],
+    ['part, given, n_orders, stream', 'part, given, min(n_orders, 1), stream'],
+    ["stream(seed, 'conditional')", "stream('conditional')"],
+    ['seeds[some], self.tokenizer', 'seeds[:batch_size], self.tokenizer'],
+    ["-sample['nats'], sample", "sample['nats'], sample"],
+    ['        encode(stop, self.tokenizer)   #', '        #'],
 ]
 
 FAULTS['config/findings/bert.py'] = 'test_bert', [
@@ -683,6 +684,32 @@ FAULTS['config/findings/bert.py'] = 'test_bert', [
     ['masked_fill(~masked, -100)', 'masked_fill(masked, -100)'],
     ['F.pad(given, (1, 1), value=True)', 'F.pad(given, (1, 1), value=False)'],
     ['Regex(one_of(texts))', "Regex('|'.join(texts))"],
+]
+
+FAULTS['config/findings/run.py'] = 'test_findings', [
+    [".replace('SEED', seed)", ".replace('SEED', '1')"],
+    ['return not wanted or os.path', 'return not wanted or not os.path'],
+    ['*options, *where]', '*options]'],
+]
+
+FAULTS['eval_ppl.py'] = 'test_eval_ppl test_estimates', [
+    ["('weights', 'seed', *options)", "('weights', *options)"],
+    ["{'model': digest(model), 'dtype': dtype}", "{'model': digest(model)}"],
+    ["{'model': digest(model), 'dtype': dtype}", "{'dtype': dtype}"],
+    ['freeze(model, getattr(torch, dtype))', 'freeze(model)'],
+    ['config.split, config.n_blocks)', 'config.split)'],
+    ['if estimate.dataset in (None, text.name)', 'if True'],
+    ['check_order(order, *[checkpoint.config.block_size] * 2)', 'pass'],
+    ['elif name not in names:', 'else:'],
+    ['unigram_row(text.tokens,', 'unigram_row(text.blocks.flatten().numpy(),'],
+    ["for name in ('weights', 'seed', *options)}", "for name in ('weights', 'seed')}"],
+]
+
+FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
+    ['self.n_slots + (end - start + ', 'self.n_slots + (end + '],
+    ['self.n_slots = self.n_slots + (end', 'self.n_slots = (end'],
+    ['value / len(tokens) for', 'value for'],
+    ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],
 ]
 
 FAULTS['results/gpu/run.py'] = 'test_gpu_run', [
@@ -695,34 +722,12 @@ FAULTS['results/gpu/run.py'] = 'test_gpu_run', [
     ["int(seconds * found['rows'][0]['tokens/s'] / tokens)", "int(seconds * found['rows'][0]['tokens/s'])"],
 ]
 
-FAULTS['anyorder/commands.py'] = 'test_findings test_gpu_run', [
-    ['timeout=seconds, ', ''],
-    ['    if made_by != shlex.join(command):', '    if False:'],
-    ["os.replace(f'{path}.part'", "os.path.join(f'{path}.part'"],
-    ['done.returncode and f', 'not done.returncode and f'],
-    ['*item) for number, item in enumerate(missing', '*item) for number, item in enumerate(commands.items()'],
-    ['                done.result()', '                pass'],
-]
-FAULTS['anyorder/curves.py'] = 'test_plot', [
-    ['if len(labels) == len(run_names):', 'if False:'],
-    ["or row['estimate'].startswith('iw '):", ':'],
-    ["for name in ('solved', 'right')}", "for name in ('solved',)}"],
-    ["entry | {'puzzle_seconds': above_0(row['seconds'])}", "entry | {'puzzle_seconds': row['slots']}"],
-]
-
-FAULTS['anyorder/figures.py'] = 'test_plot', [
-    ["for key in ('iter', 'n_steps', x) if", "for key in ('iter', x) if"],
-    ['[means[0] - least[0]], [greatest[0] - means[0]]', '[means[0]], [greatest[0]]'],
-    ['style(colors.setdefault(run, len(colors)), markers', 'style(colors.setdefault(way, len(colors)), markers'],
-    ["way.removesuffix(' threshold'), len(colors)", 'way, len(colors)'],
-    ['        rounds[way] += 1\n', ''],
-    ["values[0] - errors[0], values[0] + errors[0]", "values[0], values[0] + errors[0]"],
-    ["bound or any('level' in entry for entry in entries)", 'bound'],
-]
-
-FAULTS['data/blocks.py'] = 'test_sets', [
-    ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
-    ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
+FAULTS['train.py'] = 'test_train', [
+    ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
+    ["order_of(config, 'l2r')", "order_of({}, 'random')"],
+    ['sampling = evaluating and not', 'sampling = not'],
+    ['run_id = config.wandb_run_id or (', 'run_id = ('],
+    ['folder.environment) if state.iter_num < config.max_iters else None', 'folder.environment)'],
 ]
 
 

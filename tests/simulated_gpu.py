@@ -145,7 +145,8 @@ def main():
     autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
     autocast.fallback(torch.library.fallthrough_kernel)
     sys.path.insert(0, ROOT)
-    from anyorder import devices, processes, writer
+    from anyorder import writer
+    from anyorder.machine import devices, processes
     torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
     torch.cuda.Stream = NoStream
     torch.Generator = HostGenerator

@@ -3,12 +3,13 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.acceptance import FixedAcceptance, n_right, write
-from anyorder.canvas import Canvas
 from anyorder.checkpoint import save_checkpoint
-from anyorder.drawing import Drawing, TokenNoise
-from anyorder.generation import Unmasking, fill
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing, TokenNoise
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import sample_order
+from anyorder.speed.acceptance import FixedAcceptance, n_right, write
 
 
 def canvas_of(n_rows, n=9, seed=0):

@@ -7,10 +7,11 @@ from conftest import make_model
 from torch.utils.flop_counter import FlopCounterMode
 
 import bench
-from anyorder.devices import generation_limit, training_flops
 from anyorder.fast import lean
-from anyorder.generation import generate, unmask_schedule
-from anyorder.plain import plain_generate, plain_loss, plain_nll
+from anyorder.generation.fill import generate
+from anyorder.generation.unmasking import unmask_schedule
+from anyorder.machine.devices import generation_limit, training_flops
+from anyorder.speed.plain import plain_generate, plain_loss, plain_nll
 from bench import NETWORKS
 from configurator import configure
 

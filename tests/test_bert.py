@@ -7,9 +7,9 @@ import torch
 from conftest import ROOT
 
 from anyorder.checkpoint import open_checkpoint
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import configure
-from data.prepare import prepare
-from data.tokenizers import get_tokenizer
 
 pytest.importorskip('transformers')
 spec = importlib.util.spec_from_file_location('bert', os.path.join(ROOT, 'config', 'findings', 'bert.py'))

@@ -2,10 +2,10 @@
 import pytest
 import torch
 
-from anyorder.canvas import Canvas
+from anyorder.generation.canvas import Canvas
 from anyorder.orders import order_of, sample_order, stream
-from data.prompts import parse_prompt
-from data.tokenizers import Bytes
+from anyorder.tokens.prompts import parse_prompt
+from anyorder.tokens.tokenizers import Bytes
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')
 TEXTS = [([3, 0], [True, False]), ([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 4, [False] * 4)]

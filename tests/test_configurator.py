@@ -166,7 +166,8 @@ print('torch' in sys.modules)'''
 
 @pytest.mark.parametrize('name, registry', [('train', 'ORDERS'), ('sample', 'ORDERS'), ('sample', 'SCORES')])
 def test_the_manual_names_every_order_and_score(name, registry):
-    from anyorder import generation, orders
+    from anyorder import orders
+    from anyorder.generation import unmasking as generation
     with open(os.path.join(ROOT, f'{name}.py'), encoding='utf-8') as f:
         said = f.read().partition("order = '")[2].partition('order_')[0]
     words = {'ORDERS': orders.ORDERS.keys() - {'listed'}, 'SCORES': generation.SCORES.keys()}[registry]

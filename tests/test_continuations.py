@@ -7,10 +7,10 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.continuations import LEFT_TO_RIGHT, Reading, continuation_scores, last_words, pieces
-from anyorder.likelihood import block_nll, ensemble_nll, one_by_one
+from anyorder.likelihood.continuations import LEFT_TO_RIGHT, Reading, continuation_scores, last_words, pieces
+from anyorder.likelihood.nll import block_nll, ensemble_nll, one_by_one
 from anyorder.orders import order_of
-from data.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Bytes
 from model import DecoderSlots
 
 ROWS = [([3, 1], [4, 1, 5]), ([], [9, 2, 6, 5, 3]), ([5, 8, 9, 7, 9, 3], [2]), ([2, 3, 8, 4, 6, 2, 6], [4, 3]),

@@ -8,10 +8,10 @@ import os
 import numpy as np
 import pytest
 
-from data import prepare as p
-from data.blocks import open_split
-from data.sources import name_source, pydocs
-from data.tokenizers import Bytes
+from anyorder.datasets import open_split
+from anyorder.tokens import prepared as p
+from anyorder.tokens.sources import name_source, pydocs
+from anyorder.tokens.tokenizers import Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
 

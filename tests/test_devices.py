@@ -2,9 +2,9 @@
 import pytest
 import torch
 
-from anyorder import devices
-from anyorder.devices import peak_memory, resolve_compile, resolve_device, widest
-from anyorder.training import draw_batch
+from anyorder.machine import devices
+from anyorder.machine.devices import peak_memory, resolve_compile, resolve_device, widest
+from anyorder.training.update import draw_batch
 from configurator import Config
 
 

@@ -1,10 +1,10 @@
 """The record of drafts, against the canvas after every pass."""
 import torch
 
-from anyorder.canvas import Canvas
-from anyorder.drafts import Drafts, draft_at
-from anyorder.drawing import Drawing
-from anyorder.generation import Unmasking, fill
+from anyorder.generation.canvas import Canvas, Drafts, draft_at
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import Unmasking
 
 
 def test_the_record_gives_the_drafts_of_every_pass(model):

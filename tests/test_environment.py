@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from anyorder.environment import commit, environment
+from anyorder.machine.environment import commit, environment
 
 
 def test_the_environment_is_of_this_program():

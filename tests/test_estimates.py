@@ -8,14 +8,15 @@ import torch
 from conftest import make_model
 
 import eval_ppl
-from anyorder import estimates
-from anyorder.estimates import ESTIMATES, Along
-from anyorder.journal import Journal
-from anyorder.likelihood import block_nll, draw_known, ensemble_block_nll, ensemble_totals, one_by_one, sample_groups
+from anyorder.likelihood import estimates
+from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, sample_groups
+from anyorder.likelihood.estimates import ESTIMATES, Along
+from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.measured import Text
+from anyorder.likelihood.nll import block_nll, draw_known, one_by_one
 from anyorder.orders import ORDERS, derive_seed, draw_orders, order_of, sample_order, stream
+from anyorder.tokens.tokenizers import Bytes
 from configurator import configure
-from data.measured import Text
-from data.tokenizers import Bytes
 
 SEED = 1337
 from model import AOGPTConfig

@@ -12,8 +12,8 @@ from conftest import ROOT, make_model
 from masked_kinds import KINDS
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
-from anyorder.continuations import Reading, continuation_scores
-from anyorder.likelihood import block_nll
+from anyorder.likelihood.continuations import Reading, continuation_scores
+from anyorder.likelihood.nll import block_nll
 from anyorder.orders import derive_seed, order_of
 from anyorder.writer import Writer
 

@@ -15,14 +15,15 @@ from conftest import ROOT, make_model
 from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
-from anyorder import estimates, likelihood
+from anyorder import likelihood
 from anyorder.checkpoint import save_checkpoint
-from anyorder.journal import Journal
+from anyorder.likelihood import estimates
+from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.tables import summarize
 from anyorder.orders import ORDERS, Family, draw_orders, sample_order
-from anyorder.tables import summarize
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.tokenizers import Bytes
 from configurator import one_line_errors
-from data.prepare import prepare
-from data.tokenizers import Bytes
 from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal, report
 
 # ---------------------------------------------------------------------------------------------------------------------

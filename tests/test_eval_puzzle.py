@@ -10,13 +10,16 @@ from test_puzzles import tiny_run
 
 import eval_puzzle
 from anyorder.checkpoint import save_checkpoint
-from anyorder.generation import SCORES, Drawing, Unmasking, generate
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import generate
+from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.likelihood.tables import share_error
 from anyorder.orders import derive_seed, draw_orders
-from anyorder.tables import share_error
+from anyorder.puzzles.prepared import prepare_puzzles
+from anyorder.puzzles.rules import NaeSat
+from anyorder.puzzles.sudoku import Sudoku
+from anyorder.tokens.prepared import prepare
 from configurator import configure
-from data.prepare import prepare
-from data.puzzles import prepare_puzzles
-from data.rules import NaeSat, Sudoku
 from eval_puzzle import Puzzles, masked_loss, read_runs, score, solve, solve_all
 from model import EMA
 

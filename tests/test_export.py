@@ -7,9 +7,9 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import digest, model_from_checkpoint, save_checkpoint
-from anyorder.exported import write_exported
-from data.tokenizer_files import tokenizer_files
-from data.tokenizers import TOKENIZERS, get_tokenizer
+from anyorder.others.exported import write_exported
+from anyorder.others.tokenizer_files import tokenizer_files
+from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
 from model import EMA
 
 transformers = pytest.importorskip('transformers')

@@ -6,17 +6,17 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import ROOT, make_model
 
-import anyorder.exported
+import anyorder.others.exported
 import train
 from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
-from anyorder.start import start_checkpoint, start_model
-from anyorder.weights import read_weights
+from anyorder.others.tokenizer_files import byte_letters, tokenizer_files
+from anyorder.others.weights import read_weights
+from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.training.start import start_checkpoint, start_model
 from anyorder.writer import Writer
 from configurator import configure
-from data.tokenizer_files import byte_letters, tokenizer_files
-from data.tokenizers import get_tokenizer
 from model import EMA
 
 REFERENCE = os.path.join(os.path.dirname(__file__), 'reference')
@@ -74,8 +74,7 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, script, tm
     assert '/home/me' not in shown and str(tmp_path) not in shown and 'cuda:1' not in shown
     card = (tmp_path / 'hf' / 'README.md').read_text()
     assert '| any order (bound) | 1.2500 | 3.49 |' in card and '| left to right | 0.5000 | 1.65 |' in card
-    root = os.path.dirname(os.path.abspath(anyorder.exported.__file__))
-    assert (tmp_path / 'hf' / 'model.py').read_bytes() == open(os.path.join(root, '..', 'model.py'), 'rb').read()
+    assert (tmp_path / 'hf' / 'model.py').read_bytes() == open(os.path.join(ROOT, 'model.py'), 'rb').read()
 
 
 def test_raw_weights_are_no_average_and_have_no_validation(checkpoint, script, tmp_path):
@@ -132,7 +131,7 @@ def test_a_folder_appears_whole_or_not_at_all(checkpoint, script, tmp_path, monk
 
     def full(*args):
         raise OSError('No space left on device')
-    monkeypatch.setattr(anyorder.exported, 'write_safetensors', full)
+    monkeypatch.setattr(anyorder.others.exported, 'write_safetensors', full)
     assert 'No space left' in script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf', code=1).stderr
     assert sorted(os.listdir(tmp_path)) == ['mine', 'run'] and os.listdir(tmp_path / 'mine') == ['notes.txt']
 

@@ -1,4 +1,4 @@
-"""anyorder/families.py: folders of others as commands name them, and what the commands ask of a model."""
+"""anyorder/others/families.py: folders of others as commands name them, and what the commands ask of a model."""
 import json
 import re
 
@@ -8,12 +8,12 @@ from masked_kinds import KINDS, TEXT, write_tokenizer
 
 pytest.importorskip('transformers')
 
-from anyorder import families
 from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
-from anyorder.masked import MaskedConfig
+from anyorder.others import families
+from anyorder.others.masked import MaskedConfig
+from anyorder.puzzles.prepared import prepare_puzzles
+from anyorder.tokens.tokenizers import GPT2
 from anyorder.writer import Writer
-from data.puzzles import prepare_puzzles
-from data.tokenizers import GPT2
 from model import Network
 
 
@@ -224,8 +224,8 @@ def test_the_dtype_is_that_of_the_option_and_of_the_file_without_one(folders):
 def test_puzzles_are_judged_in_the_symbols_of_the_task(folders):
     import numpy as np
 
-    from data.rules import NaeSat
-    from data.tokenizers import get_tokenizer
+    from anyorder.puzzles.rules import NaeSat
+    from anyorder.tokens.tokenizers import get_tokenizer
     from eval_puzzle import Translated, ids_of
     tokenizer = open_checkpoint(f"masked:{folders('bert')[1]}").tokenizer
     assert ids_of(get_tokenizer('sudoku4'), tokenizer).tolist() == [6, 7, 8, 9]   # 1 to 4, behind five and 0

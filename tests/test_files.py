@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from anyorder.files import (
+from anyorder.machine.files import (
     check_checkpoint,
     check_folder,
     check_names,

@@ -7,12 +7,13 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.canvas import Canvas
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
-from anyorder.drawing import Drawing
-from anyorder.frontier import REFERENCE, WAYS, Frontier, answer, away, settings
-from anyorder.generation import Unmasking, fill
-from anyorder.judge import generative_perplexity, text_metrics
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import Unmasking
+from anyorder.likelihood.judge import generative_perplexity, text_metrics
+from anyorder.speed.frontier import REFERENCE, WAYS, Frontier, answer, away, settings
 
 VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05]}
 
@@ -79,8 +80,9 @@ def test_a_point_by_hand(frontier):
 def test_the_time_is_that_of_generation(frontier, monkeypatch):
     """The warm-up and the judge stand outside; the last tokens of a batch warm up."""
     done, times = [], iter([10.0, 12.5])
-    monkeypatch.setattr('anyorder.frontier.fill', lambda network, canvas, *_, **how: done.append(canvas.known.tolist()))
-    monkeypatch.setattr('anyorder.devices.time.perf_counter', lambda: done.append('clock') or next(times))
+    monkeypatch.setattr('anyorder.speed.frontier.fill',
+                        lambda network, canvas, *_, **how: done.append(canvas.known.tolist()))
+    monkeypatch.setattr('anyorder.machine.devices.time.perf_counter', lambda: done.append('clock') or next(times))
     samples, time = frontier(n_samples=3).write(Unmasking(8), '')
     assert time == 2.5 and len(samples) == 3
     assert done == [[0, 0], 'clock', [0, 0], [0], 'clock']

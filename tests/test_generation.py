@@ -8,20 +8,12 @@ import torch
 from conftest import ROOT, make_model
 from test_model import FINAL, VARIANTS
 
-from anyorder.canvas import Canvas
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.fast import freeze, product_dtype
-from anyorder.generation import (
-    SCORES,
-    Drawing,
-    Unmasking,
-    binomial_schedule,
-    confidence,
-    draw_noise,
-    fill,
-    generate,
-    unmask_schedule,
-)
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.unmasking import SCORES, Unmasking, binomial_schedule, confidence, draw_noise, unmask_schedule
 from anyorder.orders import order_of, sample_order, stream
 from model import AOGPT, KVCache
 
@@ -497,7 +489,7 @@ def test_the_head_of_an_encoder_is_run_for_what_is_drawn():
 def test_generation_runs_on_one_frozen_copy(monkeypatch):
     model, calls = make_model(block_size=8).float(), []
     linear = torch.nn.Linear.forward
-    monkeypatch.setattr('anyorder.generation.freeze', lambda *a: (freeze(*a), calls.append('frozen'))[0])
+    monkeypatch.setattr('anyorder.generation.fill.freeze', lambda *a: (freeze(*a), calls.append('frozen'))[0])
     monkeypatch.setattr(torch.nn.Linear, 'forward', lambda *a: (linear(*a), calls.append('linear'))[0])
     generate(model, torch.zeros(2, 8, dtype=torch.long), sample_order(2, 8), 0, 4)
     assert calls == ['linear'] * 3 + ['frozen']      # the tables of two blocks and the final layer
@@ -585,5 +577,5 @@ def test_another_score_is_one_function(monkeypatch, batch):
 def test_confidence_in_parts_is_that_of_all(monkeypatch, policy):
     logits = torch.randn(3, 5, 7, dtype=torch.float64)
     whole = confidence(logits, policy)
-    monkeypatch.setattr('anyorder.generation.split_rows', lambda vocab_size, x: [x.split(2)])
+    monkeypatch.setattr('anyorder.generation.unmasking.split_rows', lambda vocab_size, x: [x.split(2)])
     assert torch.equal(confidence(logits, policy), whole) and whole.shape == (3, 5)

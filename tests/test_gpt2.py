@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from conftest import write_safetensors
 
 from anyorder.checkpoint import load_checkpoint, local_path, model_from_checkpoint
-from anyorder.gpt2 import GPT2_N_TOKENS
 from anyorder.orders import sample_order
+from anyorder.others.gpt2 import GPT2_N_TOKENS
 
 N, C, H, L = 7, 8, 2, 2
 CONFIG = {'model_type': 'gpt2', 'n_positions': N, 'n_embd': C, 'n_head': H, 'n_layer': L}
@@ -185,7 +185,7 @@ def test_names_of_gpt2_on_the_hub(tmp_path, monkeypatch):
 
 def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     import train
-    from anyorder.start import start_checkpoint, start_model
+    from anyorder.training.start import start_checkpoint, start_model
     from configurator import configure
     monkeypatch.setattr('anyorder.checkpoint.get_tokenizer', lambda name: name)   # whose vocabulary is a download
     folder = str(write_folder(tmp_path / 'gpt2', weights))

@@ -4,8 +4,8 @@ import json
 import pytest
 import torch
 
-from anyorder import journal
-from anyorder.journal import Journal
+from anyorder.likelihood import journal
+from anyorder.likelihood.journal import Journal
 
 NAME = ('a set', '12ab', 'orders')
 

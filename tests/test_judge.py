@@ -9,9 +9,17 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.judge import Judge, generative_perplexity, measure, open_judge, text_errors, text_metrics, translate
+from anyorder.likelihood.judge import (
+    Judge,
+    generative_perplexity,
+    measure,
+    open_judge,
+    text_errors,
+    text_metrics,
+    translate,
+)
 from anyorder.orders import sample_order
-from data.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Bytes
 
 
 class Pairs(Bytes):   # two bytes a token, and the last alone

@@ -7,21 +7,23 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.likelihood import (
+from anyorder.likelihood.ensemble import (
     batches_of,
+    context_logprobs,
+    ensemble_block_nll,
+    ensemble_totals,
+    group_contexts,
+    sample_groups,
+)
+from anyorder.likelihood.nll import (
     block_nll,
     check_finite,
     conditional_logprob,
-    context_logprobs,
     draw_known,
-    ensemble_block_nll,
     ensemble_nll,
-    ensemble_totals,
     estimate_of,
-    group_contexts,
     one_by_one,
     powers_of_two,
-    sample_groups,
 )
 from anyorder.orders import draw_orders, stream
 from model import DecoderSlots

@@ -8,9 +8,10 @@ from conftest import make_model
 from test_generation import write
 from test_model import TWO_STREAM, VARIANTS
 
-from anyorder.canvas import Canvas
-from anyorder.drawing import Drawing, TokenNoise, gumbel, keep_largest
-from anyorder.generation import Unmasking, fill, generate
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing, TokenNoise, gumbel, keep_largest
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import order_of, sample_order
 from model import AOGPT
 

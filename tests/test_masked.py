@@ -1,4 +1,4 @@
-"""anyorder/masked.py: a masked model of others under our policies, each step by hand."""
+"""anyorder/others/masked.py: a masked model of others under our policies, each step by hand."""
 import pytest
 import torch
 from conftest import make_model
@@ -8,13 +8,14 @@ pytest.importorskip('transformers')
 
 from types import SimpleNamespace
 
-from anyorder.canvas import Canvas
 from anyorder.checkpoint import open_checkpoint
-from anyorder.drawing import Drawing
-from anyorder.generation import SCORES, Unmasking, fill, generate
-from anyorder.likelihood import block_nll, conditional_logprob
-from anyorder.masked import MaskedConfig, MaskedModel
-from data.tokenizers import GPT2
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.likelihood.nll import block_nll, conditional_logprob
+from anyorder.others.masked import MaskedConfig, MaskedModel
+from anyorder.tokens.tokenizers import GPT2
 from model import KVCache
 
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from data.measured import open_text
-from data.prepare import prepare
-from data.tokenizers import Bytes, get_tokenizer
+from anyorder.likelihood.measured import open_text
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 
 TEXT = 'a b c d e f g\n' * 9
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from anyorder.checkpoint import Unset
-from anyorder.devices import autocast
 from anyorder.fast import lean
-from anyorder.memory import memory, peak_allocated, slot_bytes
+from anyorder.machine.devices import autocast
+from anyorder.training.memory import memory, peak_allocated, slot_bytes
 from model import AOGPT, AOGPTConfig
 
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'no bias': {'bias': False},

@@ -10,14 +10,16 @@ import torch.nn.functional as F
 from conftest import make_model
 from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 
-from anyorder import start
-from anyorder.canvas import Canvas
-from anyorder.devices import autocast, widest
 from anyorder.fast import TokenLoss, freeze, graphed, lean
-from anyorder.generation import Unmasking, fill, generate
-from anyorder.likelihood import block_nll, conditional_logprob, ensemble_block_nll
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.unmasking import Unmasking
+from anyorder.likelihood.ensemble import ensemble_block_nll
+from anyorder.likelihood.nll import block_nll, conditional_logprob
+from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
-from anyorder.training import TrainState, draw_batch, make_optimizers, update
+from anyorder.training import start
+from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from configurator import Config
 from model import EMA, KVCache
 

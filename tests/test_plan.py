@@ -6,9 +6,9 @@ from conftest import ROOT, make_model
 from test_memory import NETWORKS, meta_model
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.devices import GPUS
-from anyorder.plan import largest_batch, parameters_by_part, parse_machine
-from anyorder.start import same_update
+from anyorder.machine.devices import GPUS
+from anyorder.training.plan import largest_batch, parameters_by_part, parse_machine
+from anyorder.training.start import same_update
 from configurator import Config
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 import plot
-from anyorder.curves import read_all, read_results, read_run
-from anyorder.figures import COLORS, curve, draw, mean_curve, styles
+from anyorder.pictures.curves import read_all, read_results, read_run
+from anyorder.pictures.figures import COLORS, curve, draw, mean_curve, styles
 from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},

@@ -1,8 +1,8 @@
 """Prompts with blanks: text, files, and the tokens that they become."""
 import pytest
 
-from data.prompts import parse_prompt, parse_prompts, read_prompts
-from data.tokenizers import Bytes, get_tokenizer
+from anyorder.tokens.prompts import parse_prompt, parse_prompts, read_prompts
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 
 
 def test_parsing_of_blanks():

@@ -9,16 +9,18 @@ import torch
 from conftest import make_model
 
 import train
-from anyorder.likelihood import draw_known
+from anyorder.datasets import open_split
+from anyorder.likelihood.nll import draw_known
+from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.orders import draw_orders
-from anyorder.tables import ratio_error, summarize
-from anyorder.training import TrainState, make_optimizers, update, validate
+from anyorder.puzzles import prepared as puzzles
+from anyorder.puzzles.prepared import fractions, generate, prepare_puzzles
+from anyorder.puzzles.rules import SHARES, NaeSat, make_task
+from anyorder.puzzles.sudoku import Sudoku
+from anyorder.tokens.sets import GIVEN, unpack
+from anyorder.training.update import TrainState, make_optimizers, update, validate
 from configurator import Config, configure
-from data import puzzles
-from data.blocks import open_split
-from data.puzzles import fractions, generate, prepare_puzzles
-from data.rules import SHARES, NaeSat, Sudoku, make_task
-from data.sets import GIVEN, unpack
+from data import puzzles as command
 from model import AOGPT, EMA
 
 
@@ -63,7 +65,7 @@ def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
     assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all() and house.sum() == 30 * 3 * 6
     assert ((tokens == 0) <= given).all()
     with pytest.raises(ValueError, match='largest must be 3 to 6'):
-        puzzles.main(configure(vars(puzzles), ['zebra', '--largest=2', f'--data_dir={tmp_path / "other"}']))
+        command.main(configure(vars(command), ['zebra', '--largest=2', f'--data_dir={tmp_path / "other"}']))
 
 
 def test_what_is_generated_depends_on_seed_split_and_part(monkeypatch):
@@ -91,7 +93,7 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
     monkeypatch.setattr(puzzles, 'PART', 60)
 
     def sizes(*argv):
-        puzzles.main(configure(vars(puzzles), [*argv, f'--data_dir={tmp_path}']))
+        command.main(configure(vars(command), [*argv, f'--data_dir={tmp_path}']))
         meta = json.loads((tmp_path / argv[-1].partition('=')[2] / 'meta.json').read_text())
         assert {info['source'] for info in meta['splits'].values()} <= {'sudoku4, seed 0', 'nae_sat, seed 5',
                                                                         'zebra4, seed 0, up to 3 houses'}
@@ -104,7 +106,7 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
     for argv, said in ((['--n_val=-1'], 'n_val must be at least 0'),
                        (['--split=all'], 'split must be test, val, train')):
         with pytest.raises(ValueError, match=said):
-            puzzles.main(configure(vars(puzzles), ['sudoku4', *argv, f'--data_dir={tmp_path}']))
+            command.main(configure(vars(command), ['sudoku4', *argv, f'--data_dir={tmp_path}']))
 
 
 def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
@@ -297,7 +299,7 @@ def test_a_source_is_read_with_and_without_its_solutions(tmp_path, capsys):
     (tmp_path / 'p.csv').write_text(f'puzzle,solution\n.{GRID[1:]},{GRID}\n0{GRID[1:]},\n')
     options = [f'--source={tmp_path}/p.csv', '--split=test', '--name=mine', f'--data_dir={tmp_path}']
     for _ in range(2):
-        puzzles.main(configure(vars(puzzles), ['sudoku4', *options]))
+        command.main(configure(vars(command), ['sudoku4', *options]))
     assert 'there already' in capsys.readouterr().out
     tokens, given = unpack(torch.from_numpy(open_split(tmp_path, 'mine', 'test')[0].astype(np.int64)))
     assert (tokens + 1).tolist() == [[int(d) for d in GRID]] * 2 and given.tolist() == [[False] + [True] * 15] * 2

@@ -15,10 +15,10 @@ from test_findings import run as findings
 
 import eval_lm
 import train
-from anyorder.start import check_options
+from anyorder.puzzles.rules import TASKS
+from anyorder.tokens.prepared import DATA_SETS
+from anyorder.training.start import check_options
 from configurator import configure
-from data.prepare import DATA_SETS
-from data.rules import TASKS
 
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
@@ -113,7 +113,7 @@ def understand(script, tmp_path, monkeypatch):
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
                   'config/lm_eval/rows.py': 'configurator.configure', 'export_hf.py': 'configurator.configure',
                   'tests/torture.py': 'argparse.ArgumentParser.parse_args',
-                  'plot.py': 'anyorder.figures.draw'}.get(name)
+                  'plot.py': 'anyorder.pictures.figures.draw'}.get(name)
         if not reader:
             return lacks(script(name, *args, '--device=nowhere', code=1))
         read_options = pkgutil.resolve_name(reader)

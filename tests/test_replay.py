@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from anyorder.replay import kendall_tau, write_replay, written_in_words
-from anyorder.texts import lay_out, token_texts
-from data.tokenizers import Bytes, get_tokenizer
+from anyorder.pictures.replay import kendall_tau, write_replay, written_in_words
+from anyorder.pictures.texts import lay_out, token_texts
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 
 
 def test_kendall_tau_by_counting_pairs():

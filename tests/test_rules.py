@@ -4,8 +4,10 @@ import itertools
 import numpy as np
 import pytest
 
-from data.rules import NaeSat, Sudoku, Zebra
-from data.tokenizers import get_tokenizer, zebra_names
+from anyorder.puzzles.rules import NaeSat
+from anyorder.puzzles.sudoku import Sudoku
+from anyorder.puzzles.zebra import Zebra
+from anyorder.tokens.tokenizers import get_tokenizer, zebra_names
 
 
 def solutions_by_hand(grid, n):

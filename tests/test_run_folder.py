@@ -9,8 +9,8 @@ import pytest
 from conftest import make_model
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
-from anyorder.curves import read_run
-from anyorder.run_folder import RunFolder, numbered, open_newest, read_log
+from anyorder.pictures.curves import read_run
+from anyorder.training.run_folder import RunFolder, numbered, open_newest, read_log
 from model import EMA
 
 MODEL = make_model(vocab_size=320, n_tokens=257, n_layer=1, n_embd=4, n_head=1, n_cond=2)
@@ -195,7 +195,7 @@ def test_a_save_that_fails_removes_no_older_checkpoint(monkeypatch, error):
 
     def full(*args, **kwargs):
         raise error('no space')
-    monkeypatch.setattr('anyorder.run_folder.write_checkpoint', full)
+    monkeypatch.setattr('anyorder.training.run_folder.write_checkpoint', full)
     with pytest.raises(ValueError, match='iteration 6 could not be written: no space; mend that and go on from .* 4'):
         save(folder, 6)
     assert folder.saved == 4

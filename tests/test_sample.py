@@ -9,7 +9,7 @@ import torch
 from conftest import ROOT, make_model
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
-from anyorder.generation import fill
+from anyorder.generation.fill import fill
 from anyorder.orders import sample_order
 from model import EMA
 
@@ -105,7 +105,7 @@ def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, 
 
 def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
+    monkeypatch.setattr('anyorder.pictures.watch.Watch.__call__', lambda self, *what: shown.append(what))
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch',
            '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
@@ -120,7 +120,7 @@ def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(c
 
 def test_samples_of_several_prompts_and_a_first_one_that_is_done_early(ckpt, script, monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
+    monkeypatch.setattr('anyorder.pictures.watch.Watch.__call__', lambda self, *what: shown.append(what))
     (tmp_path / 'p.jsonl').write_text('{"prompt": "a[[1]]"}\n{"prompt": "b[[4]]"}\n')
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=FILE:p.jsonl', '--watch', '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
@@ -132,7 +132,7 @@ def test_samples_of_several_prompts_and_a_first_one_that_is_done_early(ckpt, scr
 def test_lossless_samples_keep_their_drafts_for_those_who_look(ckpt, script, monkeypatch, tmp_path):
     def shown_or_not(*options):
         shown = []
-        monkeypatch.setattr('anyorder.watch.Watch.__call__', lambda self, *what: shown.append(what))
+        monkeypatch.setattr('anyorder.pictures.watch.Watch.__call__', lambda self, *what: shown.append(what))
         script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=12', '--n_samples=3', '--batch_size=2',
                *options)
         return shown
@@ -150,7 +150,7 @@ def test_lossless_samples_keep_their_drafts_for_those_who_look(ckpt, script, mon
     assert last == [(samples[r]['tokens'], samples[r]['drafts']) for r in (0, 2)]
     assert {drafts for *_, drafts in shown_or_not('--watch', '--out=o.json')} == {None}
     assert 'drafts' not in json.loads((tmp_path / 'o.json').read_text())['samples'][0]
-    monkeypatch.setattr('anyorder.drafts.Drafts.__init__', None)       # nobody looks
+    monkeypatch.setattr('anyorder.generation.canvas.Drafts.__init__', None)       # nobody looks
     shown_or_not('--unmask=lossless')
 
 
@@ -234,5 +234,5 @@ def test_options_reach_the_drawing(ckpt, script, tmp_path, monkeypatch):
     assert [steps.count(k) for k in range(4)] == [1, 1, 3, 4]               # 9 (1 - cos(k pi / 8)) = 0.7, 2.6, 5.6, 9
     assert len(set(sample('--order=margin', '--threshold=0')['step'])) == 1
     assert sample('--order=margin', '--order_noise=9')['order'] != sample('--order=margin')['order']
-    monkeypatch.setattr('anyorder.generation.KVCache', None)
+    monkeypatch.setattr('anyorder.generation.fill.KVCache', None)
     assert sample('--use_cache=False')['tokens'] == plain['tokens']

@@ -6,13 +6,14 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.canvas import Canvas
-from anyorder.drawing import Drawing
-from anyorder.generation import Unmasking, fill
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.scroll import Scroll, end_of
+from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import order_of
-from anyorder.scroll import Scroll, end_of
-from data.prompts import parse_prompt
-from data.tokenizers import Bytes
+from anyorder.tokens.prompts import parse_prompt
+from anyorder.tokens.tokenizers import Bytes
 
 L2R = {'kind': 'l2r'}
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from anyorder.tables import token_counts
-from data import sets
-from data.blocks import all_blocks, check_length, open_split, random_blocks
-from data.prepare import prepare
-from data.puzzles import prepare_puzzles
-from data.rules import TASKS, make_task, row_length
-from data.sets import GIVEN, largest_id, read_meta
+from anyorder.datasets import open_split
+from anyorder.likelihood.tables import token_counts
+from anyorder.puzzles.prepared import prepare_puzzles
+from anyorder.puzzles.rules import TASKS, make_task, row_length
+from anyorder.tokens import sets
+from anyorder.tokens.blocks import all_blocks, check_length, random_blocks
+from anyorder.tokens.prepared import prepare
+from anyorder.tokens.sets import GIVEN, largest_id, read_meta
 
 
 @pytest.fixture(scope='session')

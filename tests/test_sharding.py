@@ -10,11 +10,11 @@ from test_train import TWO, assert_alike, data, load_checkpoint, resume, run  # 
 
 from anyorder.checkpoint import entries_of
 from anyorder.fast import lean
+from anyorder.machine.processes import start_processes
 from anyorder.orders import sample_order
-from anyorder.processes import start_processes
-from anyorder.sharding import is_split, recompute, shard
-from anyorder.start import make_run_model
-from anyorder.training import TrainState, make_optimizers, update, validate
+from anyorder.training.sharding import is_split, recompute, shard
+from anyorder.training.start import make_run_model
+from anyorder.training.update import TrainState, make_optimizers, update, validate
 from configurator import Config
 from model import EMA
 

@@ -4,7 +4,7 @@ from conftest import make_model
 
 import train
 from anyorder.checkpoint import save_checkpoint
-from anyorder.start import check_options, start_checkpoint
+from anyorder.training.start import check_options, start_checkpoint
 from configurator import configure
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyorder.tables import (
+from anyorder.likelihood.tables import (
     format_table,
     jackknife_error,
     perplexity,
@@ -15,7 +15,7 @@ from anyorder.tables import (
     table_row,
     unigram_row,
 )
-from data.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Bytes
 
 
 def test_summary_by_hand():

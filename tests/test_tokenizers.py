@@ -1,8 +1,8 @@
 """Text to tokens and back."""
 import pytest
 
-from data.prompts import encode
-from data.tokenizers import END_OF_TEXT, GPT2, Bytes, HuggingFace, encode_documents
+from anyorder.tokens.prompts import encode
+from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Bytes, HuggingFace, encode_documents
 
 
 def test_gpt2_tokens(monkeypatch, tmp_path):

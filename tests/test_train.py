@@ -18,14 +18,14 @@ from conftest import ROOT, make_model
 
 import train
 from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_checkpoint
-from anyorder.devices import resolve_compile
-from anyorder.likelihood import block_nll
+from anyorder.likelihood.nll import block_nll
+from anyorder.machine.devices import resolve_compile
+from anyorder.machine.processes import own_device
 from anyorder.orders import sample_order
-from anyorder.processes import own_device
-from anyorder.start import SHAPE
-from anyorder.training import get_lr, update
+from anyorder.tokens.blocks import all_blocks
+from anyorder.training.start import SHAPE
+from anyorder.training.update import get_lr, update
 from configurator import configure, one_line_errors
-from data.blocks import all_blocks
 from model import AOGPT, AOGPTConfig
 from train import Data
 
@@ -39,7 +39,7 @@ TWO = ['--gradient_accumulation_steps=2', '--dtype=float32']
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     """An empty working folder whose data/pydocs is there already: a little of the real text."""
-    from data import prepare as p
+    from anyorder.tokens import prepared as p
     monkeypatch.chdir(tmp_path)
     texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
     monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: texts, 'bytes', 0.1, True, '')})
@@ -202,7 +202,7 @@ def test_resume_takes_the_options_given_now(data):
 
 
 def test_a_resume_says_what_it_changes(data, capsys):
-    from data import prepare as p
+    from anyorder.tokens import prepared as p
     run('--max_iters=2')
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=2')
@@ -464,10 +464,10 @@ def test_what_processes_must_agree_on(monkeypatch):
                        ('the weights', (other, 3, data, config)),
                        ('the data', (model, 3, SimpleNamespace(hashes=data.hashes | {'val': 'x'}), config))):
         every = []
-        monkeypatch.setattr('anyorder.processes.gather', lambda own, every=every: every.append(own) or [own])
+        monkeypatch.setattr('anyorder.machine.processes.gather', lambda own, every=every: every.append(own) or [own])
         train.check_start(model, 3, data, config)
         train.check_start(*args)
-        monkeypatch.setattr('anyorder.processes.gather', lambda own, every=every: every)
+        monkeypatch.setattr('anyorder.machine.processes.gather', lambda own, every=every: every)
         with pytest.raises(ValueError, match=f'differ in .*{said}') if said else nullcontext():
             train.check_start(model, 3, data, config)
 

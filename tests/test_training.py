@@ -10,9 +10,9 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyorder.fast import lean
-from anyorder.likelihood import block_nll, draw_known
+from anyorder.likelihood.nll import block_nll, draw_known
 from anyorder.orders import derive_seed, draw_orders, sample_order
-from anyorder.training import (
+from anyorder.training.update import (
     Clock,
     TrainState,
     draw_batch,
@@ -147,7 +147,7 @@ def test_a_process_has_its_own_micro_batches_and_blocks(monkeypatch):
     blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
     given = torch.zeros_like(blocks, dtype=torch.bool)
     whole = validate(state.model, blocks, given, config)
-    monkeypatch.setattr('anyorder.training.processes', lambda: (1, 2))
+    monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
     half = validate(state.model, blocks, given, config)
     update(state, TOKENS, 1e-2, config)
     assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)

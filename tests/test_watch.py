@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyorder.watch import Watch, has_colours, visible
-from data.tokenizers import Bytes
+from anyorder.pictures.watch import Watch, has_colours, visible
+from anyorder.tokens.tokenizers import Bytes
 
 
 class Terminal(io.StringIO):
@@ -34,7 +34,8 @@ def clock(monkeypatch):
     def sleep(seconds):
         clock.slept.append(seconds)
         clock.seconds += seconds
-    monkeypatch.setattr('anyorder.watch.time', SimpleNamespace(perf_counter=lambda: clock.seconds, sleep=sleep))
+    watch_time = SimpleNamespace(perf_counter=lambda: clock.seconds, sleep=sleep)
+    monkeypatch.setattr('anyorder.pictures.watch.time', watch_time)
     return clock
 
 

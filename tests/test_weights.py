@@ -5,8 +5,8 @@ import pytest
 import torch
 from conftest import write_safetensors
 
-from anyorder.weights import read_weights
-from anyorder.weights import write_safetensors as write_file
+from anyorder.others.weights import read_weights
+from anyorder.others.weights import write_safetensors as write_file
 
 TENSORS = {'a': torch.tensor([[1.5, -2.0, 3.0]]), 'scale': torch.tensor(0.25, dtype=torch.bfloat16),
            'half': torch.tensor([-1.0, 65504.0], dtype=torch.float16), 'double': torch.tensor([1 / 3]).double(),

@@ -8,7 +8,7 @@ import torch
 from conftest import make_model
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.likelihood import ensemble_nll
+from anyorder.likelihood.nll import ensemble_nll
 from anyorder.orders import sample_order
 from anyorder.writer import Writer
 from model import EMA

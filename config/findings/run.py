@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = ROOT
-from anyorder.commands import is_made, make_all, what_it_said
+from anyorder.machine.commands import is_made, make_all, what_it_said
 from configurator import at_least, configure, one_line_errors
 
 seeds = '1,2'          # of the trainings, with commas between

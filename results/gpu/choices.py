@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from anyorder import fast
-from anyorder.devices import autocast, resolve_device, seconds
-from anyorder.generation import generate
+from anyorder.generation.fill import generate
+from anyorder.machine.devices import autocast, resolve_device, seconds
 from anyorder.orders import sample_order
 from configurator import configure, one_line_errors
 from model import AOGPT, AOGPTConfig, Sizes

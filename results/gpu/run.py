@@ -36,10 +36,10 @@ from typing import NamedTuple
 import torch
 
 from anyorder.checkpoint import Unset
-from anyorder.commands import is_made, make, what_it_said
-from anyorder.devices import resolve_device
-from anyorder.files import check_folder, replace_file, write_json
-from anyorder.memory import memory
+from anyorder.machine.commands import is_made, make, what_it_said
+from anyorder.machine.devices import resolve_device
+from anyorder.machine.files import check_folder, replace_file, write_json
+from anyorder.training.memory import memory
 from configurator import configure, one_line_errors
 from model import AOGPTConfig
 

@@ -1,0 +1,144 @@
+"""
+What are the rows being written? Their tokens, the order of their visits, and what each step revealed.
+"""
+import copy
+
+import torch
+
+from anyorder.machine.devices import widest
+from anyorder.orders import sample_order, seeds_of, stream
+
+BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
+
+
+class Canvas:
+    """B rows of N positions that are being written.
+
+    idx       (B, N) tokens in natural order; in blanks they mean nothing, are drafts, or the text to be scored
+    order     (B, N) positions as visited: the known ones, the blanks, and padding from n_visits on
+    step      (B, N) natural order: the step that revealed a token, from 0; -1 is known from the start, or blank
+    logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
+    u         (B, N) natural order: uniform numbers in [0, 1), a function of the row's seed, by which tokens are drawn
+              unless unmasking is lossless
+    known     (B,) visits that are known, on the host
+    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host, see generation.Unmasking
+    n_visits  (B,) visits of each row, on the host
+    seeds     [B] ints: every random number of a row is a function of its own seed
+    rows      (B,) which rows of the first canvas these are, on the host
+    """
+
+    def __init__(self, idx, order, n_known, seeds, n_visits=None):
+        """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N.
+
+        Raises ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
+        B, N = order.shape
+        positions = torch.arange(N, device=order.device)
+        if idx.shape != order.shape or (order.sort(1).values != positions).any():
+            raise ValueError('each order must be a permutation of the positions of idx, got '
+                             f'{tuple(order.shape)} for {tuple(idx.shape)}')
+        self.known = torch.as_tensor(n_known).cpu().expand(B)
+        self.n_visits = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)
+        self.seeds = [int(seed) for seed in seeds]   # of a tensor or not: a stream is named by numbers
+        fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
+        if not fits.all() or len(self.seeds) != B:
+            raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
+                             f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
+                             f'{len(self.seeds)} seeds')
+        self.idx, self.order, self.rows = idx.clone(), order.clone(), torch.arange(B)
+        u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
+        self.u = torch.stack(u).to(idx.device, widest(idx.device))
+        self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
+        self.n_drafts = torch.zeros_like(self.n_visits)
+
+    @classmethod
+    def of_texts(cls, texts, order, seed, device='cpu'):
+        """The canvas of `texts`, [(tokens, known)] of lists of any lengths. Row r is a function of seed + r, or, if
+        `seed` is a list, of seed[r].
+
+        Known tokens are visited from left to right, then the blanks in an order of these arguments of sample_order."""
+        lengths = torch.tensor([len(tokens) for tokens, _ in texts])
+        B, N = len(texts), int(lengths.max())
+        idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
+        seeds = seeds_of(seed, B)
+        for r, (tokens, known) in enumerate(texts):
+            visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))[0]
+            known = torch.tensor(known)
+            idx[r, :len(tokens)] = torch.tensor(tokens)
+            orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])
+        n_known = torch.tensor([sum(known) for _, known in texts])
+        return cls(idx.to(device), orders.to(device), n_known, seeds, lengths)
+
+    def __len__(self):
+        return len(self.rows)
+
+    @property
+    def n_blanks(self):
+        """(B,) visits that are still to be written, on the host."""
+        return self.n_visits - self.known
+
+    def cells(self, n):
+        """Indices (row, column, visit), each (m,), of the next n (B,) visits of every row, row by row.
+
+        Columns count from 0 to n - 1, and visit = known + column. Made on the host, without a wait for the device."""
+        row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero(as_tuple=True)
+        return torch.stack([row, column, self.known[row] + column]).to(self.idx.device, non_blocking=True)
+
+    def take(self, chosen):
+        """The rows where `chosen` (B,) bool is True, as a canvas of their own."""
+        part, places = copy.copy(self), chosen.nonzero()[:, 0]
+        at = places.to(self.idx.device, non_blocking=True)
+        for name in BY_POSITION:
+            setattr(part, name, getattr(self, name)[at])
+        for name in ('known', 'n_drafts', 'n_visits', 'rows'):
+            setattr(part, name, getattr(self, name)[places])
+        part.seeds = [self.seeds[place] for place in places.tolist()]
+        return part
+
+    def put(self, part):
+        """Write the rows of `part`, which `take` gave, back to their places."""
+        at = part.rows.to(self.idx.device, non_blocking=True)
+        for name in BY_POSITION:
+            getattr(self, name)[at] = getattr(part, name)
+        self.known = self.known.index_put((part.rows,), part.known)
+
+    def lists(self):
+        """[(tokens, order, step, logprob)]: the lists of each row, without its padding."""
+        rows = zip(*(x.tolist() for x in (self.idx, self.order, self.step, self.logprob)))
+        return [[x[:n] for x in row] for n, row in zip(self.n_visits.tolist(), rows)]
+
+    def samples(self, tokenizer):
+        """sample_of each row."""
+        return [sample_of(*row, tokenizer) for row in self.lists()]
+
+
+def sample_of(tokens, order, step, logprob, tokenizer):
+    """What there is to say of a text: a dict of text, tokens, nats, number of blanks and of passes that revealed any,
+    and the order, step and logprob."""
+    return {'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(logprob),
+            'blanks': sum(s >= 0 for s in step), 'passes': len({*step} - {-1}), 'order': order, 'step': step,
+            'logprob': logprob}
+
+
+class Drafts:
+    """Records the drafts of a canvas, as they change: `drafts(step, part)` is for on_step of fill.
+
+    rows      [B] of lists in natural order: of each position its drafts, [[step, token], ...]. Such a token was the
+              draft after that step, until the next one of the list or until a token was written. A last draft that is
+              not the token that was written was wrong."""
+
+    def __init__(self, canvas):
+        self.rows = [[[] for _ in range(n)] for n in canvas.n_visits.tolist()]
+
+    def __call__(self, step, part):
+        """Add what has changed; one copy to the host."""
+        row, _, visit = part.cells(part.n_drafts)
+        position, rows = part.order[row, visit], part.rows.tolist()
+        for r, i, token in torch.stack([row, position, part.idx[row, position]], 1).tolist():
+            drafts = self.rows[rows[r]][i]
+            if not drafts or drafts[-1][1] != token:
+                drafts.append([step, token])
+
+
+def draft_at(drafts, step):
+    """The token that was the draft of a position after `step`, or None; `drafts` as in Drafts.rows."""
+    return next((token for since, token in reversed(drafts) if since <= step), None)

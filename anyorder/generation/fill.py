@@ -1,0 +1,124 @@
+"""
+How is a text written? `fill` reveals blanks step by step, until none is left.
+"""
+import itertools
+from functools import partial
+
+import torch
+
+from anyorder.fast import freeze, product_dtype
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
+from anyorder.generation.unmasking import Unmasking
+from model import KVCache
+
+
+def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule='linear', temperature=1.0, top_k=0,
+             top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, **unmasking):
+    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see fill.
+
+    idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
+    order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
+    seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
+              token is drawn by one uniform number that belongs to (seed, position). Lossless unmasking draws by noise
+              that belongs to (seed, position, token), whose numbers differ between kinds of devices: the whole text is
+              then a function of seed, order and prompt. This is exact in float64, and but for near ties in float32; in
+              bfloat16 rounding changes long texts, not their law
+    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, order_noise_kind, threshold: Unmasking
+    temperature, top_k, top_p: see Drawing;   use_cache: see fill
+    returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` and `logprob`, see Canvas
+    """
+    if seeds is None:
+        device = generator.device if generator else 'cpu'
+        seeds = torch.randint(2 ** 62, (len(order),), generator=generator, device=device).tolist()
+    canvas = Canvas(idx, order, n_known, seeds)
+    n_steps = order.size(1) if n_steps is None else n_steps   # one token a step
+    fill(model, canvas, Unmasking(n_steps, schedule, policy, **unmasking), Drawing(temperature, top_k, top_p),
+         use_cache, return_trace)
+    trace = {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
+    return (canvas.idx, trace) if return_trace else canvas.idx
+
+
+@torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
+def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, on_step=None, ended=None):
+    """Fill the blanks of the canvas, in place.
+
+    The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
+    Lossless unmasking reveals only those that one token a step would draw, see Unmasking.accept.
+
+    drawing       None: the tokens that stand in the blanks are revealed instead of drawn, which scores them
+    use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
+    with_logprob  keep the log-probability of each token
+    on_step       called after each step with (step, n_new (B,) revealed in it, the canvas of the rows that ran)
+    ended         asked after each step for (B,) bool on the host: the rows of this canvas that end, blanks or not
+    """
+    if model.training:
+        raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
+    unmasking.check_network(model.slots)
+    network = freeze(model) if use_cache else model
+    ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
+    part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
+    cache = start_cache(network, part) if use_cache and network.slots.cached else None
+    noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
+    for step in itertools.count():
+        if not len(part):
+            return
+        n_new = ends[part.rows, min(step, ends.size(1) - 1)] - part.known       # (B,) on the host
+        if not n_new.any():
+            continue                                                            # a binomial step may reveal nothing
+        if unmasking.lossless:
+            n_new = n_new.clamp(max=unmasking.window)
+        n_targets = part.n_blanks if unmasking.adaptive else n_new
+        row, column, visit = part.cells(n_targets)                              # (m,) each
+        logits = network.predict(part.idx, part.order, part.known + part.n_drafts, int(n_targets.max()), cache,
+                                 part.n_visits, (row, column), part.known)      # (m, V)
+        if unmasking.adaptive:
+            n_new, logits = unmasking.choose(part, logits, n_new, step)
+            row, column, visit = part.cells(n_new)
+            if cache is not None and network.slots.targets_in_keys:
+                cache.length = part.known                              # slot n_known was run for another target
+        position = part.order[row, visit]                                       # (m,)
+        if drawing is None:
+            token = part.idx[row, position]
+        elif unmasking.lossless:
+            token = drawing.tokens_by_noise(logits, partial(noise, part.seeds, row, position))
+        else:
+            token = drawing.tokens(logits, part.u[row, position])
+        if unmasking.lossless:
+            n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
+            row, position, token = row[sure], position[sure], token[sure]
+            if cache is not None:
+                cache.length = part.known + n_new                      # slots behind these read drafts
+        part.idx[row, position], part.step[row, position] = token, step
+        if with_logprob:
+            logits = logits[sure] if unmasking.lossless else logits
+            part.logprob[row, position] = token_logprob(logits, token).to(part.logprob.dtype)
+        part.known = part.known + n_new
+        if on_step:
+            on_step(step, n_new, part)
+        left = part.n_blanks > 0
+        if ended:
+            left &= ~ended(part)
+        if not left.all():
+            canvas.put(part.take(~left))
+            part = part.take(left)
+            if cache is not None:
+                cache.keep(left.nonzero()[:, 0])
+
+
+def start_cache(network, part):
+    """A KVCache for the rows of `part`.
+
+    Prompts whose lengths differ much are read before the first step, those of about one length together, so that each
+    costs its own tokens."""
+    device, dtype = part.idx.device, product_dtype(network)
+    cache = KVCache(network.config, len(part), device, dtype)
+    if len(part) and part.known.max() - part.known.min() >= 32:
+        for length in (part.known // 32).unique():
+            near = part.known // 32 == length
+            rows, prompts = near.nonzero()[:, 0], part.take(near)
+            n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
+            own = KVCache(network.config, len(rows), device, dtype, n)
+            network.predict(prompts.idx, prompts.order, prompts.known, 1, own, prompts.known, slice(0))   # no head
+            cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = own.k, own.v, own.length
+    return cache

@@ -1,0 +1,165 @@
+"""
+How is a text of any length written? Stretch by stretch, each on a canvas of its own, up to where the text stops.
+"""
+from bisect import bisect_left
+
+import torch
+
+from anyorder.generation.canvas import Canvas, Drafts, sample_of
+from anyorder.orders import derive_seed, seeds_of
+
+
+class Row:
+    """A text that is being written. All lists are in natural order, but `order`.
+
+    tokens, known   of each position its token, and whether it is known by now
+    step, logprob   as in Canvas; steps are counted on from stretch to stretch
+    drafts          as in Drafts.rows
+    order           the positions as visited
+    first           the first blank of all
+    visits          the positions that the canvas of now visits
+    spans           [[start, end], ...] of its stretches
+    """
+
+    def __init__(self, tokens, known, seed):
+        n = len(tokens)
+        self.tokens, self.known, self.seed = list(tokens), list(known), seed
+        self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
+        self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
+        self.first, self.visits = self.n_leading(), []
+
+    def n_leading(self):
+        """How many positions are known before the first blank that is left."""
+        return self.known.index(False) if False in self.known else len(self.known)
+
+    def slide_on(self, block_size, context):
+        """(tokens, known, seed) of the next stretch."""
+        blank = self.n_leading()
+        start = 0 if blank < block_size else blank - context
+        end = min(start + block_size, len(self.tokens))
+        self.spans.append([start, end])
+        seed = derive_seed(self.seed, 'stretch', start) if start else self.seed
+        return self.tokens[start:end], self.known[start:end], seed
+
+    def take_down(self, tokens, order, step, logprob, drafts):
+        """Write down what a stretch has revealed until now, in its own numbers of positions and steps."""
+        start, _ = self.spans[-1]
+        self.visits = [start + p for p in order]
+        for p, (token, s, nats) in enumerate(zip(tokens, step, logprob), start):
+            if s >= 0:
+                self.tokens[p], self.step[p], self.logprob[p] = token, self.n_steps + s, nats
+        for p, history in enumerate(drafts, start):
+            if not self.known[p]:
+                self.drafts[p] = [[self.n_steps + s, token] for s, token in history]
+
+    def end_stretch(self):
+        """What has been revealed is known from now on."""
+        for p in self.visits:
+            if self.step[p] >= 0 and not self.known[p]:
+                self.known[p] = True
+                self.order.append(p)
+        self.n_steps = 1 + max(self.step)
+
+
+class Scroll:
+    """A batch of texts of any lengths.
+
+    A text that fits into the model is one stretch. A longer one slides on: the next stretch begins `context` positions
+    before its first blank, and is as long as the model. Its tokens are drawn from the model given all text that is
+    known on its canvas, and nothing before: the log-probability of the text is a sum over stretches. The model counts
+    positions from the start of a stretch. Hence a cache serves one stretch, and the next reads its context anew, in the
+    pass of its first token. One token a step takes as many passes as tokens, and a decoder runs
+    1 + context / (block_size - context) slots a token.
+
+    A text ends with the token in which its first `stop` ends, from its first blank on; of several stops the one that
+    ends first. Its row ends once the stop and all before it are known. What was written behind the stop is cut."""
+
+    def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False):
+        """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
+        context 0 is half of block_size; stop is a text, or a list of texts."""
+        self.rows = [Row(*text, own) for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
+        self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
+        self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
+        self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts
+
+    def canvases(self, order, device='cpu'):
+        """The canvas of each stretch, to be filled before the next is asked for; `order` as in Canvas.of_texts."""
+        while True:
+            self.written = [row for row in self.rows if self.length(row) is None]
+            if not self.written:
+                return
+            *texts, seeds = zip(*(row.slide_on(self.block_size, self.context) for row in self.written))
+            canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
+            self.record = Drafts(canvas) if self.with_drafts else None
+            yield canvas
+            drafts = self.record.rows if self.record else [[]] * len(canvas)
+            for row, lists, of_row in zip(self.written, canvas.lists(), drafts):
+                row.take_down(*lists, of_row)
+                row.end_stretch()
+
+    def length(self, row):
+        """Of a row the length of its text once it is written, else None."""
+        n = row.n_leading()
+        if n_kept := end_of(row.tokens[row.first:n], self.stops, self.tokenizer):
+            return row.first + n_kept
+        return n if n == len(row.tokens) else None
+
+    def on_step(self, step, part):
+        """For on_step of fill."""
+        if self.record:
+            self.record(step, part)
+
+    def ended(self, part):
+        """For `ended` of fill: the rows whose first stop is written."""
+        visit = part.order.argsort(1)                                                       # (B, N) of each position
+        known = visit < part.known.to(visit.device).unsqueeze(1)
+        n_leading = known.long().cumprod(1).sum(1)
+        stopped = []
+        for r, tokens, n in zip(part.rows.tolist(), part.idx.tolist(), n_leading.tolist()):
+            row = self.written[r]
+            start, _ = row.spans[-1]
+            text = row.tokens[row.first:start] + tokens[max(0, row.first - start):n]
+            stopped.append(has_stop(text, self.stops, self.tokenizer))
+        return torch.tensor(stopped)
+
+    def first(self, step, part):
+        """What Watch is to show of the first text after this step, or None if the step did not touch it."""
+        row = self.rows[0]
+        if self.written[0] is not row or part.rows[0] != 0:
+            return None
+        row.take_down(*part.lists()[0], self.record.rows[0] if self.record else [])
+        steps = [None if s < 0 and not k else s for s, k in zip(row.step, row.known)]
+        drafts = row.drafts if self.record else None
+        return list(row.tokens), steps, row.n_steps + step, list(row.logprob), drafts
+
+    def samples(self):
+        """sample_of each text, up to its stop.
+
+        There are also `drafts`, if these are kept; `stretches` [[start, end], ...] of a text that did not fit into the
+        model; and with a stop whether the text has `stopped`. In another order than left to right the log-probability
+        of a token may be given tokens that were cut."""
+        return [self.sample(row) for row in self.rows]
+
+    def sample(self, row):
+        n = self.length(row)
+        order = [p for p in row.order if p < n]
+        sample = sample_of(row.tokens[:n], order, row.step[:n], row.logprob[:n], self.tokenizer)
+        if self.with_drafts:
+            sample['drafts'] = row.drafts[:n]
+        if len(row.tokens) > self.block_size:
+            sample['stretches'] = [[start, min(end, n)] for start, end in row.spans]
+        if self.stops:
+            sample['stopped'] = has_stop(row.tokens[row.first:n], self.stops, self.tokenizer)
+        return sample
+
+
+def has_stop(tokens, stops, tokenizer):
+    text = tokenizer.decode(tokens)
+    return any(stop in text for stop in stops)
+
+
+def end_of(tokens, stops, tokenizer):
+    """How many of the tokens hold a first of the stops, to its end; None if there is none."""
+    if not has_stop(tokens, stops, tokenizer):
+        return None
+    return bisect_left(range(len(tokens)), True, key=lambda n: has_stop(tokens[:n], stops, tokenizer))

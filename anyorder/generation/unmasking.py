@@ -1,0 +1,232 @@
+"""
+Which blanks does each step reveal? Schedules, scores of adaptive policies, and Unmasking, which chooses by them.
+"""
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+
+from anyorder.fast import split_rows
+from anyorder.machine.devices import widest
+from anyorder.orders import given_first, stream
+from model import float32_or_better
+
+# ---------------------------------------------------------------------------------------------------------------------
+# how many blanks a step reveals
+
+def unmask_schedule(n_tokens, n_steps, kind='linear'):
+    """How many of n_tokens blanks are revealed after each step: strictly increasing, the last is n_tokens.
+
+    ends_k = max(floor(n (1 - m_k)), ends_{k-1} + 1),   m_k the share that is masked after step k, see mask_share
+
+    n_steps >= 1; more steps than tokens are one token a step. Source: the deterministic schedule of AO's release."""
+    check_schedule(n_steps, kind)
+    n_steps, ends = min(n_steps, n_tokens), []
+    for k in range(1, n_steps + 1):
+        if kind == 'linear':
+            end = n_tokens * k // n_steps
+        else:
+            end = int(n_tokens * (1 - mask_share(k, n_steps, kind)))
+        ends.append(n_tokens if k == n_steps else max(end, (ends[-1] if ends else 0) + 1))
+    return ends
+
+
+def binomial_schedule(n_tokens, n_steps, kind='linear', generator=None):
+    """How many of n_tokens blanks are revealed after each step of masked-diffusion ancestral sampling (AO Lemma 1).
+
+    From mask level t to s every blank stays with probability s / t. Equal in law: blank i is revealed when the level
+    falls to a uniform number u_i of its own, so that ends_k = #{i: u_i >= m_k}. A step may reveal nothing."""
+    check_schedule(n_steps, kind)
+    levels = torch.tensor([mask_share(k, n_steps, kind) for k in range(1, n_steps)] + [0.0], dtype=torch.float64)
+    times = torch.rand(n_tokens, dtype=torch.float64, generator=generator).sort().values
+    return (n_tokens - torch.searchsorted(times, levels)).tolist()
+
+
+def mask_share(k, n_steps, kind):
+    """The share that is masked after step k of n_steps: 1 - k / n_steps (linear), cos(pi k / (2 n_steps)) (cosine)."""
+    return 1 - k / n_steps if kind == 'linear' else math.cos(k / n_steps * math.pi / 2)
+
+
+def check_schedule(n_steps, kind):
+    if n_steps < 1:
+        raise ValueError(f'n_steps must be at least 1, got {n_steps}')
+    check_name('schedule', kind, ('linear', 'cosine'))
+
+
+def check_name(option, value, names):
+    if value not in names:
+        raise ValueError(f'{option} must be {", ".join(names[:-1])} or {names[-1]}, got {value!r}')
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scores of adaptive policies: functions of logits (n, V), float32 or better; the larger, the earlier. Padding of the
+# vocabulary is -inf; a score may be infinite; of equal scores the earlier one in a random order is the better. Source:
+# Kim et al. 2025, arXiv 2502.06768, sec. 4
+
+def top_prob(logits):
+    """max_v p(v)"""
+    return (logits.amax(-1) - logits.logsumexp(-1)).exp()
+
+
+def margin(logits):
+    """The largest p(v) less the second."""
+    top = (logits.topk(min(2, logits.size(-1))).values - logits.logsumexp(-1, keepdim=True)).exp()
+    return top[:, 0] - top[:, 1:].sum(-1)
+
+
+def entropy(logits):
+    """sum_v p(v) log p(v), in nats: minus the entropy"""
+    logp = logits.log_softmax(-1)
+    return torch.where(logp > -torch.inf, logp.exp() * logp, 0.0).sum(-1)
+
+
+# another score is one function, named here
+SCORES = {'top_prob': top_prob, 'margin': margin, 'entropy': entropy}
+# and here, if it is a probability, which a threshold can be compared with
+PROBABILITIES = ('top_prob', 'margin')
+
+
+def confidence(logits, policy):
+    """Scores (...,) of logits (..., V), in parts: there is no float32 copy of them all."""
+    parts, = split_rows(logits.size(-1), logits.reshape(-1, logits.size(-1)))
+    return torch.cat([SCORES[policy](float32_or_better(part)) for part in parts]).view(logits.shape[:-1])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# which blanks a step reveals
+
+@dataclass(frozen=True)
+class Unmasking:
+    """Which blanks, and how many, each step reveals.
+
+    n_steps    forward passes; more than there are blanks is one token a pass, or, if 'binomial', finer mask levels
+    schedule   'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (n_steps is not used)
+    policy     'given': the blanks as the order has them; a name of SCORES: a step scores all blanks, the best win
+    unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers; 'lossless': as
+               many as are right, see accept. The law is that of one token a step, and the text that of window=1;
+               n_steps and schedule are not used
+    order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores
+    window     of 'lossless': visits that a pass runs behind the known ones
+    threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
+               then the schedule is not used
+    """
+    n_steps: int = 1
+    schedule: str | list = 'linear'
+    policy: str = 'given'
+    unmask: str = 'fixed'
+    order_noise: float = 0.0
+    order_noise_kind: str = 'gumbel'
+    threshold: float | None = None
+    window: int = 32
+
+    def __post_init__(self):
+        if isinstance(self.schedule, str):
+            check_schedule(self.n_steps, self.schedule)
+        check_name('policy', self.policy, ('given', *SCORES))
+        check_name('unmask', self.unmask, ('fixed', 'binomial', 'lossless'))
+        if type(self.window) is not int or self.window < 1:
+            raise ValueError(f'window must be an integer from 1, got {self.window!r}')
+        if self.lossless and self.adaptive:
+            raise ValueError(f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
+                             'blanks after each draft; choose another order, or unmask=fixed')
+        check_name('order_noise_kind', self.order_noise_kind, ('gumbel', 'gaussian'))
+        if not 0 <= self.order_noise < math.inf:
+            raise ValueError(f'order_noise must be at least 0 and finite, got {self.order_noise}')
+        if self.order_noise and not self.adaptive:
+            raise ValueError(f'order_noise is for the policies {", ".join(SCORES)}, which have scores')
+        if self.threshold is not None:
+            number = type(self.threshold) in (int, float) and 0 <= self.threshold <= 1
+            if not number or self.policy not in PROBABILITIES or self.unmask != 'fixed':
+                raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
+                                 f'unmasking, got {self.threshold} for {self.policy} with {self.unmask} unmasking')
+
+    @property
+    def adaptive(self):
+        return self.policy in SCORES
+
+    @property
+    def lossless(self):
+        return self.unmask == 'lossless'
+
+    def check_network(self, slots):
+        """Raises ValueError unless networks of this class of Slots can do it."""
+        if self.lossless and slots.masked_loss:
+            raise ValueError('lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
+                             'pass: others would need a pass for each; choose unmask=fixed or binomial')
+
+    def ends(self, n_blanks, seeds):
+        """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
+
+        With a threshold, and if lossless, it is one column, the most that a step may reveal."""
+        if self.threshold is not None or self.lossless:
+            ends = [[n] for n in n_blanks]
+        elif self.unmask == 'binomial':
+            rngs = (stream(seed, 'unmask') for seed in seeds)
+            ends = [binomial_schedule(n, self.n_steps, self.schedule, rng) for n, rng in zip(n_blanks, rngs)]
+        elif isinstance(self.schedule, str):
+            ends = [unmask_schedule(n, self.n_steps, self.schedule) for n in n_blanks]
+        else:
+            steps = list(itertools.pairwise([0, *self.schedule]))
+            if any(a >= b for a, b in steps) or (self.schedule[-1] if steps else 0) != max(n_blanks):
+                raise ValueError(f'a schedule must increase strictly from above 0 to the {max(n_blanks)} blanks, '
+                                 f'got {list(self.schedule)[:8]} ...')
+            ends = [[min(end, n) for end in self.schedule] for n in n_blanks]
+        width = max(len(row) for row in ends)
+        padded = [row + [n] * (width - len(row)) for row, n in zip(ends, n_blanks)]
+        return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
+
+    def choose(self, part, logits, n_new, step):
+        """(n_new (B,), logits (m, V)) of the blanks that an adaptive step reveals. They become the next in part.order.
+
+        logits   of all blanks of the rows, in the order of part.cells
+        n_new    how many the schedule reveals, on the host"""
+        row, column, visit = part.cells(part.n_blanks)
+        device = logits.device
+        score = torch.full((len(part), int(part.n_blanks.max())), -torch.inf, dtype=widest(device), device=device)
+        score[row, column] = confidence(logits, self.policy).to(score.dtype)
+        sure = None if self.threshold is None else score >= self.threshold
+        if self.order_noise:
+            rngs = [stream(seed, f'noise of step {step}') for seed in part.seeds]
+            noise = draw_noise(part.order.size(1), self.order_noise, self.order_noise_kind, rngs)   # (B, N) by position
+            score[row, column] += noise.to(device, score.dtype)[row, part.order[row, visit]]
+        best = score.argsort(dim=1, descending=True, stable=True)                           # columns, the best first
+        if sure is not None:
+            best, n_sure = given_first(best, sure)
+            n_new = n_sure.cpu().clamp(min=1)
+        part.order[row, visit] = part.order[row, visit - column + best[row, column]]
+        start = (part.n_blanks.cumsum(0) - part.n_blanks).to(device, non_blocking=True)     # of each row in logits
+        row, column, _ = part.cells(n_new)
+        return n_new, logits[start[row] + best[row, column]]
+
+    def accept(self, part, row, column, position, token, n_targets):
+        """(n_new (B,) on the host, which of the m cells these are) that a lossless step reveals.
+
+        A draft is right if the token that is drawn in its place, given all before it, is the same. Revealed are the
+        drafts before the first wrong one, and the token in its place. The tokens of the other cells are the next
+        drafts; but a draft stays whose new token has read a wrong draft at a neighbouring position. Writes part.idx
+        and part.n_drafts.
+
+        row, column, position, token   (m,) of the cells that the pass ran, n_targets (B,) in each row
+        Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""
+        B, N = part.order.shape
+        old, was_draft = part.idx[row, position], column < part.n_drafts.to(token.device)[row]
+        right, wrong = was_draft & (token == old), was_draft & (token != old)
+        leading = torch.zeros(B, int(n_targets.max()), dtype=torch.long, device=token.device)
+        leading[row, column] = right.long()
+        n_right = leading.cumprod(1).sum(1)                                                  # (B,)
+        n_new = torch.minimum(n_right.cpu() + 1, n_targets)
+        wrong_at = torch.full((B, N + 2), N, device=token.device)           # column of a wrong draft, by position + 1
+        wrong_at[row, position + 1] = torch.where(wrong, column, N)
+        misled = torch.minimum(wrong_at[row, position], wrong_at[row, position + 2]) < column
+        part.idx[row, position] = torch.where(misled & was_draft, old, token)   # misled: behind the first wrong one
+        part.n_drafts, columns = n_targets - n_new, torch.arange(int(n_targets.max()))
+        sure = (columns < n_new.unsqueeze(1))[columns < n_targets.unsqueeze(1)]              # (m,) on the host
+        return n_new, sure.nonzero()[:, 0].to(token.device, non_blocking=True)
+
+
+def draw_noise(n, scale, kind, rngs):
+    """(B, n) float64: scale times standard Gumbel or Gaussian noise, from one generator a row."""
+    u = torch.stack([torch.rand(n, dtype=torch.float64, generator=g) for g in rngs])
+    u = u.clamp(min=torch.finfo(torch.float64).tiny)
+    return scale * (-(-u.log()).log() if kind == 'gumbel' else torch.special.ndtri(u))

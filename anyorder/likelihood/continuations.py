@@ -1,0 +1,202 @@
+"""
+How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of any lengths.
+"""
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+from anyorder.generation.drawing import argmax
+from anyorder.likelihood.ensemble import shuffled_contexts
+from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, estimate_of, logits_one_by_one
+from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, stream
+from anyorder.tokens.tokenizers import split_documents
+from model import float32_or_better
+
+
+@dataclass(frozen=True)
+class Reading:
+    """In which orders a continuation is read. Its context is visited first, both in the sequence of the order.
+
+    order       the arguments of sample_order
+    n_orders    K orders, of a family that is drawn or has seeds
+    n_contexts  M > 1: left to right, token by token under M orders of the context, of which the first is its own:
+                sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the context-order ensemble
+    estimate    of K orders 'bound', the mean of their nats, or 'mixture', -log 1/K sum_k p(x | sigma_k)
+    seed        of the orders: those of a row are a function of the seed and of its tokens
+    """
+    order: dict
+    n_orders: int = 1
+    n_contexts: int = 1
+    estimate: str = 'bound'
+    seed: int = 1337
+
+    def check(self, config):
+        """Raises ValueError unless a network of this AOGPTConfig can be read so."""
+        if self.n_orders < 1 or self.n_contexts < 1:
+            raise ValueError(f'n_orders and n_contexts must be at least 1, got {self.n_orders} and {self.n_contexts}')
+        if self.estimate not in ('bound', 'mixture'):
+            raise ValueError(f"estimate must be 'bound' or 'mixture', got {self.estimate!r}")
+        if self.n_contexts > 1 and (self.order['kind'] != 'l2r' or config.slots.masked_loss):
+            raise ValueError('n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to right after '
+                             f"shuffled contexts, got attention={config.attention} and order={self.order['kind']}")
+        check_order(self.order, config.block_size, config.block_size)
+
+    @property
+    def n_passes(self):
+        """Orders that a row is read in."""
+        family = family_of(self.order['kind'])
+        several = family.n_numbers(2, self.order.get('parameter')) > 0
+        return self.n_contexts if self.n_contexts > 1 else self.n_orders if several else 1
+
+    def is_drawn(self, slots):
+        """Whether a masked loss gives one draw of the bound in a pass, in place of all tokens one by one."""
+        return slots.masked_loss and estimate_of(self.order) == 'any' and self.estimate == 'bound'
+
+    def orders(self, context, tokens):
+        """(n_passes, T) orders of a row, its context first."""
+        n, T = len(context), len(context) + len(tokens)
+        if self.n_contexts > 1:
+            own, rng = torch.arange(T), stream(self.seed, context, tokens)
+            return torch.cat([own[None], shuffled_contexts(own, n, self.n_contexts - 1, rng)])
+        orders = draw_orders([derive_seed(context, tokens)], T, self.n_orders, self.seed, self.order)[0]
+        given = torch.arange(T) < n
+        return given_first(orders[:self.n_passes], given.expand(self.n_passes, T))[0]
+
+    def known(self, context, tokens):
+        """(n_passes,) numbers of known visits of the draws of a masked loss, see is_drawn."""
+        n, T = len(context), len(context) + len(tokens)
+        return draw_known([derive_seed(context, tokens)], T, self.n_passes, self.seed, n)[0]
+
+
+LEFT_TO_RIGHT = Reading(order_of({}, 'l2r'))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is scored
+
+def pieces(context, continuation, block_size):
+    """[(context, tokens)]: the continuation in consecutive pieces of block_size tokens. Each comes after all that is
+    before it, cut from the left to what fits. A continuation that fits is one piece."""
+    text, start = [*context, *continuation], len(context)
+    cuts = [*range(start, len(text), block_size), len(text)]
+    return [(text[max(0, end - block_size):first], text[first:end]) for first, end in pairwise(cuts)]
+
+
+class Piece:
+    """A piece of row `row` that is being scored: `tokens` after `context`, in the orders of a Reading."""
+
+    def __init__(self, row, context, tokens, reading):
+        self.row, self.context, self.tokens, self.reading = row, context, tokens, reading
+        self.nll, self.greedy, self.mixture = [], None, None
+
+    def passes(self, slots):
+        """[(piece, order (T,), visit from which tokens are asked for, factor of their nats)] of all of its orders."""
+        n, T = len(self.context), len(self.context) + len(self.tokens)
+        orders, firsts = self.reading.orders(self.context, self.tokens), [n] * self.reading.n_passes
+        if self.reading.is_drawn(slots):
+            firsts = self.reading.known(self.context, self.tokens).tolist()
+        return [(self, order, first, (T - n) / (T - first)) for order, first in zip(orders, firsts)]
+
+    def add(self, nll, right, logits, tokens):
+        """What a pass has found of `tokens` (n,): their nats, whether each is the likeliest, and the logits (n, V)."""
+        self.nll.append(nll)
+        if self.reading.n_contexts > 1:
+            logp = float32_or_better(logits).log_softmax(-1)
+            self.mixture = logp if self.mixture is None else self.mixture.logaddexp(logp)
+            right = argmax(self.mixture) == tokens
+        if self.reading.n_contexts > 1 or self.greedy is None:
+            self.greedy = bool(right.all())
+
+    @property
+    def is_read(self):
+        return len(self.nll) == self.reading.n_passes
+
+    def nats(self):
+        if self.reading.n_contexts > 1:
+            return float(ensemble_nll(-torch.stack(self.nll, 1)).sum())
+        sums = torch.stack([nll.sum() for nll in self.nll])
+        return float(ensemble_nll(-sums) if self.reading.estimate == 'mixture' else sums.mean())
+
+
+@torch.no_grad()
+def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
+    """Yields (r, nats, greedy) of all rows, the longest first: -log p(continuation | context), and whether greedy
+    decoding writes it, in the first of the orders; of several contexts, whether their mixture does.
+
+    A decoder takes a pass for an order. A network with a masked loss takes a pass for each token, or one for each draw
+    of the bound over random orders; `greedy` is then of the tokens that the first draw asks for. What is longer than
+    the model is scored in `pieces`.
+
+    rows  [(context tokens, continuation tokens)], lists; either may be empty"""
+    parts = [[Piece(r, *piece, reading) for piece in pieces(*row, model.config.block_size)]
+             for r, row in enumerate(rows)]
+    yield from ((r, 0.0, True) for r, of_row in enumerate(parts) if not of_row)
+    longest_first = sorted((piece for of_row in parts for piece in of_row),
+                           key=lambda piece: -len(piece.context) - len(piece.tokens))
+    passes = (one for piece in longest_first for one in piece.passes(model.slots))
+    for batch in batches(passes, batch_size, 2 ** 27 // model.config.vocab_size):
+        read(model, batch)
+        for r in dict.fromkeys(piece.row for piece, *_ in batch):
+            if all(piece.is_read for piece in parts[r]):
+                yield r, sum(piece.nats() for piece in parts[r]), all(piece.greedy for piece in parts[r])
+                parts[r] = []
+
+
+def batches(passes, batch_size, n_cells):
+    """Lists of at most batch_size passes, which ask for about n_cells tokens at most: their logits must fit."""
+    batch, n = [], 0
+    for one in passes:
+        _, order, first, _ = one
+        if batch and (len(batch) == batch_size or n + len(order) - first > n_cells):
+            yield batch
+            batch, n = [], 0
+        batch.append(one)
+        n += len(order) - first
+    if batch:
+        yield batch
+
+
+def read(model, batch):
+    """Run these passes, and add to each piece what its pass has found."""
+    device = model.device
+    parts, orders, firsts, factors = zip(*batch)
+    lengths, first = torch.tensor([len(order) for order in orders]), torch.tensor(firsts)
+    width, n = int(lengths.max()), lengths - first
+    idx, order = torch.zeros(len(batch), width, dtype=torch.long), torch.arange(width).repeat(len(batch), 1)
+    for r, piece in enumerate(parts):
+        idx[r, :lengths[r]], order[r, :lengths[r]] = torch.tensor(piece.context + piece.tokens), orders[r]
+    idx, order = idx.to(device), order.to(device)
+    row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero().T.to(device)
+    tokens = idx[row, order[row, column + first.to(device)[row]]]                           # (m,)
+    if not model.slots.masked_loss:   # all tokens known: plain causal attention
+        logits = model.predict(idx, order, width - 1, int(n.max()), picked=(row, column), first=first)
+    elif parts[0].reading.is_drawn(model.slots):
+        logits = model.predict(idx, order, first, int(n.max()), n_visits=lengths, picked=(row, column))
+    else:
+        steps = enumerate(logits_one_by_one(model, idx, order, first, lengths, lengths))
+        logits = torch.cat([x[(d < n).nonzero()[:, 0].to(device)] for d, x in steps])       # (m, V), by column
+        logits = logits[column.argsort(stable=True).argsort()]                              # by row
+    nll = check_finite(F.cross_entropy(float32_or_better(logits), tokens, reduction='none').cpu().double())
+    right, sizes = (argmax(logits) == tokens).cpu(), n.tolist()
+    for piece, factor, *found in zip(parts, factors, *(x.split(sizes) for x in (nll, right, logits, tokens))):
+        piece.add(found[0] * factor, *found[1:])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the last word of a passage (LAMBADA)
+
+def last_words(tokens, tokenizer):
+    """[(context tokens, last-word tokens)] of the documents of a stream, each of which ends in end-of-text.
+
+    The blank before a word is part of the word. Documents of one word are left out, and those whose tokens do not part
+    before the last word."""
+    rows = []
+    for ids in split_documents(tokens, tokenizer.eos):
+        context, blank, word = tokenizer.decode(ids).rpartition(' ')
+        word_ids = tokenizer.encode(blank + word)
+        n = len(word_ids)
+        if context and word and ids[-n:] == word_ids:
+            rows.append((ids[:-n], word_ids))
+    return rows

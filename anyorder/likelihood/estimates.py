@@ -1,0 +1,238 @@
+"""
+What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table makes of them.
+
+To add another one, write a class and name it in ESTIMATES.
+"""
+from itertools import chain
+
+import torch
+
+from anyorder.likelihood.continuations import continuation_scores, last_words
+from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, ensemble_totals, sample_groups
+from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, powers_of_two
+from anyorder.likelihood.tables import figure, perplexity, ratio_error, share_error, summarize
+from anyorder.machine.files import progress
+from anyorder.machine.processes import gather, processes
+from anyorder.orders import derive_seed, draw_orders, family_of, order_of
+
+
+class Estimate:
+    """One way to measure a text: nats of its blocks, and the rows that the table makes of them.
+
+    name          in --estimates and in the rows
+    work          name of the nats in the journal; estimates whose `nats` are the same share this name
+    options       the options of eval_ppl.py that the nats depend on
+    dataset       the only data set that it is of; None: it is of all
+    decoder_only  why networks with a masked loss have no such estimate; '': they have"""
+    name = work = ''
+    options, dataset, decoder_only = (), None, ''
+
+    def __init__(self, config, checkpoint, asked=()):
+        """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
+        self.c, self.checkpoint, self.asked = config, checkpoint, asked
+
+    @staticmethod
+    def check(config):
+        """Raise ValueError for wrong `options`."""
+
+    def n_at_once(self):
+        """Blocks of one call of `nats`."""
+        return self.c.batch_size
+
+    def n_tokens(self, block, N):
+        """Tokens that are run for a block, given by its number."""
+        return N
+
+    def nats(self, model, blocks, numbers, bar):
+        """(len(numbers), m) float64 of the blocks (n, N) of these numbers."""
+        raise NotImplementedError
+
+    def rows(self, nats, text):
+        """Rows of the table from the nats (n, m) of all blocks of a Text."""
+        raise NotImplementedError
+
+    def remarks(self, rows, text):
+        """Lines to print below the table."""
+        return []
+
+    def measure(self, model, text, journal):
+        """nats (n, m) of all blocks of a Text; those in the journal are not run again."""
+        (n, N), (rank, world_size) = text.blocks.shape, processes()
+        name = text.label, text.digest, self.work
+        total = sum(self.n_tokens(block, N) for block in journal.missing(name, n)) // world_size
+        how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0 or total == 0}
+        with progress(total=total, desc=f"{text.label} {self.work.partition(' ')[0]}", **how) as bar:
+            def work(numbers):
+                return check_finite(self.nats(model, text.blocks, numbers, bar))
+            return journal.complete(name, n, self.n_at_once(), work)
+
+    def row(self, label, nats, text, n=1):
+        """The row of nats (n,), each of a block by n orders or contexts."""
+        return {'kind': self.name, 'n': n} | summarize(label, nats, text.blocks.size(1), text.n_bytes)
+
+
+class Along(Estimate):
+    """1/K sum_k -log p(x | sigma_k) over K orders of one family: n_orders where there are several, else the only one.
+
+    Of a drawn family every block has its own orders, of another one those of successive seeds."""
+    name, options = 'order', ('n_orders',)
+
+    def __init__(self, config, checkpoint, asked=(), order=None, label=''):
+        """`order` holds the arguments of sample_order; a subclass has its own."""
+        super().__init__(config, checkpoint, asked)
+        if order:
+            self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
+
+    @property
+    def several(self):
+        N, order = self.checkpoint.config.block_size, self.order
+        return family_of(order['kind']).n_numbers(N, order.get('parameter')) > 0
+
+    @property
+    def n_orders(self):
+        return self.c.n_orders if self.several else 1
+
+    def n_at_once(self):
+        return max(1, self.c.batch_size // self.n_orders)
+
+    def n_tokens(self, block, N):
+        return N * self.n_orders
+
+    def nats(self, model, blocks, numbers, bar):
+        """A column for each order. A masked loss takes a pass for each visit, but for the bound over random orders, of
+        which one pass is an unbiased draw. The importance weights want the nats of the orders themselves."""
+        N, K, known = blocks.size(1), self.n_orders, None
+        orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)           # (len(numbers) K, N)
+        if model.slots.masked_loss and estimate_of(self.order) == 'any' and ImportanceWeighted.name not in self.asked:
+            known = draw_known(numbers, N, K, self.c.seed).flatten()
+        repeated = blocks[numbers].repeat_interleave(K, 0)
+        return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known).view(-1, K)
+
+    def rows(self, nats, text):
+        label = f'{self.label} x {self.n_orders}' if self.several else self.label
+        row = self.row(label, nats.mean(1), text, self.n_orders)
+        if not family_of(self.order['kind']).drawn and self.n_orders > 1:   # orders that all blocks share
+            row['orders_stderr'] = float(nats.mean(0).std() / self.n_orders ** 0.5 / text.blocks.size(1))
+        return [row]
+
+    def remarks(self, rows, text):
+        between = '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± above leaves out'
+        return [between.format(**row) for row in rows if 'orders_stderr' in row]
+
+
+class LeftToRight(Along):
+    """-log p(x) from left to right, exact."""
+    name = work = 'l2r'
+    label, order = 'left to right', order_of({}, 'l2r')
+
+
+class OwnOrder(Along):
+    """-log p(x | sigma) in the order sigma of the training; of a family that is drawn, in one draw a block."""
+    name, several = 'own', False
+
+    def __init__(self, config, checkpoint, asked=()):
+        order = checkpoint.order
+        super().__init__(config, checkpoint, asked, order, f"own order ({order['kind']})")
+        if estimate_of(order) != self.name:
+            raise ValueError("own is of a model trained neither in random order nor left to right, this one's is "
+                             f"{order['kind']}: take {estimate_of(order)}")
+
+
+class AnyOrder(Along):
+    """1/K sum_k -log p(x | sigma_k) over K = n_orders uniform random orders: a bound."""
+    name, work = 'any', 'orders'
+    label, order = 'any order', order_of({}, 'random')
+
+
+class ImportanceWeighted(AnyOrder):
+    """-log 1/K sum_k p(x | sigma_k) over the orders of AnyOrder, for K = 1, 2, 4, ...: a tighter bound."""
+    name = 'iw'
+
+    def rows(self, nats, text):
+        return [self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) for k in powers_of_two(self.c.n_orders)]
+
+
+class Ensemble(Estimate):
+    """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
+    name = work = 'ensemble'
+    options = ('n_contexts', 'n_positions', 'ensemble_block')
+    decoder_only = 'others cannot score a part of an order alone'
+
+    @staticmethod
+    def check(config):
+        check_ensemble(config.n_contexts, config.n_positions, config.ensemble_block)
+
+    def groups(self, block, N):
+        """sample_groups of a block, given by its number."""
+        return sample_groups(N, self.c.ensemble_block, self.c.n_positions, derive_seed(self.c.seed, 'positions', block))
+
+    def n_at_once(self):
+        return 1
+
+    def n_tokens(self, block, N):
+        groups, _ = self.groups(block, N)
+        return N + (self.c.n_contexts - 1) * sum(min(N, (g + 1) * self.c.ensemble_block) for g in groups)
+
+    def nats(self, model, blocks, numbers, bar):
+        """A column for each of 1, 2, 4, ... members."""
+        N, totals = blocks.size(1), []
+        for b in numbers:
+            groups, weights = self.groups(b, N)
+            order = draw_orders([b], N, 1, self.c.seed)[0, 0]
+            seed = derive_seed(self.c.seed, 'contexts', b)
+            own, members = ensemble_block_nll(model, blocks[b], order, self.c.n_contexts, groups, self.c.ensemble_block,
+                                              seed, self.c.batch_size * N, bar)
+            totals.append(ensemble_totals(own, members, weights))
+        return torch.stack(totals)
+
+    def rows(self, nats, text):
+        rows = []
+        for m, column in zip(powers_of_two(self.c.n_contexts), nats.T, strict=True):
+            gain = self.row('', nats[:, 0] - column, text)   # of each block: the spread of the blocks does not hide it
+            rows.append(self.row(f'ensemble x {m}', column, text, m)
+                        | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+        return rows
+
+    def remarks(self, rows, text):
+        N = text.blocks.size(1)
+        n_visits = min(N, len(self.groups(0, N)[0]) * self.c.ensemble_block)
+        lines = [f'ensemble on {n_visits} of {N} visits a block'] if n_visits < N else []
+        gain = 'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'
+        return lines + [gain.format(**row) for row in rows if row['gain_stderr']]
+
+
+class LastWord(Estimate):
+    """The share of passages whose last word greedy decoding writes, and the perplexity of these words: left to right.
+    Networks with a masked loss take a pass for each token."""
+    name = work = 'accuracy'
+    dataset = 'lambada'
+
+    def measure(self, model, text, journal):
+        """[(nats of the last word, whether it is right)] of all passages."""
+        rank, world_size = processes()
+        rows = last_words(text.tokens, self.checkpoint.tokenizer)
+        mine, scores = rows[rank::world_size], []
+        if not rows:
+            raise ValueError('accuracy needs rows of two words or more: the set has none')
+        with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
+            for _, nats, greedy in continuation_scores(model, mine, batch_size=self.c.batch_size):
+                scores.append((nats, greedy))
+                bar.update()
+        return list(chain.from_iterable(gather(scores)))
+
+    def rows(self, measured, text):
+        (nats, hits), n = torch.tensor(measured, dtype=torch.float64).T, len(measured)
+        error, ppl = ratio_error(nats, torch.ones(n)), perplexity(float(nats.mean()))
+        return [{'kind': self.name, 'estimate': 'last word', 'accuracy': float(hits.mean()), 'rows': n,
+                 'stderr': share_error(int(hits.sum()), n), 'word_perplexity': ppl,
+                 'word_perplexity_stderr': error and ppl * error}]
+
+    def remarks(self, rows, text):
+        row, = rows
+        ppl = figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)
+        return ['last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
+                f'last word, perplexity: {ppl}']
+
+
+ESTIMATES = {estimate.name: estimate
+             for estimate in (LeftToRight, OwnOrder, AnyOrder, ImportanceWeighted, Ensemble, LastWord)}

@@ -1,0 +1,185 @@
+"""
+How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2.
+
+A sample is a list of tokens, and for each whether it counts: what was given is context alone.
+"""
+import statistics
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyorder.checkpoint import Checkpoint
+from anyorder.likelihood.nll import block_nll, check_finite
+from anyorder.likelihood.tables import jackknife_error, summarize
+from anyorder.machine.files import progress
+from anyorder.orders import sample_order
+
+
+def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
+    """How varied the written part of samples is and, given a Judge, its perplexity in float32.
+
+    samples  dicts with 'tokens', and 'step' of each token, -1 for what was given
+    n_each   so many samples after each other are of one prompt
+    returns  ({metric: value}, {name: line of the table})"""
+    tokens, counted = [s['tokens'] for s in samples], [[step >= 0 for step in s['step']] for s in samples]
+    metrics = text_metrics(tokens, counted)
+    values = ', '.join(f'{metric} {value:.3f}' for metric, value in metrics.items())
+    lines = {'metrics': f'{values} (of {tokenizer.name} tokens, nats)'}
+    if judge:
+        if judge.tokenizer.name != tokenizer.name:
+            pairs = [translate(*sample, tokenizer, judge.tokenizer) for sample in zip(tokens, counted)]
+            tokens, counted = zip(*pairs)
+        verdict = generative_perplexity(judge.model.to(device), tokens, counted, n_each=n_each)
+        metrics['judge'] = {'ckpt': judge.name, 'tokenizer': judge.tokenizer.name, **verdict}
+        lines['judge'] = judge.line(verdict, max(map(len, tokens)))
+    return metrics, lines
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# variety
+
+def text_metrics(samples, counted):
+    """How varied token lists are where they are `counted`, lists of bools of the same lengths.
+
+    entropy     of the token frequencies of a sample, nats, mean over samples
+    distinct_n  distinct n-grams over all n-grams, of all samples together; 1 if there are none
+    repetition  the share of 4-grams that stand earlier in the same sample
+
+    An n-gram counts if its last token does."""
+    pairs = list(zip(samples, counted))
+    metrics = {'entropy': statistics.fmean(entropies(pairs))}
+    for n in (1, 2, 3):
+        every = [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts]
+        metrics[f'distinct_{n}'] = len(set(every)) / len(every) if every else 1.0
+    return metrics | {'repetition': repetition(pairs)}
+
+
+def n_grams(tokens, counts, n):
+    """[(n-gram, whether it counts)] of a sample."""
+    return list(zip(zip(*(tokens[i:] for i in range(n))), counts[n - 1:]))
+
+
+def entropies(pairs):
+    """Of the token frequencies of each sample, nats; samples of which nothing counts have none."""
+    written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
+    p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in written if tokens]
+    return [float(-(q * np.log(q)).sum()) for q in p]
+
+
+def text_errors(samples):
+    """{'entropy', 'distinct_2'}: standard errors, over samples, of text_metrics of token lists that count as a whole.
+
+    That of distinct_2, a number of all samples together, is the jackknife's: each sample is left out once."""
+    pairs = [(tokens, [True] * len(tokens)) for tokens in samples]
+    bigrams = [[gram for gram, _ in n_grams(*pair, 2)] for pair in pairs]
+    n_samples_with = Counter(gram for grams in bigrams for gram in set(grams))
+    n_distinct, n_all = len(n_samples_with), sum(map(len, bigrams))
+    without = [(n_distinct - sum(n_samples_with[gram] == 1 for gram in set(grams))) / max(1, n_all - len(grams))
+               for grams in bigrams]
+    return {'entropy': statistics.stdev(entropies(pairs)) / len(samples) ** 0.5, 'distinct_2': jackknife_error(without)}
+
+
+def repetition(pairs):
+    n_all, n_old = 0, 0
+    for pair in pairs:
+        seen = set()
+        for gram, counts in n_grams(*pair, 4):
+            n_all += counts
+            n_old += counts and gram in seen
+            seen.add(gram)
+    return n_old / max(1, n_all)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# perplexity under a judge
+
+def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
+    """Perplexity of token lists under a judge's network, left to right, where they are `counted` (lists of bools).
+
+        exp(sum of nats / number of tokens), each token given all before it
+
+    Samples longer than the judge's context are cut into pieces of it. Standard errors are over prompts, of which
+    `n_each` samples after each other are; with one sample a prompt they are over samples.
+
+    returns  {'nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens'}"""
+    N, by_length = judge.config.block_size, defaultdict(list)
+    for r, (tokens, counts) in enumerate(zip(samples, counted)):
+        for i in range(0, len(tokens), N):
+            by_length[len(tokens[i:i + N])].append((r, tokens[i:i + N], counts[i:i + N]))
+    nats, sizes = np.zeros(len(samples)), np.array([sum(counts) for counts in counted])
+    with progress(total=sum(map(len, samples)), unit='token', desc='judge', leave=False) as bar:
+        for pieces in by_length.values():   # pieces of one length go through together
+            rows, blocks, counts = zip(*pieces)
+            blocks, orders = torch.tensor(blocks), sample_order(len(blocks), len(blocks[0]), 'l2r')
+            found = block_nll(judge, blocks, orders, batch_size, bar=bar, counted=torch.tensor(counts))
+            np.add.at(nats, list(rows), check_finite(found).numpy())
+    nats, sizes = (torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes))      # by prompt
+    row = summarize('', nats, sizes, n_bytes=0)
+    return {name: row[name] for name in ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')}
+
+
+def translate(tokens, counted, source, target):
+    """(tokens, counted) of the tokenizer `source` in tokens of `target`.
+
+    A token counts if any byte of it was in a token that counted. End-of-text stays one token, if `target` has one."""
+    new = []
+    for is_end, part in groupby(zip(tokens, counted), key=lambda pair: pair[0] == source.eos is not None):
+        ids, flags = zip(*part)
+        if is_end and target.eos is not None:
+            new += [(target.eos, flag) for flag in flags]
+            continue
+        text, letters = decode_flagged(ids, flags, source)
+        flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]      # of every byte
+        ids = target.encode(text)
+        ends = np.cumsum(target.n_bytes[ids])
+        starts = ends - target.n_bytes[ids]
+        new += [(token, any(flags[start:end])) for token, start, end in zip(ids, starts, ends)]
+    return tuple(zip(*new))
+
+
+def decode_flagged(ids, flags, tokenizer):
+    """(text of the tokens, for each of its letters whether a flagged token has a byte of it)."""
+    n_read, text, letters = 0, '', []
+    for flag, run in groupby(flags):
+        n_read += len(list(run))
+        before, text = text, tokenizer.decode(ids[:n_read])
+        goes_on = before and (text == before or not text.startswith(before))   # with the letter that the last run began
+        if flag and goes_on:
+            letters[-1] = True
+        letters += [flag] * (len(text) - len(letters))
+    return text, letters
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# judges
+
+@dataclass
+class Judge:
+    """A network that reads left to right, and the tokenizer that it reads by."""
+    name: str
+    model: nn.Module
+    tokenizer: object
+
+    def line(self, verdict, longest):
+        """What the table says of its verdict, see generative_perplexity, on samples of at most `longest` tokens."""
+        error = f" ± {verdict['perplexity_stderr']:.2f}" if verdict['stderr'] else ''
+        N = self.model.config.block_size
+        pieces = f', in pieces of {N} tokens' if longest > N else ''
+        return (f"perplexity {verdict['perplexity']:.2f}{error} a {self.tokenizer.name} token, left to right{pieces}, "
+                f'under {self.name}')
+
+
+def open_judge(name):
+    """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl are those of the hub.
+
+    Raises ValueError for a checkpoint that never read left to right."""
+    checkpoint = Checkpoint(name)
+    kind = checkpoint.order['kind']
+    if kind not in ('random', 'l2r') and not any(checkpoint.run.get(name) for name in ('l2r_ratio', 'l2r_ratio_end')):
+        raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '
+                         'another --judge')
+    return Judge(name, checkpoint.model(checkpoint.weights), checkpoint.tokenizer)

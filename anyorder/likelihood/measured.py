@@ -1,0 +1,88 @@
+"""
+Which text is measured? A prepared set or a text file of one's own, cut once into blocks.
+"""
+import hashlib
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from anyorder.datasets import open_split
+from anyorder.tokens.blocks import all_blocks, check_length
+from anyorder.tokens.prepared import DATA_SETS
+from anyorder.tokens.sources import TextFile
+from anyorder.tokens.tokenizers import TOKENIZERS, Symbols, encode_documents
+
+# of zero-shot sets: the splits that are not the test split; 'paper' is that of SEDD and its successors
+PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
+
+
+@dataclass
+class Text:
+    """A data set or text file, cut into blocks."""
+    name: str              # in --datasets
+    label: str             # with its split and protocol
+    origin: dict           # source and sha256
+    tokens: np.ndarray     # (n_tokens,), all of them
+    blocks: torch.Tensor   # (n, N), those that are measured
+    n_bytes: int | None    # of the blocks, if tokens are bytes
+
+    @property
+    def digest(self):
+        """A hash of the blocks."""
+        return hashlib.blake2b(self.blocks.numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def open_text(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0):
+    """The Text of a text file, by its path, or of a prepared set, by its name.
+
+    protocol  of PROTOCOLS, which says the split of a zero-shot set
+    split     of all other prepared sets
+    n_blocks  spread evenly over the set, 0 is all"""
+    if is_file(name):
+        label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer)
+    elif has_protocol(name):
+        split = PROTOCOLS[protocol].get(name, 'test')
+        label, (tokens, origin) = f'{name} ({split}, protocol {protocol})', read_set(name, split, data_dir, tokenizer)
+    else:
+        label, (tokens, origin) = f'{name} ({split})', read_set(name, split, data_dir, tokenizer)
+    check_length(tokens, block_size, name)
+    blocks = all_blocks(tokens, block_size, n_blocks)
+    n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks].sum())
+    return Text(name, label, origin, tokens, blocks, n_bytes)
+
+
+def is_file(name):
+    return os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz'))
+
+
+def has_protocol(name):
+    """Whether it is one of the zero-shot sets, which come with their own splits."""
+    return name in DATA_SETS and bool(DATA_SETS[name].splits)
+
+
+def read_file(path, tokenizer):
+    """(tokens, origin) of a text file, every document followed by end-of-text."""
+    of_puzzles = isinstance(tokenizer, Symbols)
+    if of_puzzles:
+        raise ValueError(f'{path} is text, the checkpoint is of {tokenizer.name} puzzles, which python eval_puzzle.py '
+                         'gives it')
+    documents = list(encode_documents(TextFile(path), tokenizer))
+    if not sum(n_bytes for _, n_bytes in documents):
+        raise ValueError(f'{path} holds no text')
+    tokens = np.concatenate([tokens for tokens, _ in documents])
+    return tokens, {'source': path, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
+
+
+def read_set(name, split, data_dir, tokenizer):
+    """(tokens, origin) of a split of a prepared set."""
+    tokens, meta = open_split(data_dir, name, split)
+    if tokens.ndim == 2:
+        raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')
+    if meta['tokenizer'] != tokenizer.name:
+        prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
+        way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'
+        raise ValueError(f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
+                         f"{meta['tokenizer']} tokens: {way_out}")
+    return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}

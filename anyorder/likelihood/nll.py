@@ -1,0 +1,145 @@
+"""
+How is likelihood measured? Nats of blocks under their orders, bounds over orders, one set of positions given another.
+"""
+import math
+
+import torch
+import torch.nn.functional as F
+
+from anyorder.fast import product_dtype
+from anyorder.machine.devices import autocast, widest
+from anyorder.orders import stream
+from model import KVCache, float32_or_better
+
+# ---------------------------------------------------------------------------------------------------------------------
+# nats of blocks, each under its own order
+
+@torch.no_grad()
+def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None, counted=None):
+    """Nats of every block under its own order.
+
+        nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
+
+    blocks   (n, N) tokens in natural order
+    orders   (n, N) positions
+    n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are uniform, one pass is
+             unbiased for the mean over orders. Without them such a network takes N passes, one for each visit.
+    n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
+    counted  (n, N) bool, the visits d of the sum; all by default
+    returns  (n,) float64"""
+    device, sums = model.device, []
+    for rows in torch.arange(len(blocks)).split(batch_size):
+        idx, order = blocks[rows].to(device), orders[rows].to(device)
+        visits = {'n_known': n_known, 'n_given': n_given}
+        visits = {name: x[rows].to(device) for name, x in visits.items() if x is not None}
+        with autocast(device, dtype):
+            if not model.slots.masked_loss or n_known is not None:
+                nll = model(idx, order, **visits)                                           # (B, N)
+            else:
+                nll = one_by_one(model, idx, order)
+        if counted is not None:
+            nll = nll.masked_fill(~counted[rows].to(device), 0)
+        sums.append(nll.sum(-1, dtype=widest(device)))
+        if bar is not None:
+            bar.update(idx.numel())
+    return torch.cat(sums).cpu().double() if sums else torch.zeros(0, dtype=torch.float64)
+
+
+def check_finite(nats):
+    """The nats, or ValueError if there is one that is infinite or no number."""
+    if not nats.isfinite().all():
+        raise ValueError('the model gives likelihoods that are not finite: its weights are too large, its run diverged')
+    return nats
+
+
+def one_by_one(model, idx, order, first=0, end=None):
+    """nll (B, n) of the visits first to end - 1, by default all, given those before each, by a pass for each; a
+    decoder's forward gives the same."""
+    B, T = order.shape
+    first, end = torch.tensor([[first], [T if end is None else end]]).expand(2, B)
+    targets, nll = idx.gather(1, order)[:, first[0]:].T, []                                 # (n, B)
+    for logits, target in zip(logits_one_by_one(model, idx, order, first, end), targets):
+        nll.append(F.cross_entropy(float32_or_better(logits), target, reduction='none'))
+    return torch.stack(nll, 1)
+
+
+def logits_one_by_one(model, idx, order, first, end, n_visits=None):
+    """Yields logits (B, V) of the visits first + j of each row, j = 0, 1, ..., given all before, by a pass for each.
+
+    first, end  (B,) on the host; a row whose visits are at their end repeats its last one
+    n_visits    as of predict"""
+    cache = KVCache(model.config, len(idx), idx.device, product_dtype(model)) if model.slots.cached else None
+    for j in range(int((end - first).max())):
+        yield model.predict(idx, order, torch.minimum(first + j, end - 1), 1, cache, n_visits)[:, 0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# several orders of a block: the bound is the mean of their nats, the importance-weighted bound that of their mixture
+
+def estimate_of(order):
+    """The name of the estimate in the order that a network was trained in, from the arguments of sample_order."""
+    return {'random': 'any', 'l2r': 'l2r'}.get(order['kind'], 'own')
+
+
+def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
+    """Numbers of known visits of the passes of a masked loss, a function of the seed and of the block's number.
+
+    The K numbers of a block are a stratified sample: one is uniform in each of K equal parts of n_given .. N - 1.
+
+    numbers  of blocks
+    n_given  visits that are given, 0 or (len(numbers), 1)
+    returns  (len(numbers), K) int64, K = n_orders"""
+    u = [torch.rand(n_orders, dtype=torch.float64, generator=stream(seed, int(b), 'known')) for b in numbers]
+    return n_given + ((torch.arange(n_orders) + torch.stack(u)) / n_orders * (block_size - n_given)).long()
+
+
+def ensemble_nll(logprobs):
+    """Nats of a mixture of M equally weighted members, over the last dimension: -log 1/M sum_j exp(logprobs[j])."""
+    return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
+
+
+def powers_of_two(n):
+    """1, 2, 4, ... up to n, and n: the sizes of a mixture that a table shows."""
+    return [2 ** k for k in range(n.bit_length()) if 2 ** k < n] + [n]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# one set of positions given another
+
+@torch.no_grad()
+def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
+    """log p(x_a | x_b) of two disjoint sets of positions. What is in neither is not read.
+
+    Every order of b and then a gives another value. Without n_orders both are read left to right. Else K = n_orders are
+    averaged:
+
+        log 1/K sum_k p(x_a | x_b, sigma_k), sigma_k a shuffle of b and then a shuffle of a
+
+    A decoder takes a pass for an order. A network with a masked loss takes one for each position of a, and knows of the
+    positions in neither that they are blank.
+
+    idx      (B, N) tokens in natural order
+    a, b     (n,) and (m,) positions, lists or tensors; b may be empty
+    returns  (B,) nats"""
+    a, b = (torch.as_tensor(positions, dtype=torch.long).flatten() for positions in (a, b))
+    both = torch.cat([b, a])
+    if n_orders < 0 or not len(a) or len(both.unique()) < len(both) or both.min() < 0 or both.max() >= idx.size(1):
+        raise ValueError(f'a and b must be disjoint sets of positions below {idx.size(1)}, a not empty; '
+                         f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}')
+    orders = [torch.cat([b.sort().values, a.sort().values])]
+    if n_orders:
+        orders = [torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])
+                  for _ in range(n_orders)]
+    visits_of_a = torch.arange(len(b), len(both)).expand(len(idx), -1)
+    if model.slots.masked_loss:
+        neither = torch.tensor(sorted({*range(idx.size(1))} - {*both.tolist()}), dtype=torch.long)
+        orders = [torch.cat([order, neither]) for order in orders]
+    nats = []
+    for order in orders:
+        order = order.to(idx.device).expand(len(idx), -1)                                   # (B, m + n), or (B, N)
+        if model.slots.masked_loss:
+            nll = one_by_one(model, idx, order, len(b), len(both))                          # (B, n)
+        else:
+            nll = model(idx, order, columns=visits_of_a)
+        nats.append(nll.sum(-1, dtype=widest(idx.device)))
+    return -ensemble_nll(-torch.stack(nats, -1))

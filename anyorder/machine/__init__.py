@@ -1,0 +1,1 @@
+"""Disk, terminal, device, processes."""

@@ -1,0 +1,42 @@
+"""
+With which code, libraries and machine was a number made?
+"""
+import os
+import platform
+import subprocess
+
+import numpy
+import torch
+
+from anyorder.machine.processes import processes
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def environment(device):
+    """{'commit', 'python', 'torch', 'numpy', 'device', 'processes'} of this program, which computes on `device`."""
+    return {'commit': commit(), 'python': platform.python_version(), 'torch': str(torch.__version__),
+            'numpy': numpy.__version__, 'device': device_name(device), 'processes': processes()[1]}
+
+
+def commit(root=ROOT):
+    """The git commit of the code, with -dirty behind it if files were changed since; 'unknown' without git."""
+    git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']   # a repository around the project is another's
+    try:
+        said = subprocess.run([*git, 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*'], check=True,
+                              capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return 'unknown'
+    return said.stdout.strip()
+
+
+def device_name(device):
+    """The name of a GPU, or of the processor."""
+    if device.type == 'cuda':
+        return torch.cuda.get_device_name(device)
+    try:
+        with open('/proc/cpuinfo') as f:
+            names = [line.partition(':')[2].strip() for line in f if line.startswith('model name')]
+    except OSError:
+        names = []
+    return (names or [platform.processor() or platform.machine()])[0]

@@ -1,0 +1,1 @@
+"""How do models and tools of others meet ours?"""

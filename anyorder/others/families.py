@@ -1,0 +1,252 @@
+"""
+Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` of the hub, by the model_type of its
+config.json. Weights are read into networks of transformers or of mdlm.py; no code of a folder is ever run.
+"""
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from anyorder.checkpoint import WithoutDraws, local_path
+from anyorder.machine.files import MASKED, need_extra
+from anyorder.orders import order_of
+from anyorder.others.masked import MaskedConfig, MaskedModel
+from anyorder.others.mdlm import MDLM
+from anyorder.others.weights import read_json, read_weights, weight_files
+from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
+
+FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt',
+         'chat_template.jinja')
+
+VOCABULARIES = 'tokenizer.json', 'vocab.json', 'vocab.txt'
+
+# LLaDA's names of the parts of a block, and those of Llama
+LLADA_PARTS = {'attn_norm': 'input_layernorm', 'q_proj': 'self_attn.q_proj', 'k_proj': 'self_attn.k_proj',
+               'v_proj': 'self_attn.v_proj', 'attn_out': 'self_attn.o_proj', 'ff_norm': 'post_attention_layernorm',
+               'ff_proj': 'mlp.gate_proj', 'up_proj': 'mlp.up_proj', 'ff_out': 'mlp.down_proj'}
+LLADA_REST = {'wte': 'model.embed_tokens', 'ln_f': 'model.norm', 'ff_out': 'lm_head'}
+# what LLaDA's config.json may say of things that change the network
+LLADA_IS = {'block_type': 'llama', 'layer_norm_type': 'rms', 'activation_type': 'silu', 'include_bias': False,
+            'include_qkv_bias': False, 'rope': True, 'alibi': False, 'attention_layer_norm': False,
+            'input_emb_norm': False, 'scale_logits': False, 'block_group_size': 1, 'clip_qkv': None}
+# of transformers' masked models: those whose rows of positions begin behind their padding token
+OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'mpnet', 'roberta',
+          'roberta-prelayernorm', 'xlm-roberta', 'xlm-roberta-xl', 'xmod')
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of masked model.
+
+    load       (folder, its config.json) -> the network
+    positions  the key of config.json that bounds the length of a text, or the number
+    shift      the logits of a token stand one token before it
+    mask_id    the mask token, if neither tokenizer nor config.json names it
+    writes_end whether the end of a document is a token that it writes
+    tokenizer  the class of transformers if the folder names one of its own, or ours
+    """
+    load: Callable
+    positions: str | int = 'max_position_embeddings'
+    shift: bool = False
+    mask_id: int | None = None
+    writes_end: bool = True
+    tokenizer: str = 'AutoTokenizer'
+
+
+def decoder(kind):
+    """The loader of a network that transformers has as a causal decoder, `kind`, and that was trained to see all."""
+    def load(folder, config):
+        import transformers
+        own = getattr(transformers, f'{kind}Config')
+        config = {k: v for k, v in config.items() if k not in ('model_type', 'auto_map', 'layer_types')}
+        config = own_attention(own.from_dict(config | {'use_sliding_window': False}))   # their authors' code has none
+        return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, read_weights(folder), folder)
+    return load
+
+
+def own_attention(config):
+    """The config of a network, whose attention is transformers' own: config.json may name a kernel of the hub, which is
+    code."""
+    config._attn_implementation = config._experts_implementation = None
+    return config
+
+
+def load_llada(folder, config):
+    import transformers
+    wrong = {name: config[name] for name, value in LLADA_IS.items() if config.get(name, value) != value}
+    if wrong or config.get('multi_query_attention'):
+        raise ValueError(f'{folder}/config.json has what only another LLaDA has: {wrong or "multi_query_attention"}')
+    d, n = config['d_model'], config['n_heads']
+    llama = transformers.LlamaConfig(
+        vocab_size=config.get('embedding_size') or config['vocab_size'], hidden_size=d,
+        intermediate_size=config.get('mlp_hidden_size') or config['mlp_ratio'] * d,
+        num_hidden_layers=config['n_layers'], num_attention_heads=n, num_key_value_heads=config.get('n_kv_heads') or n,
+        rms_norm_eps=config.get('rms_norm_eps', 1e-5), tie_word_embeddings=config.get('weight_tying', False),
+        max_position_embeddings=config['max_sequence_length'],
+        rope_parameters={'rope_type': 'default', 'rope_theta': config.get('rope_theta', 10000.0)})
+    weights = {llama_name(name): p for name, p in read_weights(folder).items()}
+    return fill_in(transformers.LlamaForCausalLM, llama, weights, folder)
+
+
+def llama_name(name):
+    """The name of one of LLaDA's weights in Llama."""
+    path = name.removeprefix('model.').removeprefix('transformer.').split('.')
+    if path[0] == 'blocks' and path[2] in LLADA_PARTS:
+        return '.'.join(['model.layers', path[1], LLADA_PARTS[path[2]], *path[3:]])
+    return '.'.join([LLADA_REST.get(path[0], path[0]), *path[1:]])
+
+
+def load_mdlm(folder, config):
+    if config.get('time_conditioning', False):
+        raise ValueError(f'{folder} was trained with time_conditioning, which the order of tokens does not give')
+    sizes = {name: config[name] for name in ('vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads')}
+    return set_weights(MDLM(**sizes), read_weights(folder), folder)
+
+
+def fill_in(kind, config, weights, folder):
+    """A network of this class of transformers with these weights, whose attention is full."""
+    config.is_causal, config.use_cache = False, False
+    with WithoutDraws():
+        network = kind(config)
+    tied = config.tie_word_embeddings and 'lm_head.weight' not in weights   # a head in the file is the head
+    if tied:
+        weights['lm_head.weight'] = weights.get('model.embed_tokens.weight')
+    set_weights(network, weights, folder)
+    if tied:
+        network.lm_head.weight = network.model.embed_tokens.weight
+    return network
+
+
+def set_weights(network, weights, folder):
+    """The network with weights in the dtype of their file. Raises ValueError unless they are all of its weights."""
+    weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}   # which are computed
+    shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
+    wrong = sorted(name for name in shapes.keys() | weights.keys()
+                   if shapes.get(name) != getattr(weights.get(name), 'shape', None))
+    if wrong:
+        raise ValueError(f'{folder}: {len(wrong)} weights are not those of its config.json, the first is {wrong[0]}')
+    network.load_state_dict(weights, strict=False, assign=True)   # names and shapes were compared above
+    return network.eval()
+
+
+def load_mlm(folder, config):
+    """A masked language model of transformers itself."""
+    from transformers import AutoConfig, AutoModelForMaskedLM
+    offline = {'trust_remote_code': False, 'local_files_only': True}
+    config = own_attention(AutoConfig.from_pretrained(folder, **offline))
+    network, info = AutoModelForMaskedLM.from_pretrained(folder, config=config, dtype='auto', output_loading_info=True,
+                                                         **offline)
+    missing = sorted(info['missing_keys'])
+    if missing:
+        raise ValueError(f'{folder} lacks {len(missing)} weights of a masked language model, the first is {missing[0]}')
+    return network.eval()
+
+
+MASKED_LM = Family(load_mlm, writes_end=False)
+# another family is a loader, and what must be known of it, named here
+FAMILIES = {
+    'llada': Family(load_llada, 'max_sequence_length', mask_id=126336),
+    'Dream': Family(decoder('Qwen2'), 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'),
+    'a2d-llama': Family(decoder('Llama')),
+    'a2d-qwen2': Family(decoder('Qwen2')),
+    'a2d-qwen3': Family(decoder('Qwen3')),
+    'mdlm': Family(load_mdlm, 'model_length', mask_id=50257, tokenizer='gpt2'),
+}
+
+
+def family_of(kind, path):
+    """The Family of a model_type. Raises ValueError for one that is not understood."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
+    if kind in list(FAMILIES):   # of a list: a model_type may be any value of JSON
+        return FAMILIES[kind]
+    if kind in list(OF_TRANSFORMERS):
+        return MASKED_LM
+    raise ValueError(f'{path} has model_type={kind!r}; understood are {", ".join(FAMILIES)} and the masked models of '
+                     'transformers, as bert, modernbert and roberta. In Python, anyorder.others.masked.MaskedModel '
+                     'takes any callable that returns logits')
+
+
+class File(dict):
+    """What config.json says."""
+
+    def __missing__(self, name):
+        raise ValueError(f'config.json of a {self.get("model_type")} model lacks {name}')
+
+
+class MaskedCheckpoint:
+    """An opened folder of somebody else's masked model, with what commands use of a Checkpoint. Nothing is known of how
+    it was trained."""
+    entries, run, order, iter_num, weights = {}, {}, order_of({}), '?', 'raw'
+
+    def __init__(self, name):
+        """Open masked:FOLDER or masked:OWNER/REPO. Raises ValueError when it is none, or not understood."""
+        need_extra('transformers', 5, 2)   # before, decoders stay causal without a word, see fill_in
+        import transformers
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        self.name, self.folder = name, name.removeprefix(MASKED)
+        if not os.path.isdir(self.folder):
+            self.folder = local_path(f'hf:{self.folder}', FILES)
+        path = os.path.join(self.folder, 'config.json')
+        self.file = File(read_json(path))
+        self.kind = self.file.get('model_type')
+        self.family = family_of(self.kind, path)
+        if not weight_files(self.folder):
+            raise ValueError(f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin')
+        if self.family.tokenizer == 'gpt2':
+            self.tokenizer = get_tokenizer('gpt2')
+            special = dict.fromkeys(('prefix', 'suffix'), (self.tokenizer.eos,))   # as in the blocks of MDLM's training
+        else:
+            backend, special, chat = open_tokenizer(self.family.tokenizer, self.folder)
+            end = special.get('eos') if self.family.writes_end else None
+            name = f'{self.kind}:{os.path.basename(os.path.normpath(self.folder))}'
+            self.tokenizer = HuggingFace(name, backend, end, chat)
+        self.config = self.what_is_known(special)
+
+    def what_is_known(self, special):
+        """MaskedConfig, from config.json and {what: token} of the special tokens."""
+        family, file, n_tokens, end = self.family, self.file, self.tokenizer.n_tokens, self.tokenizer.eos
+        mask_id = next((token for token in (special.get('mask'), file.get('mask_token_id'), family.mask_id)
+                        if token is not None), None)
+        if mask_id is None:
+            raise ValueError(f'{self.folder} names no mask token, in its tokenizer or as mask_token_id of config.json')
+        prefix, suffix = special.get('prefix', ()), special.get('suffix', ())
+        if family.shift and not prefix:
+            first = special.get('bos', file.get('bos_token_id'))
+            prefix = (end if first is None else first,)
+        rows = file[family.positions] if isinstance(family.positions, str) else family.positions
+        if self.kind in OFFSET:
+            rows -= file.get('pad_token_id', 1) + 1
+        around = {special.get(what) for what in ('pad', 'cls', 'sep', 'bos')} | {*prefix, *suffix}
+        return MaskedConfig(rows - len(prefix) - len(suffix), n_tokens, mask_id, family.shift,
+                            tuple(sorted(around - {None, end})), prefix, suffix)
+
+    def model(self, weights='raw', device='cpu'):
+        """The MaskedModel, in evaluation mode and the dtype of its file; its only weights, whatever they are called."""
+        return MaskedModel(self.family.load(self.folder, self.file), self.config).to(device)
+
+    def about(self, weights):
+        return f'{self.name}: {self.kind}, mask token {self.config.mask_id}'
+
+
+def open_tokenizer(kind, folder):
+    """(tokenizer of the package tokenizers, {what: token} of its special tokens, its chat template or None) of a
+    folder, by this class of transformers. `prefix` and `suffix` are what it puts around a text."""
+    import transformers
+    if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
+        raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
+    try:
+        tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        backend = tokenizer.backend_tokenizer
+    except Exception as e:   # no tokenizer, one with code of its own, or one without the fast kind: each its own class
+        raise ValueError(f'{folder} has no tokenizer that can be read without running code of the folder '
+                         f'({type(e).__name__}: {str(e).splitlines()[0][:100]})') from None
+    names = ('mask', 'pad', 'cls', 'sep', 'bos', 'eos')
+    special = {what: getattr(tokenizer, f'{what}_token_id', None) for what in names}
+    special = {what: token for what, token in special.items() if token is not None}
+    around = backend.encode('').ids
+    if len(around) > 2:
+        raise ValueError(f'{folder} puts {len(around)} tokens around a text: one before and one behind are understood')
+    n_before = 1 if len(around) == 2 or around[:1] in ([special.get('cls')], [special.get('bos')]) else 0
+    chat = partial(tokenizer.apply_chat_template, tokenize=False) if tokenizer.chat_template else None
+    return backend, special | {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}, chat

@@ -1,0 +1,112 @@
+"""
+How is somebody else's masked model one of ours? It is an encoder whose trunk they made: blanks are mask tokens, and
+everything that is known is seen by all.
+
+    from anyorder.others.masked import MaskedConfig, MaskedModel
+
+    model = MaskedModel(network, MaskedConfig(block_size=4096, n_tokens=126349, mask_id=126336))
+    idx = generate(model, idx, order, n_known, n_steps=64, policy='margin')
+"""
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from anyorder.fast import split_rows
+from model import EncoderSlots, Head, Network, take
+
+
+@dataclass(frozen=True)
+class MaskedConfig:
+    """What must be known of a masked model.
+
+    block_size      positions of a text, without prefix and suffix
+    n_tokens        the vocabulary; logits behind it are padding
+    mask_id         the token that stands in a blank, never written
+    shift           the logits of a token stand one token before it (Dream): the first one wants a prefix
+    banned          further tokens that are never written
+    prefix, suffix  tokens around every text, as [CLS] and [SEP] of BERT; idx and order know nothing of them
+    """
+    block_size: int
+    n_tokens: int
+    mask_id: int
+    shift: bool = False
+    banned: tuple = ()
+    prefix: tuple = ()
+    suffix: tuple = ()
+    slots: ClassVar = EncoderSlots
+    attention: ClassVar = 'bidirectional'
+
+    def __post_init__(self):
+        if self.block_size < 1 or self.n_tokens < 1 or self.mask_id < 0:
+            raise ValueError(f'block_size and n_tokens must be at least 1 and mask_id at least 0, got {self}')
+        if not all(0 <= token < self.n_tokens for token in self.banned):
+            raise ValueError(f'banned must be tokens from 0 to {self.n_tokens - 1}, got {self.banned}')
+        if self.shift and not self.prefix:
+            raise ValueError('shift wants a prefix: the logits of the first token of a text stand one token before it')
+
+    @property
+    def vocab_size(self):
+        return self.n_tokens
+
+    n_real = vocab_size
+
+
+class MaskedModel(Network):
+    """A network with the interface of ours. `network` is called with tokens (B, S) and returns an object with `logits`
+    (B, S, at least n_tokens). Where rows differ in length it also gets attention_mask (B, S), 1 for text and 0 for what
+    no token may see. A module, of transformers or not, or any callable.
+
+    Whatever is asked of it, a step is one call on the whole rows: there is no cache and no lossless unmasking."""
+
+    def __init__(self, network, config):
+        super().__init__(config)
+        self.network = network
+        at = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
+        device = at.device if at is not None else 'cpu'   # of the network, which stays where it is
+        self.lm_head = Allowed(config).to(device)
+        for name in ('prefix', 'suffix'):   # no step waits for their copy
+            tokens = torch.tensor(getattr(config, name), dtype=torch.long, device=device)
+            self.register_buffer(name, tokens, persistent=False)
+        self.train(getattr(network, 'training', False))
+
+    @property
+    def device(self):
+        return self.lm_head.banned.device
+
+    def trunk(self, idx, order, slots, cache=None):
+        """Logits (B, n, at least n_tokens) of the columns of `slots`."""
+        c, (B, N), n_before = self.config, idx.shape, len(self.config.prefix)
+        token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)          # (B, S)
+        text = torch.full_like(idx, c.mask_id).scatter(1, slots.target, token)               # (B, N), natural order
+        there = torch.zeros_like(idx).scatter(1, slots.target, 1)                            # 0 is padding
+        prefix, suffix = (part.expand(B, -1) for part in (self.prefix, self.suffix))
+        text = torch.cat([prefix, text, torch.full_like(suffix, c.mask_id)], 1)
+        there = torch.cat([torch.ones_like(prefix), there, torch.zeros_like(suffix)], 1)
+        end = n_before + slots.target.amax(1, keepdim=True) + 1                              # (B, 1)
+        behind = end + torch.arange(suffix.size(1), device=idx.device)
+        text, there = text.scatter(1, behind, suffix), there.scatter(1, behind, 1)
+        whole = slots.sees is None and slots.target.size(1) == N
+        logits = (self.network(text) if whole else self.network(text, attention_mask=there)).logits
+        if logits.shape[:2] != text.shape or logits.size(2) < c.n_tokens:
+            raise ValueError(f'the network must give logits {(*text.shape, c.n_tokens)} of tokens {tuple(text.shape)}, '
+                             f'got {tuple(logits.shape)}')
+        return take(logits, n_before - c.shift + take(slots.target, slots.columns))
+
+
+class Allowed(nn.Module):
+    """The logits of the vocabulary without its padding; -inf for tokens that are never written."""
+
+    def __init__(self, config):
+        super().__init__()
+        banned = torch.zeros(config.n_tokens, dtype=torch.bool)
+        banned[[token for token in (*config.banned, config.mask_id) if token < config.n_tokens]] = True
+        self.register_buffer('banned', banned, persistent=False)
+
+    def forward(self, x):
+        return x[..., :len(self.banned)].masked_fill(self.banned, -torch.inf)
+
+    def nll(self, x, tokens):
+        """As Head.nll, some rows at a time: a large vocabulary is not twice in float32."""
+        return torch.cat([Head.nll(self, *part) for part in zip(*split_rows(x.size(-1), x, tokens))])

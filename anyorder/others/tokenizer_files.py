@@ -1,0 +1,55 @@
+"""
+How is a tokenizer written for transformers? Its tokenizer.json gives the same ids, and decodes any of them.
+
+[MASK], the id behind the last token, is written <|mask|>.
+"""
+from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
+
+MASK = '<|mask|>'
+BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
+
+
+def tokenizer_files(tokenizer, block_size):
+    """{file name: its value in JSON} of a tokenizer of anyorder/tokens/tokenizers.py."""
+    eos = [] if tokenizer.eos is None else [END_OF_TEXT]
+    n_plain = tokenizer.n_tokens - len(eos)
+    special = [{'id': i, 'content': text, 'special': True, 'normalized': False, 'single_word': False, 'lstrip': False,
+                'rstrip': False} for i, text in enumerate([*eos, MASK], n_plain)]
+    parts = word_level(tokenizer.texts) if tokenizer.eos is None else byte_level(tokenizer.name)
+    names = {'mask_token': MASK} | {name: text for text in eos for name in ('bos_token', 'eos_token', 'pad_token')}
+    return {'tokenizer.json': {'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': special,
+                               'normalizer': None, 'post_processor': None, **parts},
+            'tokenizer_config.json': {'tokenizer_class': 'PreTrainedTokenizerFast', 'padding_side': 'left',
+                                      'model_input_names': ['input_ids', 'attention_mask'],
+                                      'model_max_length': block_size, 'clean_up_tokenization_spaces': False, **names}}
+
+
+def byte_level(name):
+    """GPT-2's pairs of bytes, or no pairs: the ids of bytes are then the bytes."""
+    letters, pairs = byte_letters(), []
+    if name == 'gpt2':   # from the file that tiktoken made the tokenizer of
+        from tiktoken.load import read_file_cached
+        path = 'https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe'
+        pairs = [line.split() for line in read_file_cached(path).decode().split('\n')[1:-1]]
+    texts = [*(letters.values() if pairs else map(letters.get, range(256))), *map(''.join, pairs)]
+    model = {'type': 'BPE', 'dropout': None, 'unk_token': None, 'continuing_subword_prefix': None,
+             'end_of_word_suffix': None, 'fuse_unk': False, 'byte_fallback': False, 'ignore_merges': False,
+             'vocab': {text: i for i, text in enumerate(texts)}, 'merges': pairs}
+    return {'pre_tokenizer': BYTE_LEVEL | {'use_regex': bool(pairs)}, 'decoder': BYTE_LEVEL | {'use_regex': True},
+            'model': model}
+
+
+def byte_letters():
+    """{byte: the letter that a byte-level tokenizer.json writes for it}, in the order of GPT-2's first 256 ids: bytes
+    that print are letters of their own, the others are those from U+0100 on."""
+    prints = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
+    others = [byte for byte in range(256) if byte not in prints]
+    return {byte: chr(byte) for byte in prints} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+def word_level(texts):
+    """One token a text; where several begin alike the longest is taken, and what is none is an error."""
+    return {'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': one_of(texts)}, 'behavior': 'Isolated',
+                              'invert': False},
+            'decoder': {'type': 'Fuse'},
+            'model': {'type': 'WordLevel', 'vocab': {text: i for i, text in enumerate(texts)}, 'unk_token': ''}}

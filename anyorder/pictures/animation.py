@@ -1,0 +1,235 @@
+"""
+How does a replay play without a script? As one SVG whose style sheet shows every token at its step.
+"""
+import itertools
+from html import escape
+from typing import NamedTuple
+
+from anyorder.pictures.texts import columns_of, lay_out
+
+WIDTH = 80                                  # columns of running text: few source files have longer lines
+LETTER = 0.6                                # width of a letter, of the size of its font, which is monospaced
+TEXT_FONT, LINE = 16, 26                    # pixels: font and distance of the lines of running text
+GRID_FONT, CELL = 20, 42                    # pixels: font and cells of a grid
+MARGIN, GAP, COUNT = 24, 40, 40             # pixels: around all, between samples, between numbers of the counter
+STEP, LONGEST, HOLD = 0.3, 14.0, 5.0        # seconds: of a step, of all steps together at most, of the finished text
+N_SHADES = 8
+LIGHT, DARK = (90, 62), (20, 44)            # lightness in percent of probability 0 and 1, on light and on dark paper
+
+STYLE = '''
+  svg { --ink: #1c1c1e; --paper: #fbfaf7; --soft: #6b6b70; --line: #d8d6cf; --blank: #eeece6;
+        --now: #e8710a; --bad: #a80f0f }
+  @media (prefers-color-scheme: dark) {
+    svg { --ink: #ececea; --paper: #17181b; --soft: #9a9aa0; --line: #3b3c42; --blank: #232529;
+          --now: #ff9d45; --bad: #ffa3a3 } }
+  text { font: 16px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink);
+         text-anchor: middle; stroke: none }
+  .words { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; text-anchor: start; fill: var(--soft) }
+  .heading { font-size: 19px; font-weight: 600; fill: var(--ink) }
+  .name { font-weight: 600; fill: var(--ink) }
+  .right { text-anchor: end }
+  .paper { fill: var(--paper); stroke: var(--line) }
+  .blank { fill: var(--blank) }
+  .given { fill: none }
+  .grid .given, .grid .blank { stroke: var(--line) }
+  .grid text { font-size: 20px }
+  .known { font-weight: 700 }
+  .wrong { fill: var(--bad); font-weight: 700; text-decoration: line-through }
+  .end { fill: var(--soft) }
+  .box { fill: none; stroke: var(--soft); stroke-width: 2 }
+  .track { fill: var(--line) }
+  .bar { fill: var(--soft); transform-box: fill-box; transform-origin: left; animation-name: bar }
+  .count { animation-name: count }
+  .step { stroke-width: 1.5 }
+  .grid .step { stroke-width: 3 }
+  .step, .bar, .count { animation-duration: %gs; animation-timing-function: linear;
+                        animation-iteration-count: infinite }
+  @media (prefers-reduced-motion: reduce) { .step, .bar, .count { animation-name: none !important } }
+'''
+
+
+def animated_svg(replay):
+    """One SVG that writes a sample token by token, holds its end for some seconds and begins again.
+
+    replay    what write_replay knows; shown are the first sample and the one beside it, without drafts: each change of
+              a draft would be a picture of its own, with keyframes of its own
+    The tokens of step k are in groups of the classes "step sk". The keyframes sk hide a group until k / n_steps of the
+    writing time have passed. A reader who wants no motion sees the end."""
+    first = replay['samples'][0]
+    rows = [first] if first['beside'] is None else [first, replay['samples'][first['beside']]]
+    n_steps = max(1, *(row['n_steps'] for row in rows))
+    writing = min(LONGEST, STEP * n_steps)
+    share = 100 * writing / (writing + HOLD)
+
+    top = 62 + 22 * len(replay['details'])
+    panes, width, height = side_by_side(rows, replay) if replay['columns'] else one_below_the_other(rows)
+    signs = signs_of(rows)
+    width = max(width, 11 * len(replay['title']) + 120, 270 + 6.5 * len(signs),   # about what the words take
+                *(6.8 * len(line) for line in replay['details']))
+    bottom = top + 24 + height + 28
+    w, h = width + 2 * MARGIN, bottom + 30
+    details = ''.join(words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details']))
+    bar = f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"'
+    return f'''<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:g} {h:g}" width="{w:g}" height="{h:g}">
+<title>{xml(replay["title"])}</title>
+<style>{STYLE % (writing + HOLD)}{shades()}{keyframes(n_steps, share)}</style>
+<rect class="paper" x=".5" y=".5" width="{w - 1:g}" height="{h - 1:g}" rx="10"/>
+{words(MARGIN, 40, replay["title"], "heading")}{details}{counter(n_steps, width + MARGIN)}
+<rect class="track" {bar}/><rect class="bar" {bar}/>
+{moved(MARGIN, top + 24, panes)}
+{key(bottom, signs)}
+</svg>
+'''
+
+
+def keyframes(n_steps, share):
+    """What moves: the bar, the counter, and each step, which is hidden, then outlined, then there.
+
+    The writing takes `share` percent of the loop, the end the rest."""
+    rest = f'{share:.2f}%,100%{{transform:none}}'
+    first = f'0%{{transform:translateY({COUNT * n_steps}px);animation-timing-function:steps({n_steps})}}'
+    rules = [f'@keyframes bar{{0%{{transform:scaleX(0)}}{rest}}}', f'@keyframes count{{{first}{rest}}}']
+    for k in range(1, n_steps + 1):
+        at = share * k / n_steps
+        outlined = min(at + max(1.2 * share / n_steps, 3), 99.9)
+        rules.append(f'.s{k}{{animation-name:s{k}}}@keyframes s{k}{{0%,{at - 0.01:.2f}%{{opacity:0;stroke:var(--now)}}'
+                     f'{at:.2f}%{{opacity:1;stroke:var(--now)}}{outlined:.2f}%,100%{{opacity:1;stroke:transparent}}}}')
+    return '\n'.join(rules)
+
+
+def shades():
+    """Colours of probability, c0 the least: one hue, which is deeper the surer the model was."""
+    def rules(light, deep):
+        return ''.join(f'.c{i}{{fill:hsl(212,70%,{light + (deep - light) * i / (N_SHADES - 1):.0f}%)}}'
+                       for i in range(N_SHADES))
+    return f'\n{rules(*LIGHT)}\n@media (prefers-color-scheme: dark){{{rules(*DARK)}}}\n'
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# words around the samples
+
+def xml(text):
+    """text as XML may hold it."""
+    return escape(''.join(letter if letter.isprintable() else '\ufffd' for letter in text), quote=False)
+
+
+def words(x, y, text, kind=''):
+    return f'<text class="{f"words {kind}".strip()}" x="{x:g}" y="{y:g}">{xml(text)}</text>'
+
+
+def moved(x, y, marks):
+    return f'<g transform="translate({x:g} {y:g})">{marks}</g>'
+
+
+def counter(n_steps, right):
+    """All numbers below one another, behind a window that shows one: without a script no text changes.
+
+    The last number is the one that shows where nothing moves."""
+    numbers = ''.join(words(right, 40 - COUNT * (n_steps - k), f'step {k} of {n_steps}', 'right')
+                      for k in range(n_steps + 1))
+    return (f'<clipPath id="window"><rect x="{right - 200:g}" y="20" width="200" height="30"/></clipPath>'
+            f'<g clip-path="url(#window)"><g class="count">{numbers}</g></g>')
+
+
+def signs_of(rows):
+    """What the marks mean that the samples have."""
+    signs = ['outlined: just written']
+    if any(0 in row['rank'] for row in rows):
+        signs.append('bold: given')
+    if any(any(row['wrong']) for row in rows):
+        signs.append('struck through: wrong')
+    return ' · '.join(signs)
+
+
+def key(y, signs):
+    """What the colours mean, and the marks."""
+    swatches = ''.join(f'<rect class="c{i}" x="{MARGIN + 54 + 18 * i}" y="{y - 11}" width="18" height="12"/>'
+                       for i in range(N_SHADES))
+    return words(MARGIN, y, 'unsure') + swatches + words(MARGIN + 62 + 18 * N_SHADES, y, f'sure · {signs}')
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the samples
+
+class Mark(NamedTuple):
+    """Letters of one token on one line, and the place that is theirs, in pixels."""
+    token: int
+    x: float
+    y: float
+    width: float
+    letters: str
+
+
+def side_by_side(rows, replay):
+    """(marks, width, height) of puzzles: each a grid between its name and its facts."""
+    panes, x, height = '', 0, 0
+    for row in rows:
+        grid, width, height = grid_of(row, replay['columns'], replay['box'])
+        facts = ''.join(words(0, height + 52 + 20 * i, fact) for i, fact in enumerate(row['facts'][:2]))
+        panes += moved(x, 0, words(0, 12, row['name'], 'name') + moved(0, 28, grid) + facts)
+        x += max(width, 8 * len(row['name'])) + GAP
+    return panes, x - GAP, height + 80
+
+
+def one_below_the_other(rows):
+    """(marks, width, height) of texts: each above its facts."""
+    panes, y, width = '', 0, 0
+    for row in rows:
+        text, width, height = text_of(row)
+        panes += moved(0, y, text + words(0, height + 24, ' · '.join(row['facts'])))
+        y += height + 24 + GAP
+    return panes, width, y - GAP
+
+
+def text_of(row):
+    """(marks, width, height) of running text."""
+    letter, n_lines, marks = LETTER * TEXT_FONT, 1, []
+    for i, runs in enumerate(lay_out(row['text'], WIDTH)):
+        for line, column, letters in runs:
+            marks.append(Mark(i, letter * column, LINE * line, letter * sum(map(columns_of, letters)), letters))
+            n_lines = line + 1
+    return draw(row, marks, LINE - 3, TEXT_FONT), letter * (WIDTH + 1), LINE * n_lines   # and a line end
+
+
+def grid_of(row, columns, box):
+    """(marks, width, height) of a puzzle, with the lines of its boxes."""
+    marks = [Mark(i, CELL * (i % columns), CELL * (i // columns), CELL, text) for i, text in enumerate(row['text'])]
+    boxes = ''
+    for x, y in itertools.product(range(0, columns, box), repeat=2) if box else ():
+        boxes += f'<rect class="box" x="{x * CELL}" y="{y * CELL}" width="{box * CELL}" height="{box * CELL}"/>'
+    n_lines = -(-len(marks) // columns)
+    return f'<g class="grid">{draw(row, marks, CELL, GRID_FONT)}{boxes}</g>', CELL * columns, CELL * n_lines
+
+
+def draw(row, marks, height, font):
+    """The places of all marks, and above these one group a step."""
+    places, groups = '', {}
+    for mark in marks:
+        rank = row['rank'][mark.token]
+        area = (f'x="{mark.x + 0.5:.5g}" y="{mark.y + 0.5:.5g}" width="{mark.width - 1:.5g}" '
+                f'height="{height - 1}" rx="3"')
+        places += f'<rect class="{"blank" if rank else "given"}" {area}/>'
+        shade = min(N_SHADES - 1, int(row['p'][mark.token] * N_SHADES))
+        colour = f'<rect class="c{shade}" {area}/>' if rank else ''
+        groups[rank] = groups.get(rank, '') + colour + draw_letters(row, mark, height, font)
+    for rank, group in sorted(groups.items()):
+        places += f'<g class="{f"step s{rank}" if rank else "prompt"}">{group}</g>'
+    return places
+
+
+def draw_letters(row, mark, height, font):
+    """The letters in the middle of their place; they keep to columns, whatever font the reader has."""
+    ink = mark.letters.strip()
+    if not ink:
+        return ''
+    shift = len(mark.letters) - len(mark.letters.lstrip()) - (len(mark.letters) - len(mark.letters.rstrip()))
+    x = mark.x + mark.width / 2 + shift * LETTER * font / 2
+    y = mark.y + height / 2 + 0.35 * font                    # the baseline, of letters that stand in the middle
+    kind = 'end' if ink == '↵' else ''
+    if any(row['wrong'][mark.token:mark.token + 1]):
+        kind = 'wrong'
+    if row['rank'][mark.token] == 0:
+        kind = 'known'
+    kind = f' class="{kind}"' if kind else ''
+    length = f' textLength="{LETTER * font * sum(map(columns_of, ink)):.5g}"' if len(ink) > 1 else ''
+    return f'<text{kind} x="{x:.5g}" y="{y:.5g}"{length}>{xml(ink)}</text>'

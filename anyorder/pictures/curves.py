@@ -1,0 +1,159 @@
+"""
+What numbers has a run to draw? Its entries: a folder or log of train.py, a JSON file of an evaluation or of bench.py.
+
+An entry is a dict of numbers, e.g. {'iter': 150, 'tokens': 307200, 'val_any': 3.19} of a log.
+"""
+import json
+import math
+import os
+import re
+
+from anyorder.machine.files import moved_aside
+
+# of an entry: its key in the JSON file of eval_ppl.py, whose value may be null
+EXTRAS = {'nats_error': 'stderr', 'gain': 'gain', 'gain_error': 'gain_stderr'}
+
+
+def log_of(path):
+    """The log of a run that is named by its folder or its log."""
+    return os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path
+
+
+def read_run(path):
+    """The entries of a run's log, to which val_own and the training time in minutes are added.
+
+    Validation and checkpoints do not count as time."""
+    path = log_of(path)
+    if not os.path.isfile(path):
+        older = moved_aside(path)
+        raise ValueError(f'no log {path}; ' + (f'that of an earlier run is now {older}' if older else
+                         'name folders that train.py wrote, or JSON files of evaluations and bench.py'))
+    from anyorder.training.run_folder import (
+        read_log,  # imports torch, for which --help and a missing file need not wait
+    )
+    entries, time, tokens = read_log(path), 0.0, 0
+    for entry in entries:
+        entry.pop('environment', None)
+        if 'tokens' in entry and entry.get('tokens_per_sec', 0) > 0:
+            time += (entry['tokens'] - tokens) / entry['tokens_per_sec'] / 60
+            entry['time'], tokens = time, entry['tokens']
+        own = [entry[name] for name in ('val_own', 'val_any', 'val_l2r') if name in entry]
+        if own:
+            entry['val_own'] = own[0]
+    return entries
+
+
+def read_results(path):
+    """{data set, network, way or policy: entries} of a JSON file.
+
+    Of eval_ppl.py, for each data set: the nats by order, and those of the ensemble by its members; without an ensemble
+    the any-order bound, as one of an encoder, has one member. Of eval_puzzle.py, for each policy: what is solved, and
+    what it cost. Of bench.py grid, for each network: the seconds of generation by the steps. Of bench.py frontier, for
+    each way of unmasking: its points, see frontier."""
+    try:
+        with open(path, encoding='utf-8') as f:
+            result = json.load(f)
+        found = (generation_times(result) if 'generation' in result else
+                 frontier(result) if 'frontier' in result else
+                 puzzles(result) if 'set' in result else likelihoods(result))
+    except FileNotFoundError:
+        raise ValueError(f'no file {path}') from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise ValueError(f'{path} is not what eval_ppl.py, eval_puzzle.py or bench.py writes with --out') from None
+    if not any(found.values()):
+        raise ValueError(f'{path} has neither likelihoods nor solved puzzles nor times of generation: run eval_ppl.py '
+                         'or eval_puzzle.py, or bench.py grid or frontier')
+    return found
+
+
+def finite(value):
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def above_0(value):
+    if finite(value) <= 0:
+        raise ValueError
+    return value
+
+
+def generation_times(result):
+    rows = result['generation']
+    return {network: [{'steps': above_0(row['steps']), 'seconds': above_0(row[network])} for row in rows]
+            for network in (rows or [{}])[0] if network != 'steps'}
+
+
+def frontier(result):
+    """{way of unmasking: entries}, by the number of passes. The way that is the measure of all has a `level`."""
+    found, level = {}, result['reference']
+    for point in sorted(result['frontier'], key=lambda point: above_0(point['passes'])):
+        entry = {'level': 1} if point['way'] == level else {}
+        entry |= {name: finite(value) for name, value in point.items() if name not in ('way', 'setting')}
+        found.setdefault(point['way'], []).append(entry | {'seconds': above_0(point['seconds'])})
+    return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
+
+
+def puzzles(result):
+    """{policy, with its noise: entries}, one for every number of steps."""
+    found = {}
+    for row in result['results']:
+        policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
+        entry = {name: finite(row[name]) for name in ('n_steps', 'solved', 'right', 'slots')}
+        entry |= {f'{name}_error': finite(row[f'{name}_stderr']) for name in ('solved', 'right')}
+        found.setdefault(policy, []).append(entry | {'puzzle_seconds': above_0(row['seconds'])})
+    return found
+
+
+def likelihoods(result):
+    """{data set: entries}: of ensembles, or of the any-order bound where there is none, by members; of orders."""
+    found, bounds, orders = {}, {}, {}
+    for row in result['results']:
+        if 'nats_per_token' not in row or row['estimate'].startswith('iw '):   # an accuracy, or another bound
+            continue
+        if not isinstance(row['dataset'], str):
+            raise TypeError
+        kind, _, members = row['estimate'].partition(' x ')
+        entry = {'nats': finite(row['nats_per_token'])}
+        entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}
+        if kind == 'ensemble':
+            found.setdefault(row['dataset'], []).append({'members': above_0(int(members)), **entry})
+            continue
+        orders.setdefault(row['dataset'], []).append({'order': kind, **entry})
+        if kind == 'any order':
+            bounds.setdefault(row['dataset'], [{'members': 1, **entry}])
+    return {dataset: (bounds | found).get(dataset, []) + orders.get(dataset, []) for dataset in found | orders}
+
+
+def read_all(paths, labels=()):
+    """[(label, entries)] of runs that are named by their paths; a path that is given twice counts once.
+
+    Runs called NAME_seed1, NAME_seed2, ... share a label. `labels` replace all labels, or the names of the runs in
+    them, which are folders and files."""
+    runs = []
+    for path in {os.path.realpath(log_of(path)): path for path in paths}.values():
+        parts = read_results(path) if path.endswith('.json') else {'': read_run(path)}
+        runs += [((label_of(path), what), entries) for what, entries in parts.items()]
+    names = list(dict.fromkeys(name for name, _ in runs))   # (run without its seed, data set or network)
+    run_names, whats = (shortest(list(dict.fromkeys(column))) for column in zip(*names))
+    if len(labels) == len(run_names):
+        run_names, labels = dict(zip(run_names, labels)), ()
+    found = [run_names[run] if len(whats) == 1 else whats[what] if len(run_names) == 1 else
+             f'{run_names[run]}: {whats[what]}' for run, what in names]
+    if labels and len(labels) != len(found):
+        raise ValueError(f'--labels must name {len(found)}: {", ".join(found)}; got {len(labels)}: {",".join(labels)}')
+    label = dict(zip(names, labels or found))
+    return [(label[name], entries) for name, entries in runs]
+
+
+def shortest(names):
+    """{name: it without its folder}, if these tell all of them apart."""
+    short = [os.path.basename(name) for name in names]
+    return dict(zip(names, short if len(set(short)) == len(short) else names))
+
+
+def label_of(path):
+    """The name of a run: its path without the number of the seed."""
+    path = os.path.normpath(path)
+    path = os.path.dirname(os.path.abspath(path)) if os.path.basename(path) == 'log.jsonl' else path
+    return re.sub(r'_seed\d+$', '', re.sub(r'\.jsonl?$', '', path))

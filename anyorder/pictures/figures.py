@@ -1,0 +1,197 @@
+"""
+How is a figure drawn? Panels of curves: one number a panel, one colour a label, a band over the runs of a label.
+"""
+import itertools
+import os
+import statistics
+from collections import Counter
+
+from anyorder.machine.files import whole_files
+
+PICTURES = '.png, .svg, .pdf'
+
+# Okabe and Ito's colours, which colour-blind eyes tell apart, without the yellow; markers for print without colours
+COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+INK, GRID, LEVEL = '#333333', '#e3e3e3', '#777777'
+
+# of a number, or of an axis and a number: what its panel is called, and its unit
+PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, any order (bound)', 'nats per token'),
+          'val_l2r': ('validation, left to right', 'nats per token'),
+          'val_own': ("validation, the run's own order", 'nats per token'),
+          'nats': ('context-order ensemble', 'nats per token'), ('order', 'nats'): ('likelihood', 'nats per token'),
+          'gain': ('gain over one context', 'nats per token'), 'seconds': ('time of generation', 'seconds'),
+          'masked_loss': ('loss of what is masked', 'nats per token'),
+          'judge_nats': ('samples under the judge', 'nats per token'),
+          'entropy': ('entropy of a sample', 'nats per token'), 'distinct_2': ('distinct bigrams', 'share of all'),
+          'solved': ('puzzles solved', 'share'), 'right': ('blanks right', 'share')}
+AXES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates',
+        'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked',
+        'passes': 'passes of a sample', 'seconds': 'seconds of generation', 'order': 'scored in the order',
+        'slots': 'slots a puzzle', 'puzzle_seconds': 'seconds a puzzle'}
+
+
+def curve(entries, x, y):
+    """([x], [y]) of the entries that have both."""
+    points = [(entry[x], entry[y]) for entry in entries if x in entry and y in entry]
+    return [a for a, _ in points], [b for _, b in points]
+
+
+def place(entry, x):
+    """What the same point of several runs shares: its update, the steps of solving, or x. Their times differ."""
+    return next(entry[key] for key in ('iter', 'n_steps', x) if key in entry)
+
+
+def mean_curve(group, x, y):
+    """(xs, means, least, greatest) over the runs of `group`, lists of entries; None unless they have the same places.
+
+    A point stands at the mean of its x, if x is a number."""
+    runs = [[entry for entry in entries if x in entry and y in entry] for entries in group]
+    where = [[place(entry, x) for entry in entries] for entries in runs]
+    if len(runs) < 2 or any(at != where[0] for at in where):
+        return None
+    points = list(zip(*runs))   # of every update the entries of all runs
+    values = [[entry[y] for entry in entries] for entries in points]
+    return ([entries[0][x] if x == 'order' else statistics.fmean(entry[x] for entry in entries) for entries in points],
+            [statistics.fmean(row) for row in values], [min(row) for row in values], [max(row) for row in values])
+
+
+def draw_group(axis, group, x, y, label, style):
+    """The curves of one label; returns what their bands and bars are, {line of the legend's title}.
+
+    Several runs with the same places are their mean and a band from the least to the greatest, at a single point a bar.
+    Others are a curve each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is
+    a level line, and what others are measured by, an entry with a `level`, is one too."""
+    mean, notes = mean_curve(group, x, y), set()
+    if mean is not None and mean[0]:
+        xs, means, least, greatest = mean
+        is_point = len(xs) == 1 and x != 'members'
+        notes.add('points: mean of the seeds; bars: from the least to the greatest' if is_point else
+                  'lines: mean of the seeds; bands: from the least to the greatest')
+        if is_point:
+            reach = [means[0] - least[0]], [greatest[0] - means[0]]
+            axis.errorbar(xs, means, reach, fmt='none', ecolor=style['color'], capsize=2, elinewidth=1)
+        elif len(xs) == 1:
+            axis.axhspan(least[0], greatest[0], color=style['color'], alpha=0.15, linewidth=0)
+        else:
+            axis.fill_between(xs, least, greatest, color=style['color'], alpha=0.2, linewidth=0)
+        group = [[{x: a, y: b} for a, b in zip(xs, means)]]
+    for entries in group:
+        xs, values = curve(entries, x, y)
+        errors = [entry.get(f'{y}_error', 0) for entry in entries if x in entry and y in entry]
+        if any(errors):
+            notes.add('bars and bands: standard error')
+        bound = x == 'members' and len(xs) == 1
+        if bound or any('level' in entry for entry in entries):
+            dashed = {'linestyle': '--'} if bound else {}
+            axis.axhline(values[0], label=label if bound else None, **style | {'marker': None} | dashed)
+            if any(errors):
+                axis.axhspan(values[0] - errors[0], values[0] + errors[0], color=style['color'], alpha=0.1, linewidth=0)
+        if xs and not bound:
+            axis.errorbar(xs, values, errors if any(errors) else None, label=label, capsize=2, elinewidth=1, **style)
+        label = None if xs else label   # one entry in the legend
+    return notes
+
+
+def set_axes(axis, x, y, xs):
+    """Scales, ticks that can be read, and names; xs are all that are drawn."""
+    from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
+    if x in ('members', 'steps', 'passes', 'seconds', 'slots', 'puzzle_seconds'):
+        axis.set_xscale('log', base=2 if x in ('members', 'steps', 'passes') else 10)
+        if len(xs) <= 8 and x in ('members', 'steps', 'seconds'):   # means of others are no round numbers
+            axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
+        elif x != 'passes':
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter('{x:g}')
+        axis.xaxis.set_minor_locator(NullLocator())
+    if x in ('tokens', 'iter'):
+        axis.xaxis.set_major_formatter(EngFormatter(sep=''))   # 2M
+    if y == 'seconds':
+        axis.set_yscale('log')
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter('{x:g}')
+        axis.yaxis.set_minor_locator(NullLocator())
+    if y in ('solved', 'right'):
+        axis.set_ylim(-0.03, 1.03)
+    axis.set_title(PANELS.get((x, y), PANELS.get(y, (y, y)))[0], loc='left', fontsize=11, color=INK)
+    axis.set_xlabel(AXES.get(x, x), color=INK)
+    axis.grid(color=GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(color=GRID, labelcolor=INK)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.spines[['left', 'bottom']].set_color(GRID)
+    axis.margins(x=0.03)
+    if x == 'order':   # names are wide
+        axis.margins(x=0.12)
+        axis.tick_params('x', rotation=20 if sum(map(len, xs)) > 40 else 0)
+
+
+def style(color, marker, line=0):
+    """The style of the color-th colour, marker and line. More than there are colours: the second round is dashed."""
+    return {'color': COLORS[color % len(COLORS)], 'marker': MARKERS[marker % len(MARKERS)],
+            'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3], 'markersize': 4.5}
+
+
+def styles(groups):
+    """{label: style} of groups, {label: [entries, ...]}.
+
+    Of frontiers, labels RUN: WAY, a way has one colour and a run one kind of line. Unmasking by a threshold is as its
+    policy, but hollow; a `level` is grey. Of puzzles, labels RUN: POLICY, a run has one colour, a policy one marker."""
+    keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
+    levels, puzzles = ({label for label in groups if key in keys[label]} for key in ('level', 'solved'))
+    found, colors, markers, rounds = {}, {}, {}, Counter()
+    for label in groups:
+        run, _, way = label.rpartition(': ')
+        if label in levels:
+            found[label] = style(0, 0, rounds[way]) | {'color': LEVEL, 'marker': '*', 'markersize': 8, 'zorder': 3}
+        elif levels:
+            color = colors.setdefault(way.removesuffix(' threshold'), len(colors))
+            hollow = {'markerfacecolor': 'white'} if way.endswith(' threshold') else {}
+            found[label] = style(color, color, rounds[way]) | hollow
+        elif puzzles and run:
+            found[label] = style(colors.setdefault(run, len(colors)), markers.setdefault(way, len(markers)))
+        else:
+            found[label] = style(len(found), len(found))
+        rounds[way] += 1
+    return found
+
+
+def draw(runs, panels, path):
+    """Panels [(x, y), ...] of runs, [(label, entries)], in the colour of the label, into `path`; returns the figure.
+
+    Raises ValueError if no run has what one of them shows."""
+    for x, y in panels:
+        if not any(curve(entries, x, y)[0] for _, entries in runs):
+            there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))
+            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}')
+    import matplotlib
+    matplotlib.use('agg')
+    import matplotlib.pyplot as plt
+    groups = {}
+    for label, entries in runs:
+        groups.setdefault(label, []).append(entries)
+    width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
+    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False,
+                                layout='constrained')
+    units, style_of, notes = [PANELS.get(y, (y, y))[1] for _, y in panels], styles(groups), set()
+    for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
+        if unit != left:   # the panels of one unit say it once
+            axis.set_ylabel(unit, color=INK)
+        longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
+        lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
+        for label, group in groups.items():
+            notes |= draw_group(axis, group, x, y, label, {'linewidth': 1.6} | style_of[label] | lines)
+        set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
+    handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
+    names = [label for label in groups if label in handles]
+    widest = 0.7 + 0.09 * max(map(len, names), default=0)   # inches of an entry, its line and margins included
+    legend = figure.legend([handles[name] for name in names], names, frameon=False, loc='outside lower center',
+                           ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))), labelcolor=INK)
+    legend.set_title('\n'.join(sorted(notes)), prop={'size': 'small'})
+    legend.get_title().set_color(INK)
+    for text in legend.get_texts():
+        text.set_parse_math(False)   # a $ in a name is a $
+    with whole_files(path) as (temporary,):
+        figure.savefig(temporary, dpi=150, format=os.path.splitext(path)[1][1:])
+    plt.close(figure)
+    return figure

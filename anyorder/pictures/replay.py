@@ -1,0 +1,108 @@
+"""
+What did a generation look like? Writes a page or an animated picture that replays it (--html=FILE of the commands).
+
+FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no
+script, so that it plays as an image of a README. Neither needs the network.
+"""
+import json
+import math
+import os
+
+import numpy as np
+
+from anyorder.machine.files import replace_file
+from anyorder.pictures.animation import animated_svg
+from anyorder.pictures.texts import token_texts
+
+REPLAYS = '.html, .svg'
+TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.html')   # the look and the script of the page
+
+ORDERS_IN_WORDS = {
+    'random': 'in a random order', 'l2r': 'from left to right', 'r2l': 'from right to left',
+    'fixed': 'in one fixed order', 'block': 'block by block',
+    'top_prob': "in the model's own order, the most probable token first",
+    'margin': "in the model's own order, the clearest choice first",
+    'entropy': "in the model's own order, the surest position first"}
+
+
+def written_in_words(order):
+    """A title: in which order a text was written. Names that have no words here stand as they are."""
+    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order {order}')
+
+
+def write_replay(path, samples, tokenizer, title, columns=0):
+    """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
+
+    samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
+              may be a `name` too, a list `wrong` of bools, and `drafts` as in Drafts.rows, which only the page shows
+    title     its first line is the heading, further lines are small print
+    columns   width of the grid in which puzzles are laid out; 0 is running text
+    The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
+    alone."""
+    heading, *details = title.split('\n')
+    replay = {'title': heading, 'details': details, 'columns': columns, 'samples': replay_rows(samples, tokenizer)}
+    replay['box'] = box_size(columns, [len(row['text']) for row in replay['samples']])
+    if str(path).endswith('.svg'):
+        replace_file(path, animated_svg(replay).encode())
+    else:
+        with open(TEMPLATE, encoding='utf-8') as f:
+            data = json.dumps(replay).replace('<', '\\u003c')   # nothing in it can end the script element
+            replace_file(path, f.read().replace('DATA', data).encode())
+
+
+def replay_rows(samples, tokenizer):
+    """What a replay says of each sample: a dict of name, text of each token, and so on.
+
+    rank      of each token: the step at which it is written, counted from 1; 0 if it is known from the start
+    beside    the number of the next sample that has the same known tokens, or None
+    drafts    only if the sample has any: of each token its drafts, [rank, text], or [rank] of one that was right"""
+    known = [[token if step < 0 else None for token, step in zip(s['tokens'], s['step'])] for s in samples]
+    rows = []
+    for i, sample in enumerate(samples):
+        drawn = [step for step in sample['step'] if step >= 0]
+        rank = {step: k for k, step in enumerate(sorted(set(drawn)), 1)}
+        rows.append({
+            'name': sample.get('name', f'sample {i}'),
+            'text': token_texts(sample['tokens'], tokenizer),
+            'rank': [rank.get(step, 0) for step in sample['step']],
+            'n_steps': len(rank),
+            'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
+            'wrong': sample.get('wrong', []),
+            'facts': facts(drawn, sum(sample['logprob']), 'drafts' in sample),
+            'beside': next((j for j in range(i + 1, len(samples)) if known[j] == known[i]), None)})
+        if 'drafts' in sample:
+            rows[-1]['drafts'] = [[[rank[step]] if token == written else [rank[step], tokenizer.decode([token])]
+                                   for step, token in drafts]
+                                  for drafts, written in zip(sample['drafts'], sample['tokens'])]
+    return rows
+
+
+def facts(drawn, nats, drafted=False):
+    """What is said below a sample: how much in how many steps, how likely, how left to right.
+
+    drawn     the step of each drawn token, in order of position
+    nats      log-probability of all of them
+    drafted   whether the steps were passes that check drafts"""
+    n, n_steps = len(drawn), len(set(drawn))
+    size = f'{n} tokens in {n_steps} steps'
+    if drafted:
+        size = f'{n} tokens in {n_steps} passes, {n / max(1, n_steps):.1f} a pass'
+    said = [size, f'{abs(nats) / max(1, n):.2f} nats a token']
+    tau = kendall_tau(drawn)
+    return said if tau is None else [*said, f"Kendall's tau {tau:.2f}"]
+
+
+def kendall_tau(steps):
+    """How left to right an order was: Kendall's tau-b of position and step. 1 is left to right, -1 right to left.
+
+    steps     the step of each drawn token, in order of position; None is returned if all were drawn in one step"""
+    steps = np.asarray(steps)
+    above = np.sign(steps[None, :] - steps[:, None])[np.triu_indices(len(steps), 1)]   # position rises along a row
+    untied = np.count_nonzero(above)
+    return float(above.sum() / math.sqrt(untied * len(above))) if untied else None
+
+
+def box_size(columns, lengths):
+    """Side of the boxes of a Sudoku, 3 of 9 columns; 0 for a grid that is none."""
+    side = math.isqrt(columns)
+    return side if side > 1 and side ** 2 == columns and all(n == columns ** 2 for n in lengths) else 0

@@ -1,0 +1,1 @@
+"""Which puzzles are there, and what counts as right?"""

@@ -1,0 +1,113 @@
+"""
+How is a set of puzzles prepared? Generated or read, checked, and written as token files, see tokens/sets.py.
+"""
+import contextlib
+import functools
+import hashlib
+import itertools
+import multiprocessing
+import os
+import signal
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from anyorder.machine.files import check_folder, check_names, progress
+from anyorder.puzzles.rules import SHARES, TASKS, make_task
+from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, unpack, whole_splits, write_splits
+from anyorder.tokens.sources import name_source
+from anyorder.tokens.tokenizers import get_tokenizer
+
+N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}
+PART = 1024    # puzzles that are made together
+MANY = 20000   # rows; more are worth the start of other processes
+
+
+def fractions(keys):
+    """A number from 0 to 1 for each of keys (B, ...): a hash, the same in every process."""
+    hashes = [hashlib.blake2b(key.tobytes(), digest_size=8).digest() for key in keys.astype('<i8')]
+    return np.array([int.from_bytes(digest, 'little') for digest in hashes], dtype=float) / 2 ** 64
+
+
+def make_part(task, split, seed, part):
+    """About PART (tokens, given) less those of other splits; a function of (seed, split, part)."""
+    low, high = SHARES[split]
+
+    def wanted(tokens):
+        u = fractions(task.key(tokens))
+        return (u >= low) & (u < high)
+    rng = np.random.default_rng([seed, list(SHARES).index(split), part])
+    return task.make(PART, rng, wanted, 10 if split == 'train' else 1)
+
+
+def generate(task, split, n_rows, seed):
+    """n_rows (tokens, given) of a split; a function of (seed, split). Many are made by one process a core."""
+    parts, n, n_parts, make = [], 0, 1, functools.partial(make_part, task, split, seed)
+    with contextlib.ExitStack() as stack:
+        bar, in_turn = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map
+        if n_rows > MANY:   # Ctrl-C is for the first process alone
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
+            pool = ProcessPoolExecutor(cores, multiprocessing.get_context('spawn'), signal.signal,
+                                       (signal.SIGINT, signal.SIG_IGN))
+            in_turn = stack.enter_context(pool).map
+        while n < n_rows:
+            for part in in_turn(make, range(len(parts), len(parts) + n_parts)):
+                parts.append(part)
+                bar.update(min(n_rows, n + len(part[0])) - min(n_rows, n))
+                n += len(part[0])
+            n_parts = -(-(n_rows - n) * len(parts) // n)   # what is missing, at the rate so far
+    return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
+
+
+def write_rows(tokens, given, path):
+    """Write rows of puzzles to `path`; returns what meta.json says of them."""
+    packed = (tokens | GIVEN * given).astype('<u2').tobytes()
+    with open(path, 'wb') as f:
+        f.write(packed)
+    sha = hashlib.sha256(packed).hexdigest()
+    return {'rows': len(tokens), 'tokens': tokens.size, 'text_bytes': tokens.size, 'sha256': sha}
+
+
+def check_solutions(rules, known):
+    """Raise ValueError if two of the splits `known`, {split: tokens}, share a solution."""
+    keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
+    for s, t in itertools.combinations(keys, 2):
+        if shared := len(keys[s] & keys[t]):
+            raise ValueError(f'{shared} solutions of {s} are in {t}: no two splits of a folder may share one, so write '
+                             'to another with --name=OTHER')
+
+
+def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25,
+                    n_observations=275, largest=None):
+    """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated."""
+    if task not in TASKS:
+        raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {task!r}')
+    if source and (split is None or 'sudoku' not in task):
+        raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
+    puzzle = {'task': task}
+    if task == 'nae_sat':
+        puzzle |= {'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations}
+    check_names(name=name)
+    directory, origin = os.path.join(data_dir, name or task), name_source(source) if source else f'{task}, seed {seed}'
+    if largest is not None:
+        origin += f', up to {largest} houses'
+    check_folder('--data_dir', directory)
+    n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
+    meta, wanted = read_meta(directory), [split] if split else list(SHARES)
+    have, tokenizer = whole_splits(directory, meta), get_tokenizer(task)
+    same = (meta.get('puzzle') == puzzle and meta['n_tokens'] == tokenizer.n_tokens
+            and all(source or have[s]['rows'] == n_rows[s] for s in wanted if s in have))
+    if is_there(directory, meta, wanted, origin, same, force):
+        return meta
+    kept = {s: info for s, info in have.items() if s not in wanted}
+    if kept and meta.get('puzzle') != puzzle:
+        raise ValueError(f'{directory} holds {", ".join(kept)} of other puzzles: use another --name')
+    rules = make_task(puzzle | {'largest': largest})   # the symbols are those of all sizes
+    rows = {s: rules.read(source) if source else generate(rules, s, n_rows[s], seed) for s in wanted}
+    known = {s: tokens for s, (tokens, _) in rows.items()}
+    known |= {s: unpack(read_split(directory, meta, s).astype(int))[0] for s in kept}
+    check_solutions(rules, known)
+    meta = {'name': name or task, 'tokenizer': tokenizer.name, 'n_tokens': tokenizer.n_tokens, 'eos': None,
+            'row_length': rows[wanted[0]][0].shape[1], 'puzzle': puzzle}
+    writers = {s: functools.partial(write_rows, *row) for s, row in rows.items()}
+    return write_splits(directory, meta, kept, origin, writers)

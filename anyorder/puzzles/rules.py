@@ -1,0 +1,97 @@
+"""
+Which puzzles are there, and what does a task offer? Generators, solvers, and what counts as right.
+
+A task has
+
+    make(n_rows, rng, wanted, n_variants) -> (tokens, given), both (n, N)
+    key(tokens)                           -> what two splits may not share
+    judge(tokens, given, answer)          -> (which tokens count, which are right), both (n, N)
+    columns                               of the grid on a page
+
+nae_sat also has groups, {name: (first, end)} of the tokens whose losses are told apart. Sudoku also has read(path), the
+puzzles of a CSV.
+"""
+import numpy as np
+
+from anyorder.puzzles.sudoku import Sudoku
+from anyorder.puzzles.zebra import Zebra
+
+
+class NaeSat:
+    """n_latents uniform bits, then n_observations: whether the latents of a fixed random triple are not all equal.
+
+    Nothing is given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
+
+    def __init__(self, n_latents, n_observations, seed):
+        if n_latents < 3 or not 1 <= n_observations <= n_latents * (n_latents - 1) * (n_latents - 2) // 6:
+            raise ValueError('nae_sat wants 3 latents or more and as many observations as there are triples at most, '
+                             f'got {n_latents} and {n_observations}')
+        self.n_latents, rng, triples = n_latents, np.random.default_rng(seed), {}
+        self.columns = 25
+        self.groups = {'latents': (0, n_latents), 'observations': (n_latents, n_latents + n_observations)}
+        while len(triples) < n_observations:
+            triples[tuple(sorted(rng.choice(n_latents, 3, replace=False).tolist()))] = True
+        self.triples = np.array(list(triples))                                              # (P, 3)
+
+    def observations(self, latents):
+        bits = latents[:, self.triples]                                                     # (B, P, 3)
+        return (bits.min(2) != bits.max(2)).astype(latents.dtype)
+
+    def make(self, n_rows, rng, wanted, n_variants=1):
+        """(tokens, given), each (n, n_latents + n_observations): of n_rows those that `wanted` lets pass. There are no
+        variants."""
+        latents = rng.integers(0, 2, (n_rows, self.n_latents))
+        tokens = np.concatenate([latents, self.observations(latents)], 1)
+        tokens = tokens[wanted(tokens)]
+        return tokens, np.zeros(tokens.shape, bool)
+
+    def key(self, tokens):
+        return tokens[:, :self.n_latents]
+
+    def judge(self, tokens, given, answer):
+        """(which tokens of `answer` count, which are right), all (B, N): observations, which must agree with the
+        latents of the answer itself. A token below 0 is no bit, and agrees with nothing."""
+        latents = answer[:, :self.n_latents]
+        agree = answer[:, self.n_latents:] == self.observations(latents)
+        agree &= (latents[:, self.triples] >= 0).all(2)
+        counts = np.arange(answer.shape[1]) >= self.n_latents
+        return np.broadcast_to(counts, answer.shape), np.pad(agree, ((0, 0), (self.n_latents, 0)))
+
+
+SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
+TASKS = {
+    'sudoku4': 'quick, 4 x 4',
+    'sudoku': '9 x 9',
+    'zebra4': '3 or 4 houses and attributes',
+    'zebra': '3 to 6 houses and attributes',
+    'nae_sat': 'latents and observations',
+}
+
+
+SIZES = {'sudoku4': 4, 'sudoku': 9, 'zebra4': 4, 'zebra': 6}   # digits; houses and attributes
+
+
+def make_task(puzzle):
+    """The task that these options of meta.json describe: rules, generator and solver."""
+    task = puzzle['task']
+    if task == 'nae_sat':
+        return NaeSat(puzzle['n_latents'], puzzle['n_observations'], puzzle['seed'])
+    if 'zebra' in task:
+        return Zebra(SIZES[task], puzzle.get('largest'))
+    return Sudoku(SIZES[task])
+
+
+def row_length(puzzle):
+    """The tokens of a puzzle with these options of meta.json, None if they are not the options of any task."""
+    if not isinstance(puzzle, dict):
+        return None
+    options = dict(puzzle)
+    task = options.pop('task', None)
+    if any(type(n) is not int or n < 0 for n in options.values()):
+        return None
+    if task == 'nae_sat' and options.keys() == {'n_latents', 'n_observations', 'seed'}:
+        return options['n_latents'] + options['n_observations']
+    if not isinstance(task, str) or task not in SIZES or options:
+        return None
+    n = SIZES[task]
+    return n * n if 'sudoku' in task else n * (n - 1) + n * n

@@ -1,0 +1,168 @@
+"""
+The rules of Sudoku of n x n cells, n = 4 or 9. To the solver a batch of puzzles is (B, n n, n) bool: which digits a
+cell can still be.
+"""
+import csv
+
+import numpy as np
+
+from anyorder.machine.files import progress
+from anyorder.puzzles.solver import blanks_right, count_solutions
+from anyorder.tokens.sources import UNREADABLE, open_text
+
+
+class Sudoku:
+    """Rules, generator and solver, for many puzzles at once.
+
+    Digits are 1 to n, 0 is blank. A grid is n n digits, row by row."""
+
+    def __init__(self, n):
+        self.n, b = n, int(n ** 0.5)
+        self.columns, cell = n, np.arange(n * n)
+        row, column = cell // n, cell % n
+        box = row // b * b + column // b
+        units = np.concatenate([np.arange(n)[:, None] == part for part in (row, column, box)])
+        self.units = units.astype(np.float32)                                                   # (3 n, cells)
+        self.peers = ((units.T @ units > 0) & ~np.eye(n * n, dtype=bool)).astype(np.float32)    # (cells, cells)
+
+    def candidates(self, grids):
+        digits = np.arange(1, self.n + 1)
+        return (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
+
+    def propagate(self, can, owner=None):
+        """Narrow (B, cells, n) by naked and hidden singles until nothing changes.
+
+        Returns it and which rows have no contradiction."""
+        active, can = np.arange(len(can)), can.copy()
+        while len(active):
+            now = can[active]
+            single = (now & (now.sum(2, keepdims=True) == 1)).astype(np.float32)
+            new = now & (np.matmul(self.peers, single) == 0)          # what a peer has is taken
+            alone = np.matmul(self.units, new.astype(np.float32)) == 1
+            only = new & (np.matmul(self.units.T, alone.astype(np.float32)) > 0)
+            new = np.where(only.any(2, keepdims=True), only, new)     # the only cell of a unit for that digit
+            can[active] = new
+            active = active[(new != now).any((1, 2)) & new.any(2).all(1)]
+        has_place = (np.matmul(self.units, can.astype(np.float32)) > 0).all((1, 2))   # saves branches
+        return can, can.any(2).all(1) & has_place
+
+    def solve(self, grids):
+        """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
+        count, solution = count_solutions(self.candidates(grids), self.propagate)
+        return count, np.where(count[:, None] > 0, solution + 1, 0)
+
+    def random_grids(self, n_grids, rng):
+        """(n_grids, cells) full grids: a cell with the fewest digits left takes one of them, both at random. A dead end
+        starts anew."""
+        grids, cells = [], self.n ** 2
+        can = np.ones((n_grids, cells, self.n), bool)
+        while len(can):
+            can, sound = self.propagate(can)
+            can[~sound] = True
+            left = can.sum(2)
+            done = sound & (left == 1).all(1)
+            grids.append(can[done].argmax(2) + 1)
+            can, left = can[~done], left[~done]
+            if len(can):
+                rows = np.arange(len(can))
+                cell = (np.where(left > 1, left, self.n + 1) + rng.random(left.shape)).argmin(1)
+                digit = (can[rows, cell] * rng.random((len(can), self.n))).argmax(1)
+                can[rows, cell] = np.eye(self.n, dtype=bool)[digit]
+        return np.concatenate(grids)
+
+    def dig(self, solutions, n_clues, rng):
+        """Puzzles of `solutions` with about n_clues (B,) digits left: in random order each goes, unless that lets in
+        another solution."""
+        puzzles, cells = solutions.copy(), self.n ** 2
+        order = rng.random(puzzles.shape).argsort(1)
+        n_first = cells // 2 if cells > 16 else 0   # half go at once, and come back where so many are too many
+        np.put_along_axis(puzzles, order[:, :n_first], 0, 1)
+        bad = self.solve(puzzles)[0] != 1
+        puzzles[bad] = solutions[bad]
+        for k in range(cells):
+            there = puzzles[np.arange(len(puzzles)), order[:, k]] > 0
+            rows = np.flatnonzero(((puzzles > 0).sum(1) > n_clues) & there)
+            trial = puzzles[rows]
+            trial[np.arange(len(rows)), order[rows, k]] = 0
+            keep = self.solve(trial)[0] == 1
+            puzzles[rows[keep]] = trial[keep]
+        return puzzles
+
+    def canonical(self, grids):
+        """Full grids (B, cells) with their digits named in the order of the first row: equal for relabelled ones."""
+        names = np.zeros((len(grids), self.n + 1), grids.dtype)
+        np.put_along_axis(names, grids[:, :self.n], np.arange(1, self.n + 1)[None], 1)
+        return np.take_along_axis(names, grids, 1)
+
+    def symmetric(self, puzzles, solutions, rng):
+        """Each (B, cells) pair turned by a random symmetry of Sudoku: digits, bands, rows in a band, the same of
+        columns, transposition."""
+        (B, cells), b = puzzles.shape, int(self.n ** 0.5)
+
+        def random_lines():
+            bands, inner = rng.random((B, b)).argsort(1), rng.random((B, b, b)).argsort(2)
+            return (bands[:, :, None] * b + inner).reshape(B, self.n)
+        rows, columns = random_lines(), random_lines()
+        cell = rows[:, :, None] * self.n + columns[:, None, :]                   # (B, n, n) where each cell comes from
+        cell = np.where(rng.random((B, 1, 1)) < 0.5, cell, cell.transpose(0, 2, 1)).reshape(B, cells)
+        digit = np.pad(rng.random((B, self.n)).argsort(1) + 1, ((0, 0), (1, 0)))   # 0, a blank, stays
+        return [np.take_along_axis(digit, np.take_along_axis(grids, cell, 1), 1) for grids in (puzzles, solutions)]
+
+    def make(self, n_rows, rng, wanted, n_variants=1):
+        """(tokens, given), each (n, cells), of n_rows puzzles with one solution: those whose solutions `wanted`,
+        (B, cells) -> (B,) bool, lets pass. About 24 to 36 cells are given, of 4 x 4 about 4 to 8."""
+        low, high = (24, 37) if self.n == 9 else (4, 9)
+        solutions = self.random_grids(-(-n_rows // n_variants), rng)
+        solutions = solutions[wanted(solutions - 1)]
+        puzzles = self.dig(solutions, rng.integers(low, high, len(solutions)), rng)
+        if n_variants > 1:
+            puzzles, solutions = self.symmetric(puzzles.repeat(n_variants, 0), solutions.repeat(n_variants, 0), rng)
+        keep = wanted(solutions - 1)
+        return solutions[keep] - 1, puzzles[keep] > 0
+
+    def key(self, tokens):
+        """What two splits may not share: the solution up to relabelling."""
+        return self.canonical(tokens + 1)
+
+    judge = staticmethod(blanks_right)
+
+    def read(self, path):
+        """(tokens, given) of a CSV with the column puzzle and, if it likes, solution.
+
+        Raises ValueError for the first puzzle that has not one solution, or another one than the file says."""
+        puzzles, solutions = self.read_grids(path)
+        if not len(puzzles):
+            raise ValueError(f'{path} holds no puzzles')
+        found, parts = [], np.array_split(np.arange(len(puzzles)), max(1, len(puzzles) // 1024))
+        for part in progress(parts, desc='solving, 1024 at a time', leave=False):
+            count, solution = self.solve(puzzles[part])
+            other = (count != 1) | (solutions[part] > 0).any(1) & (solution != solutions[part]).any(1)
+            full = (puzzles[part] > 0).all(1)
+            if (other | full).any():
+                k = int((other | full).argmax())
+                why = {0: 'has no solution', 1: 'has another solution than it says' if other[k] else 'has no blank',
+                       2: 'has several solutions', -1: 'has too few clues to be decided'}[count[k]]
+                raise ValueError(f'{path}: puzzle {part[k] + 1} {why}: {"".join(map(str, puzzles[part[k]]))}')
+            found.append(solution)
+        return np.concatenate(found) - 1, puzzles > 0
+
+    def read_grids(self, path):
+        """(puzzles, solutions), each (n, cells) digits of a CSV; a solution that it does not have is all 0."""
+        puzzles, solutions = [], []
+        try:
+            with open_text(path, '') as f:
+                lines = csv.DictReader(f)
+                if 'puzzle' not in (lines.fieldnames or ()):
+                    has = ', '.join(lines.fieldnames or ['nothing'])[:80]
+                    raise ValueError(f'{path} must have the column puzzle, it has {has}')
+                for line in lines:
+                    puzzle = (line.get('puzzle') or '').replace('.', '0')
+                    for text in (puzzle, line.get('solution') or puzzle):
+                        if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
+                            raise ValueError(f'{path}: puzzle {len(puzzles) + 1} must be {self.n ** 2} digits from 0 '
+                                             f'(blank) to {self.n}, got {text[:90]!r}')
+                    puzzles.append([int(c) for c in puzzle])
+                    solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
+        except (OSError, *UNREADABLE, csv.Error) as e:
+            raise ValueError(f'{path} cannot be read: {e}') from None
+        return [np.array(grids, int).reshape(-1, self.n ** 2) for grids in (puzzles, solutions)]

@@ -1,0 +1,197 @@
+"""
+What do fewer passes cost? Every way of unmasking at several settings: its passes and seconds, and how good its text is.
+"""
+import math
+import statistics
+import textwrap
+
+import torch
+
+from anyorder.checkpoint import Checkpoint
+from anyorder.fast import freeze
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill
+from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
+from anyorder.likelihood.judge import measure, open_judge, text_errors
+from anyorder.likelihood.tables import figure
+from anyorder.machine.devices import autocast, seconds
+from anyorder.machine.files import progress, write_json
+
+REFERENCE = 'one token a step'
+# of a way: the option of Unmasking that varies along its curve, and the other options. Another way is one entry here
+WAYS = {REFERENCE: ('n_steps', {}),
+        'lossless': ('window', {'unmask': 'lossless'}),
+        'fixed': ('n_steps', {}),
+        'cosine': ('n_steps', {'schedule': 'cosine'}),
+        'binomial': ('n_steps', {'unmask': 'binomial'}),
+        **{policy: ('n_steps', {'policy': policy}) for policy in SCORES},
+        **{f'{policy} threshold': ('threshold', {'policy': policy}) for policy in PROBABILITIES}}
+
+
+def settings(checkpoint, values):
+    """([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}) of a checkpoint.
+
+    values   {'n_steps', 'window', 'threshold': [value, ...]}; without n_steps a sixteenth to a half of the tokens. A
+             window of more than the tokens is that of all of them"""
+    N, found, left_out = checkpoint.config.block_size, [], {}
+    values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
+                       'window': list(dict.fromkeys(min(window, N) for window in values['window']))}
+    for way, (option, others) in WAYS.items():
+        along = [N] if way == REFERENCE else values[option]
+        of_way = [(way, {option: value}, Unmasking(**{option: value}, **others)) for value in along]
+        why = of_way and unfit(of_way[0][2], checkpoint)
+        if why:
+            left_out.setdefault(why, []).append(way)
+        else:
+            found += of_way
+    return found, left_out
+
+
+def unfit(unmasking, checkpoint):
+    """Why a checkpoint cannot unmask so; '' if it can."""
+    kind = checkpoint.order['kind']
+    if unmasking.adaptive and kind != 'random':
+        return f'the checkpoint was trained in the order {kind} and knows no other'
+    try:
+        unmasking.check_network(checkpoint.config.slots)
+    except ValueError as e:
+        return str(e)
+    return ''
+
+
+class Frontier:
+    """The samples of a checkpoint by every way of unmasking, under a judge.
+
+    Sample r is a function of seed + r, its order too: orders are equal in all ways but the adaptive ones. Lossless
+    unmasking draws its tokens by other random numbers than the others."""
+
+    def __init__(self, ckpt, judge, values, temperature, n_samples, batch_size, seed, device, dtype):
+        """ckpt, judge are names, see open_judge; '' is the model itself as the judge. values: see settings."""
+        self.drawing, self.n_samples, self.seed = Drawing(temperature), n_samples, seed
+        self.batch_size = min(batch_size, n_samples)
+        self.device, self.dtype, self.checkpoint = device, dtype, Checkpoint(ckpt)
+        self.settings, self.left_out = settings(self.checkpoint, values)
+        self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
+        self.judge = open_judge(judge or ckpt)
+        self.model = self.checkpoint.model(self.checkpoint.weights, device)
+        with autocast(device, dtype):
+            self.network = freeze(self.model)
+
+    def canvas(self, first):
+        """The blank canvas of the batch that begins with sample `first`."""
+        blank = [0] * self.n_tokens, [False] * self.n_tokens
+        return Canvas.of_texts([blank] * min(self.batch_size, self.n_samples - first), self.checkpoint.order,
+                               self.seed + first, self.device)
+
+    def write(self, unmasking, name):
+        """(samples, seconds) of this way of unmasking. Timed is `fill` alone, after a warm-up of a few tokens."""
+        canvases = [self.canvas(first) for first in range(0, self.n_samples, self.batch_size)]
+        warm_up = self.canvas(0)
+        warm_up.known = warm_up.known + max(0, self.n_tokens - 8)
+        with (autocast(self.device, self.dtype),
+              progress(total=self.n_samples * self.n_tokens, unit='token', desc=name, leave=False) as bar):
+            def write_all():
+                for canvas in canvases:
+                    fill(self.network, canvas, unmasking, self.drawing, with_logprob=False,
+                         on_step=lambda step, n_new, part: bar.update(int(n_new.sum())))
+            fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)
+            time = seconds(write_all, self.device, 1)
+        return [sample for canvas in canvases for sample in canvas.samples(self.tokenizer)], time
+
+    def point(self, way, setting, unmasking):
+        """A dict: the way, its setting, and numbers, of which NAME_error is the standard error over samples.
+
+        passes, tokens_per_pass    of a sample: those that revealed any of its tokens
+        seconds, tokens_per_sec    of generation of all samples
+        judge_nats                 a token under the judge, in float32, left to right
+        entropy, distinct_2        see judge.text_metrics and text_errors"""
+        samples, time = self.write(unmasking, f'{way} {format_setting(setting)}')
+        metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
+        errors = text_errors([sample['tokens'] for sample in samples])
+        passes, n_tokens = [sample['passes'] for sample in samples], sum(sample['blanks'] for sample in samples)
+        return {'way': way, 'setting': setting, 'samples': len(samples),
+                'passes': statistics.fmean(passes), 'passes_error': statistics.stdev(passes) / len(passes) ** 0.5,
+                'tokens_per_pass': n_tokens / sum(passes), 'seconds': time, 'tokens_per_sec': n_tokens / time,
+                'judge_nats': metrics['judge']['nats_per_token'], 'judge_nats_error': metrics['judge']['stderr'],
+                'entropy': metrics['entropy'], 'entropy_error': errors['entropy'],
+                'distinct_2': metrics['distinct_2'], 'distinct_2_error': errors['distinct_2']}
+
+    def measure(self, config, out=''):
+        """Prints the table of all settings, a line as soon as it is there, and what it says in words.
+
+        The JSON file `out` has them too, and the options `config`."""
+        points = []
+        result = {'config': config, 'batch_size': self.batch_size, 'order': self.checkpoint.order,
+                  'tokens': self.n_tokens, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
+                  'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
+                  'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points, 'answer': ''}
+        print(self.about(), flush=True)
+        for way, setting, unmasking in self.settings:
+            name = '' if points and points[-1]['way'] == way else way
+            points.append(self.point(way, setting, unmasking))
+            print(format_point(points[-1], name), flush=True)
+            if out:
+                write_json(out, result)
+        result['answer'] = answer(points)
+        print('\n' + textwrap.fill(result['answer'], 120))
+        if out:
+            write_json(out, result)
+            print(f'\nwritten: {out}')
+
+    def about(self):
+        """The lines above the table: what all points share, ways that are left out, and the names of the columns."""
+        left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
+        return (f'{self.checkpoint.about(self.checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
+                f'{self.device}, {self.dtype}, torch {torch.__version__}\n'
+                f'{self.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, {self.batch_size} at a '
+                f"time, order {self.checkpoint.order['kind']}, temperature {self.drawing.temperature:g}, seed "
+                f'{self.seed}\n'
+                f'the judge reads left to right: {self.judge.name}, by {self.judge.tokenizer.name} tokens\n'
+                f'{left_out}\n{HEAD}')
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# in words
+
+HEAD = (f"{'':<33}{'passes':>13}{'tokens/pass':>12}{'seconds':>9}{'tokens/s':>9}{'nats a token':>15}{'entropy':>15}"
+        f"{'distinct-2':>14}")
+
+
+def format_point(point, name):
+    """The line of the table under HEAD of a point, whose way is called `name` there."""
+    passes = figure(point['passes'], point['passes_error'], 1)
+    nats, entropy, distinct = (figure(point[key], point[f'{key}_error'], 3)
+                               for key in ('judge_nats', 'entropy', 'distinct_2'))
+    return (f"{name:<19}{format_setting(point['setting']):<14}{passes:>13}{point['tokens_per_pass']:>12.2f}"
+            f"{point['seconds']:>9.2f}{point['tokens_per_sec']:>9,.0f}{nats:>15}{entropy:>15}{distinct:>14}")
+
+
+def format_setting(setting):
+    return ', '.join(f'{option}={value:g}' for option, value in setting.items())
+
+
+def away(point, other, key):
+    """The difference of a number of two points; 0 if it is at most two of its standard errors."""
+    difference = point[key] - other[key]
+    return difference if abs(difference) > 2 * math.hypot(point[f'{key}_error'], other[f'{key}_error']) else 0.0
+
+
+def answer(points):
+    """The fewest passes at which each way is as good as one token a step, in words: its nats under the judge are not
+    above by more than two standard errors. What is `away` nevertheless, the nats below or the entropy, is said."""
+    one, = (point for point in points if point['way'] == REFERENCE)
+    said = []
+    for way in dict.fromkeys(point['way'] for point in points if point is not one):
+        along = sorted((point for point in points if point['way'] == way), key=lambda point: point['passes'])
+        good = [point for point in along if away(point, one, 'judge_nats') <= 0]
+        if good:
+            differs = [f'{name} {away(good[0], one, key):+.3f}' for name, key in
+                       (('nats', 'judge_nats'), ('entropy', 'entropy')) if away(good[0], one, key)]
+            details = ', '.join([format_setting(good[0]['setting']), *differs])
+            said.append(f"{way} {good[0]['passes']:.1f} ({details})")
+        else:
+            said.append(f"{way} none (nats {min(away(point, one, 'judge_nats') for point in along):+.3f} at best)")
+    nats = figure(one['judge_nats'], one['judge_nats_error'], 3)
+    return (f"One token a step takes {one['passes']:.0f} passes and has {nats} nats a token. The fewest passes without "
+            f"more nats than that, within two standard errors: {'; '.join(said)}.")

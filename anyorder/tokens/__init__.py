@@ -1,0 +1,1 @@
+"""How do texts become tokens, sets on disk and batches?"""

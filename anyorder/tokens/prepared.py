@@ -1,0 +1,125 @@
+"""
+Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py.
+"""
+import functools
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anyorder.machine.files import check_folder, check_names, progress
+from anyorder.tokens.detokenizers import clean_lambada, clean_lm1b, clean_ptb, clean_wikitext
+from anyorder.tokens.sets import is_there, read_meta, whole_splits, write_splits
+from anyorder.tokens.sources import TextFile, name_source, openwebtext, pydocs, shakespeare, zero_shot
+from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
+
+SPLIT_SEED = 2357
+
+
+@dataclass
+class DataSet:
+    documents: Callable   # source -> documents; with splits of its own (source, split) -> documents
+    tokenizer: str        # default
+    val_ratio: float      # share of the documents that are for validation
+    about: str
+    offline: bool = False        # can be made from nothing but this Python
+    splits: tuple = ()           # those it comes with and that a protocol wants
+
+
+def benchmark(name, repository, config, field, clean, about, splits=('test',)):
+    return DataSet(zero_shot(name, repository, config, field, clean), 'gpt2', 0, about, splits=splits)
+
+
+DATA_SETS = {
+    'pydocs': DataSet(pydocs, 'bytes', 0.05, 'English of the Python documentation, about 2 MB; no network',
+                      offline=True),
+    'text': DataSet(TextFile, 'gpt2', 0.1, 'a .txt or .jsonl file of your own (--source)'),
+    'shakespeare': DataSet(shakespeare, 'gpt2', 0.1, '1.1 MB of plays, downloaded'),
+    'openwebtext': DataSet(openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'),
+    'lambada': benchmark('lambada', 'EleutherAI/lambada_openai', 'default', 'text', clean_lambada,
+                         "LAMBADA in OpenAI's form, 5,153 passages"),
+    'wikitext2': benchmark('wikitext2', 'Salesforce/wikitext', 'wikitext-2-raw-v1', 'text', clean_wikitext,
+                           'WikiText-2 raw, one row a line', splits=('train', 'test')),
+    'wikitext103': benchmark('wikitext103', 'Salesforce/wikitext', 'wikitext-103-raw-v1', 'text', clean_wikitext,
+                             'WikiText-103 raw; its test split is that of WikiText-2'),
+    'ptb': benchmark('ptb', 'ptb-text-only/ptb_text_only', None, 'sentence', clean_ptb,
+                     "Penn Treebank in Mikolov's form"),
+    'lm1b': benchmark('lm1b', 'dvruette/lm1b', None, 'text', clean_lm1b, 'One Billion Word'),
+}
+
+
+def split_documents(documents, val_ratio):
+    """{split: (number of documents, iterable)}: whole documents drawn by SPLIT_SEED. A document alone is cut at
+    1 - val_ratio."""
+    n = len(documents)
+    if n == 1:
+        text, = documents
+        cut = int(len(text) * (1 - val_ratio))
+        return {'train': (1, [text[:cut]]), 'val': (1, [text[cut:]])}
+    val = set(random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))))
+    return {'train': (n - len(val), (text for i, text in enumerate(documents) if i not in val)),
+            'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
+
+
+def write_tokens(path, documents, tokenizer, n_documents):
+    """Encode every document into `path`; returns what meta.json says of it."""
+    info, sha, called = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256(), os.path.basename(path)
+    with open(path, 'wb') as f, progress(total=n_documents, desc=called.removesuffix('.tmp'), unit='doc') as bar:
+        for tokens, n_bytes in encode_documents(documents, tokenizer):
+            written = tokens.tobytes()
+            f.write(written)
+            sha.update(written)
+            info['rows'] += 1
+            info['tokens'] += len(tokens)
+            info['text_bytes'] += n_bytes
+            bar.update()
+    return {**info, 'sha256': sha.hexdigest()}
+
+
+def check_source_is_new(origin, kept):
+    """No two splits may share text: a file of the same content may not be the source of a split that is `kept`."""
+    sha = origin.rpartition(', sha256 ')[2]
+    twice = [split for split, info in kept.items() if info['source'].rpartition(', sha256 ')[2] == sha]
+    if twice:
+        raise ValueError(f'{origin} is the source of {twice[0]} already, and no two splits may share text: name '
+                         'another file, or divide this one by --force without --split')
+
+
+def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=None, force=False):
+    """Prepare one row of DATA_SETS into data_dir/name; returns its meta. Splits that are there stay unless `force`."""
+    if data_set not in DATA_SETS:
+        raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
+    check_names(name=name, split=split)
+    row, directory = DATA_SETS[data_set], os.path.join(data_dir, name or data_set)
+    check_folder('--data_dir', directory)
+    if split and not source and not row.splits:
+        raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of '
+                         'that split by --source')
+    if row.splits and source and not split:
+        split = 'test'
+    wanted = [split] if split else sorted(row.splits or ('train', 'val'))
+    origin, meta = name_source(source) if source else data_set, read_meta(directory)
+    if is_there(directory, meta, wanted, origin, tokenizer in (None, meta.get('tokenizer')), force):
+        return meta
+    kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
+    if source:
+        check_source_is_new(origin, kept)
+    if row.splits:
+        documents = {s: row.documents(source, s) for s in wanted}
+    else:
+        documents = {split: row.documents(source)}   # of split None: to be divided
+    tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
+    if kept and tok.name != meta['tokenizer']:
+        raise ValueError(f"{directory} holds {', '.join(kept)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
+                         'one folder has one tokenizer; use another --name')
+    if not all(map(any, documents.values())):
+        raise ValueError(f'{origin} holds no text')
+    if None in documents:
+        parts = split_documents(documents[None], row.val_ratio)
+    else:
+        parts = {s: (len(texts), texts) for s, texts in documents.items()}
+    meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
+    writers = {s: functools.partial(write_tokens, documents=texts, tokenizer=tok, n_documents=n)
+               for s, (n, texts) in parts.items()}
+    return write_splits(directory, meta, kept, origin, writers)

@@ -1,0 +1,102 @@
+"""Prompts with blanks: text becomes tokens, and what is to be written between them."""
+import json
+import re
+
+from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
+
+
+def prompt_file(prompt):
+    """The path of FILE:path, or None."""
+    return prompt.removeprefix('FILE:') if prompt.startswith('FILE:') else None
+
+
+def read_prompts(prompt):
+    """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
+    path, n, prompts = prompt_file(prompt), 0, []
+    if path is None:
+        return [prompt]
+    try:
+        # bytes that are no UTF-8 come through, and parse_prompt says which prompt has them
+        with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:
+            for n, line in enumerate(f, 1):
+                if line.strip():
+                    prompts.append(json.loads(line)['prompt'] + '')
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        where = f'line {n}: {type(e).__name__}' if n else type(e).__name__
+        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file with a string under "prompt" on every line '
+                         f'({where})') from None
+    if not prompts:
+        raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
+    return prompts
+
+
+def encode(text, tokenizer):
+    """Tokens of a text in which special tokens stand as where tokens are shown: <|endoftext|>, the end of a document,
+    and those of a tokenizer of others."""
+    special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
+    parts = re.split(f'({one_of(special)})', text) if special else [text]
+    return [i for part in parts for i in ([special[part]] if part in special else tokenizer.encode(part))]
+
+
+def parse_prompts(prompts, tokenizer, length):
+    """parse_prompt of each; of several, the error says which."""
+    rows = []
+    for n, prompt in enumerate(prompts, 1):
+        try:
+            rows.append(parse_prompt(prompt, tokenizer, length))
+        except ValueError as e:
+            raise ValueError(f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)) from None
+    return rows
+
+
+def parse_prompt(prompt, tokenizer, length):
+    """(tokens, known, answer) lists of a prompt with blanks, of at most `length` tokens.
+
+    tokens   of the text; 0 in the blanks [[n]] and [[..]], which takes what is left of the length
+    known    marks the text that stands
+    answer   marks the text of [[=text]]
+    A prompt without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another blank,
+    and for a prompt that is too long."""
+    pieces = split_blanks(prompt)
+    pieces = [(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces]
+    n = sum(len(value) if isinstance(value, list) else value for value, _ in pieces)
+    if n > length:
+        raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
+                         'choose a larger length or a shorter prompt')
+    tokens, known, answer = [], [], []
+    for value, kind in pieces:
+        if kind == 'rest':
+            value = length - n
+        ids = value if isinstance(value, list) else [0] * value
+        tokens += ids
+        known += [kind == 'known'] * len(ids)
+        answer += [kind == 'answer'] * len(ids)
+    return [tokens, known, answer]
+
+
+def split_blanks(prompt):
+    """[(text, 'known'), (text, 'answer'), (n, 'blank'), (0, 'rest')] of a prompt, of which [[..]] is the rest.
+
+    A plain [[ is written \\[[, and the text of a blank ends at the first ]]."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8
+        raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
+    pieces = [('', 'known')]
+    for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
+        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,17})\]\]', part, flags=re.DOTALL)
+        if blank and blank[1] == '..':
+            pieces += [(0, 'rest'), ('', 'known')]
+        elif blank and blank[1][0] == '=':
+            pieces += [(blank[1][1:].replace(r'\[[', '[['), 'answer'), ('', 'known')]
+        elif blank:
+            pieces += [(int(blank[1]), 'blank'), ('', 'known')]
+        elif '[[' in part and part != r'\[[':
+            raise ValueError(f'a blank is [[n]], [[..]] or [[=text]] (\\[[ is a plain [[), got {part[:40]!r}')
+        else:
+            pieces[-1] = (pieces[-1][0] + part.replace(r'\[[', '[['), 'known')
+    if pieces.count((0, 'rest')) > 1:
+        raise ValueError('a prompt has one [[..]] at most: it takes what is left of the length')
+    if len(pieces) == 1:
+        pieces.append((0, 'rest'))
+    return pieces

@@ -1,0 +1,167 @@
+"""
+What is a prepared set? A folder with meta.json and a file <split>.bin for each split: tokens as little-endian uint16.
+
+    {"name": "books", "tokenizer": "bytes", "n_tokens": 257, "eos": 256,
+     "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647, "sha256": "3a4...", "source": "a.txt"},
+                "val": ...}}
+
+rows counts documents and tokens their tokens, end-of-text included. A set of puzzles has two more fields: row_length,
+the tokens of a puzzle, and puzzle, the options of anyorder/puzzles/rules.py. Bit 15 of its tokens says that they are
+given.
+"""
+import json
+import os
+
+import numpy as np
+
+from anyorder.machine.files import whole_files, write_json
+from anyorder.puzzles.rules import row_length
+from anyorder.tokens.tokenizers import TOKENIZERS
+
+GIVEN = 1 << 15      # in a token of a puzzle
+CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# meta.json
+
+def read_meta(directory):
+    """meta.json of a prepared set, {} where there is none. Raises ValueError if its fields are not those above."""
+    path = os.path.join(directory, 'meta.json')
+    try:
+        with open(path, encoding='utf-8') as f:
+            meta = json.load(f)
+        wrong = wrong_field(meta)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError):
+        wrong = 'no JSON'
+    if wrong:
+        raise ValueError(f'{path} is not what data/prepare.py wrote ({wrong}): remove its folder and prepare the set '
+                         'again')
+    return meta
+
+
+def wrong_field(meta):
+    """The first field of meta.json that is not of its type or size, '' if all are well."""
+    if not isinstance(meta, dict):
+        return 'no object'
+    for name in ('name', 'tokenizer'):
+        if not isinstance(meta.get(name), str):
+            return name
+    is_puzzle = 'puzzle' in meta
+    if not is_count(meta.get('n_tokens')) or meta['n_tokens'] > (GIVEN if is_puzzle else 1 << 16):
+        return 'n_tokens'
+    eos = meta.get('eos')
+    if eos is not None and not (type(eos) is int and 0 <= eos < meta['n_tokens']):
+        return 'eos'
+    if is_puzzle != ('row_length' in meta) or is_puzzle and meta['row_length'] != row_length(meta['puzzle']):
+        return 'puzzle'
+    if not isinstance(meta.get('splits'), dict) or not meta['splits']:
+        return 'splits'
+    for split, info in meta['splits'].items():
+        if not isinstance(info, dict):
+            return f'splits.{split}'
+        for name in ('rows', 'tokens'):
+            if not is_count(info.get(name)):
+                return f'splits.{split}.{name}'
+        if type(info.get('text_bytes')) is not int or info['text_bytes'] < 0:
+            return f'splits.{split}.text_bytes'
+        for name in ('sha256', 'source'):
+            if not isinstance(info.get(name), str):
+                return f'splits.{split}.{name}'
+        if is_puzzle and info['tokens'] != info['rows'] * meta['row_length']:
+            return f'splits.{split}.tokens'
+    return ''
+
+
+def is_count(value):
+    return type(value) is int and value > 0
+
+
+def print_meta(out, meta, before, force):
+    """What is in the folder now, and whether it was there before."""
+    done = 'there already (--force replaces it)' if meta == before and not force else 'written'
+    print(f"{os.path.join(out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
+    width = max(len(s['source']) for s in meta['splits'].values()) + 2
+    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<{width}}sha256")
+    for split, s in meta['splits'].items():
+        counts = f"{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}"
+        print(f"{split:<8}{counts}  {s['source']:<{width}}{s['sha256'][:16]}...")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# splits
+
+def bin_path(directory, split):
+    return os.path.join(directory, f'{split}.bin')
+
+
+def whole_splits(directory, meta):
+    """{split: what meta.json says of it} of the splits whose files have the size that it says."""
+    return {split: info for split, info in meta.get('splits', {}).items()
+            if os.path.exists(bin_path(directory, split))
+            and os.path.getsize(bin_path(directory, split)) == 2 * info['tokens']}
+
+
+def is_there(directory, meta, wanted, source, same, force):
+    """Whether nothing is left to do: all splits of the list `wanted` are whole, from `source`, made in the `same` way.
+
+    Raises ValueError if some of them are there, but other ones, and nothing says to `force` their replacement."""
+    have = whole_splits(directory, meta)
+    there = [split for split in wanted if split in have]
+    if force or not there:
+        return False
+    if there == wanted and same and all(have[split]['source'] == source for split in there):
+        return True
+    raise ValueError(f"{directory} holds {', '.join(there)} already, from {have[there[0]]['source']} with the "
+                     f"tokenizer {meta['tokenizer']}: --force replaces it, --name=OTHER writes elsewhere, "
+                     '--split=NAME adds a split')
+
+
+def write_splits(directory, meta, kept, source, writers):
+    """Make the splits of {split: write(path) -> info} beside those that are `kept`; returns the new meta.json."""
+    os.makedirs(directory, exist_ok=True)
+    try:
+        with whole_files(*(bin_path(directory, split) for split in writers)) as paths:
+            new = {split: {**write(path), 'source': source} for (split, write), path in zip(writers.items(), paths)}
+    finally:
+        if not os.listdir(directory):
+            os.rmdir(directory)
+    meta = {**meta, 'splits': {**kept, **new}}
+    write_json(os.path.join(directory, 'meta.json'), meta)
+    return meta
+
+
+def read_split(directory, meta, split):
+    """The tokens of a split, (n,) or (rows, row_length) of puzzles: a uint16 memory map.
+
+    Raises ValueError if its file has another size than meta.json says, or ids that its tokenizer does not have."""
+    path, n = bin_path(directory, split), meta['splits'][split]['tokens']
+    again = f'prepare {meta["name"]} again with --force'
+    if os.path.getsize(path) != 2 * n:
+        raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: {again}')
+    tokenizer = TOKENIZERS.get(meta['tokenizer'])
+    if tokenizer and tokenizer.n_tokens != meta['n_tokens']:
+        raise ValueError(f"{directory} has {meta['n_tokens']} {meta['tokenizer']} tokens, there are "
+                         f'{tokenizer.n_tokens} now: {again}')
+    tokens = np.memmap(path, dtype='<u2', mode='r')
+    largest = largest_id(tokens, 'puzzle' in meta)
+    if largest >= meta['n_tokens']:
+        raise ValueError(f"{path} has the token {largest}, {meta['tokenizer']} tokens are below {meta['n_tokens']}: "
+                         f'{again}')
+    return tokens.reshape(-1, meta['row_length']) if 'puzzle' in meta else tokens
+
+
+def largest_id(tokens, is_puzzle):
+    """The largest token id of (n,) tokens; of more than CHECKED of them, that of 64 pieces spread evenly."""
+    n_pieces = 64 if len(tokens) > CHECKED else 1
+    size = min(len(tokens), CHECKED) // n_pieces
+    starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
+    mask = GIVEN - 1 if is_puzzle else 0xffff
+    return max(int((tokens[start:start + size] & mask).max()) for start in starts)
+
+
+def unpack(rows):
+    """(tokens, given) of rows of puzzles, (B, N) ints and bool."""
+    return rows & (GIVEN - 1), rows >= GIVEN

@@ -1,0 +1,155 @@
+"""
+Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub. Documents
+are anything with len() that can be iterated again.
+"""
+import ast
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import sysconfig
+import urllib.request
+import zlib
+from inspect import cleandoc
+
+from anyorder.machine.files import quiet_hub
+
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
+
+
+def pydocs(source):
+    """The language reference in pydoc_data and the docstrings of the standard library, one document a topic or module.
+    Docstrings seen before are left out. The same for the same installation of Python; distributions leave some modules
+    out."""
+    if source:
+        raise ValueError('pydocs has no --source; for a file of your own: python data/prepare.py text --source=FILE')
+    from pydoc_data.topics import topics
+    root, seen, documents = sysconfig.get_path('stdlib'), set(), []
+    for _, text in sorted(topics.items()):
+        documents.append(cleandoc(text))
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(set(folders) - {'site-packages', 'dist-packages', 'test', 'tests', '__pycache__'})
+        for file in sorted(f for f in files if f.endswith('.py')):
+            try:
+                with open(os.path.join(folder, file), 'rb') as f:
+                    tree = ast.parse(f.read())
+            except (SyntaxError, ValueError):   # templates and deliberately broken files are no English
+                continue
+            nodes = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+            strings = dict.fromkeys(ast.get_docstring(node) or '' for node in nodes)
+            new = [s for s in strings if len(s) >= 40 and s not in seen]   # shorter ones are hardly sentences
+            seen.update(new)
+            if new:
+                documents.append('\n\n'.join(new))
+    return [text for text in dict.fromkeys(documents) if text]
+
+
+# what reading a file raises that is cut, corrupt or not text
+UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+
+
+def open_text(path, newline):
+    """A text file, also .gz and .xz, to read."""
+    opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
+    return opener(path, 'rt', encoding='utf-8-sig', newline=newline)
+
+
+class TextFile:
+    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz. With
+    `by_line` a .txt, and the .raw of WikiText, has one a line, its newline included."""
+
+    def __init__(self, path, by_line=False):
+        if not path:
+            raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz '
+                             'and .xz)')
+        if not os.path.isfile(path):
+            raise ValueError(f'no file {path}')
+        self.path, parts = path, path.split('.')
+        self.kind = parts[-2] if parts[-1] in ('gz', 'xz') and len(parts) > 2 else parts[-1]
+        kinds = ('txt', 'jsonl', 'raw') if by_line else ('txt', 'jsonl')
+        if self.kind not in kinds:
+            raise ValueError(f'{path} must end in .{", .".join(kinds)}, or in one of these and .gz or .xz')
+        self.whole = self.kind == 'txt' and not by_line
+
+    def _lines(self):
+        try:
+            with open_text(self.path, '\n') as f:
+                if self.whole:
+                    yield f.read()
+                else:
+                    yield from (line for line in f if self.kind != 'jsonl' or line.strip())
+        except UNREADABLE as e:
+            raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
+
+    def __len__(self):
+        return sum(1 for _ in self._lines())
+
+    def __iter__(self):
+        for number, line in enumerate(self._lines(), 1):
+            if self.kind == 'jsonl':
+                try:
+                    line = json.loads(line)['text']
+                    line.encode()   # half a surrogate pair is no text
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under '
+                                     '"text", in valid Unicode') from None
+            yield line
+
+
+def shakespeare(source):
+    """Karpathy's tiny Shakespeare, 1,115,394 characters."""
+    if source:
+        return TextFile(source)
+    try:
+        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=60) as response:
+            return [response.read().decode()]
+    except OSError as e:
+        raise ValueError(f'cannot download {SHAKESPEARE_URL} ({e}); with a copy of it: '
+                         'python data/prepare.py shakespeare --source=input.txt') from None
+
+
+def from_hub(repository, name, split, field, command):
+    """The column `field` of a data set on the Hugging Face hub, `name` its configuration or None."""
+    from datasets import load_dataset
+    quiet_hub()
+    n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
+    try:
+        try:
+            return load_dataset(repository, name, split=split, num_proc=n_proc)[field]
+        except RuntimeError:   # a repository that is still a script: the hub's own conversion of it
+            return load_dataset(repository, name, split=split, num_proc=n_proc, revision='refs/convert/parquet')[field]
+    except Exception as e:     # the hub's errors are of many classes; all mean that it was not reached
+        raise ValueError(f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}); on a machine with '
+                         f'a network: python data/prepare.py {command}, or --source=FILE') from None
+
+
+def openwebtext(source):
+    """OpenWebText, 8,013,769 documents, or a local file of it. `datasets` downloads and caches about 25 GB."""
+    return TextFile(source) if source else from_hub('Skylion007/openwebtext', None, 'train', 'text', 'openwebtext')
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the sets of zero-shot perplexity: their rows, detokenized
+
+def zero_shot(name, repository, config, field, clean):
+    """(source, split) -> the rows of a local file in the original form, or of the hub, each through `clean`."""
+    def documents(source, split):
+        if source:
+            rows = TextFile(source, by_line=True)
+        else:
+            rows = from_hub(repository, config, split, field, f'{name} --split={split}')
+        return [clean(row) for row in rows]
+    return documents
+
+
+def name_source(path):
+    """What meta.json says of a local source: its name and the beginning of its hash."""
+    if not os.path.isfile(path):
+        raise ValueError(f'no file {path}')
+    sha = hashlib.sha256()
+    with open(path, 'rb') as f:
+        while chunk := f.read(2 ** 20):
+            sha.update(chunk)
+    return f'{os.path.basename(path)}, sha256 {sha.hexdigest()[:12]}'

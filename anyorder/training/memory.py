@@ -1,0 +1,132 @@
+"""
+How much memory does an update take? An estimate by part, and the measured peak beside it.
+"""
+import json
+import os
+import tempfile
+
+import torch
+
+from anyorder.machine.devices import peak_memory
+from anyorder.training.update import is_hidden
+
+FLOAT = 4   # bytes of a number in float32: weights, gradients, moments, average, residual stream
+
+# What a forward pass keeps for the backward pass, in multiples of the width C: (numbers in float32, numbers in the
+# dtype of the products) of a slot in a block. tests/test_memory.py counts those of EAGER
+EAGER = {
+    'block': (2, 15),         # the residual stream 2; what four products read 7, qkv 3, attention 1, c_fc 4
+    'norm of q, k': (0, 2),
+    'AdaLN': (2, 10),         # norms 2; 1 + scale 2, what is gated 2, shifts, scales and gates 6
+}
+COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}   # what is cheap is computed again
+
+
+def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard=False, recompute=False, cuda=True):
+    """{part: bytes} of one of `world_size` devices at the peak of an update, which is where the backward pass begins.
+
+    With P parameters, B N tokens of a micro-batch, S slots a token, L layers, width C, b bytes a number of a product:
+
+        weights, gradients, EMA   4 P each: gradients of an earlier micro-batch, or the buckets of several processes
+        optimizer     8 P of AdamW, 4 P of the matrices that have Muon
+        copies        b a weight of the matrices, where they are not in float32: autograd keeps them
+        activations   L B S N C (4 f + b p), f and p the sums of EAGER or COMPILED; in the last layer of two streams
+                      S is 1; B N C (2 * 4 + 5 b) of the last norm and the head; b L B N^2 of the mixed network's mask
+        loss          b B N V of the logits' gradient, which compiled takes the place of the logits
+        the rest      the largest of three things that are there for a moment: the logits that LeanHead has in float32,
+                      gradients inside the last block, the head's gradient before it is added to the others
+
+    `shard` divides weights, gradients, EMA and optimizer by `world_size`. Gathered for a moment are the weights outside
+    of the blocks, and weights of two blocks and gradients of one. `recompute` keeps the input of a block, and all of
+    one block at a time, its copies among it. Not counted are masks of dropout, and what a CPU with fewer than 256 slots
+    does in float32."""
+    c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
+    B, N, V, C, L = batch_size, c.block_size, c.vocab_size, c.n_embd, c.n_layer
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    P, share = sum(sizes.values()), world_size if shard else 1
+    n_muon = sum(n for name, n in sizes.items() if optimizer == 'muon' and is_hidden(name, model.get_parameter(name)))
+    matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    n_copied = sum(n // L if recompute and '.h.' in name else n for name, n in matrices.items())
+    n_blocks = sum(n for name, n in sizes.items() if '.h.' in name)
+
+    of_slot = B * N * slot_bytes(c, b, compiled, cuda)
+    mask = b * B * N * N if c.attention == 'mixed' else 0
+    layers = L if model.slots.n_streams == 1 else 2 * L - 1
+    of_block = model.slots.n_streams * of_slot + mask
+    kept = layers * of_slot + (mask if compiled else L * mask)   # compiled, all layers share it
+    if recompute:
+        kept = layers * B * N * FLOAT * C + of_block
+    head = B * N * C * (2 * FLOAT + 5 * b)
+
+    logits, part = B * N * V, 2 ** 26 if cuda else 2 ** 24   # part: see fast.split_rows
+    lean = not compiled or shard   # of a split model the blocks alone are compiled
+    widened = b < FLOAT and not cuda   # the log_softmax of a CPU copies its input
+    in_parts = (b + FLOAT + FLOAT * widened) * min(logits, part)
+    gathered = FLOAT * (P - n_blocks + 3 * n_blocks // L) if shard else 0
+    return {
+        'weights': FLOAT * P // share,
+        'gradients': FLOAT * P // share,
+        'optimizer': (2 * FLOAT * P - FLOAT * n_muon) // share,
+        'EMA': FLOAT * P // share,
+        'bfloat16 copies of the weights': b * n_copied if b < FLOAT else 0,
+        'activations': kept + head,
+        'loss': b * logits,
+        'the rest, for a moment': max(in_parts if lean else 0, of_block // 4, FLOAT * V * C) + gathered}
+
+
+def slot_bytes(config, b, compiled, cuda):
+    """Bytes that a block keeps of a slot, see EAGER; b is the bytes of a number of a product."""
+    normed, table = not config.gpt2_blocks, COMPILED if compiled else EAGER
+    names = ['block'] + ['norm of q, k'] * normed + ['AdaLN'] * (config.target_position == 'adaln')
+    full, product = (sum(numbers) for numbers in zip(*(table[name] for name in names)))
+    if normed and not compiled:   # float32 copies of q and k; on a CPU a norm is several operations
+        full += 2 * (b < FLOAT) + 4 * (not cuda)
+    return (FLOAT * full + b * product) * config.n_embd + FLOAT * (2 + 3 * config.n_head)   # statistics
+
+
+def peak_allocated(device, run):
+    """Bytes of tensors at the peak of `run()`, without those that were there before.
+
+    On a GPU the caching allocator counts them. On a CPU the profiler records every allocation of PyTorch. The memory of
+    the whole process would not do: the C library keeps what is freed, and libraries and compiled code count too. What
+    oneDNN takes for its own work is in neither. torch.cuda.max_memory_allocated rounds a tensor up to 512 bytes."""
+    if device.type == 'cuda':
+        before = torch.cuda.memory_allocated(device)
+        peak_memory(device, reset=True)
+        run()
+        return peak_memory(device) - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, 'trace.json')
+        profiler.export_chrome_trace(path)
+        with open(path, encoding='utf-8') as f:
+            events = json.load(f)['traceEvents']
+    changes = sorted((e['ts'], e['args']['Total Allocated'], e['args']['Bytes']) for e in events
+                     if e.get('name') == '[memory]' and e['args']['Device Type'] == 0)   # 0 is the CPU
+    return max(total for _, total, _ in changes) - (changes[0][1] - changes[0][2])
+
+
+def compare_memory(make_step, config, device, dtype):
+    """Yield the lines of a table: the estimate of `memory`, and the peak of two updates, the second of which finds
+    moments. make_step() is (model, whether it is compiled, function that makes an update of several micro-batches)."""
+    made = []
+
+    def run():
+        made.extend(make_step())
+        for _ in range(2):
+            made[-1]()
+    peak = peak_allocated(device, run)
+    model, compiled, _ = made
+    parts = memory(model, config.batch_size, dtype=dtype, optimizer=config.optimizer, compiled=compiled,
+                   cuda=device.type == 'cuda')
+    estimate = sum(parts.values())
+    yield (f'{model.n_parameters():,} parameters, {config.n_layer} layers of width {config.n_embd}, batch '
+           f'{config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, {config.optimizer}, '
+           f'{"compiled" if compiled else "eager"}, {device}, {dtype}, torch {torch.__version__}')
+    yield f"{'':<34}{'MiB':>12}"
+    for part, n in parts.items():
+        yield f'  {part:<32}{n / 2 ** 20:>12,.1f}'
+    yield f"{'estimate':<34}{estimate / 2 ** 20:>12,.1f}"
+    yield f"{'measured peak':<34}{peak / 2 ** 20:>12,.1f}"
+    yield f"{'estimate / measured':<34}{estimate / peak:>12.3f}"

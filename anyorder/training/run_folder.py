@@ -1,0 +1,192 @@
+"""
+What a training run leaves in out_dir, so that it needs no watching:
+
+    ckpt.pt              the newest checkpoint, always whole
+    ckpt_0001000.pt      the `keep_checkpoints` ones before it, by iteration
+    log.jsonl            one entry a line
+    .lock                locked while a process trains there
+"""
+import glob
+import itertools
+import json
+import os
+import shlex
+import shutil
+from contextlib import contextmanager, suppress
+
+try:
+    import fcntl
+except ImportError:   # Windows
+    fcntl = None
+
+import torch
+from tqdm import tqdm
+
+from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
+from anyorder.machine.files import moved_aside, replace_file
+from anyorder.machine.processes import processes
+
+
+def numbered(out_dir):
+    """The numbered checkpoints of a folder, oldest first."""
+    return sorted(glob.glob(os.path.join(glob.escape(out_dir), 'ckpt_' + '[0-9]' * 7 + '.pt')))
+
+
+def open_newest(out_dir):
+    """The Checkpoint out_dir/ckpt.pt, from which a run goes on.
+
+    Raises ValueError when it holds no run; or is missing or not whole, then with the way out: the command that takes
+    the newest that is whole, or where an earlier run was moved."""
+    path = os.path.join(out_dir, 'ckpt.pt')
+    try:
+        checkpoint = Checkpoint(path)
+    except ValueError as e:
+        said = e if os.path.exists(path) else f'no checkpoint file {path}'
+        for older in reversed(numbered(out_dir)):
+            with suppress(ValueError):
+                command, n = shlex.join(['cp', older, path]), Checkpoint(older).iter_num
+                said = f'{said}; the one of iteration {n} is whole: {command}, then resume again'
+                break
+        else:
+            if os.path.exists(path):
+                raise
+            moved = moved_aside(path)
+            said += (f'; that of an earlier run is now {moved}: to go on with it, take {moved.removeprefix(path)} off '
+                     'the names of its files' if moved else
+                     '; nothing was saved there yet: --init_from=auto starts a run, and resumes it once that is saved')
+        raise ValueError(said) from None
+    needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
+    if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
+        raise ValueError(f'{path} holds weights, but no run that can be resumed: '
+                         f'start from them with --init_from={path}')
+    return checkpoint
+
+
+def read_log(path):
+    """The entries of a log.jsonl, without a last line that is half written. Raises ValueError for other lines.
+
+    Numbers by name; the first entry of every start has an 'environment' too, see environment.py."""
+    try:
+        with open(path, encoding='utf-8') as f:
+            entries = [json.loads(line) for line in f if line.endswith('\n')]
+        if all(isinstance(entry['iter'], int) and all(isinstance(value, dict) if name == 'environment' else
+                                                      is_number(value) for name, value in entry.items())
+               for entry in entries):
+            return entries
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise ValueError(f'{path} has a line that is no entry of a training log: move it away')
+
+
+def is_number(value):
+    return type(value) is float or type(value) is int and abs(value) < 2 ** 63
+
+
+class RunFolder:
+    """The files of a run in `out_dir`; the first process writes them, the others only count.
+
+    keep_checkpoints  how many checkpoints before the newest are kept
+    saved             iteration of ckpt.pt, None before there is one; at first that of the checkpoint that was resumed
+    environment       what computes the run, see environment.py: in every checkpoint, and in the next line of the log
+    mine              whether the files are of this run. Those of an earlier run are moved aside, all together, when
+                      this one first writes; they are never overwritten
+    """
+
+    def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
+        self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
+        self.out_dir, self.keep_checkpoints = out_dir, keep_checkpoints
+        self.saved, self.mine = resumed, resumed is not None
+        self.environment = environment or {}
+        self.unsaid = {'environment': environment} if environment else {}
+        self.writes = processes()[0] == 0
+
+    def open(self):
+        """Make the folder and lock it; drop what an interrupted run logged after the checkpoint that is resumed."""
+        if not self.writes:
+            return
+        with self.writing(self.out_dir):
+            os.makedirs(self.out_dir, exist_ok=True)
+            self.take_lock()
+            if not self.mine:
+                return
+            there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num']
+            if there != self.saved:
+                raise ValueError(f'{self.ckpt_path} was written by another process after this one had read it: '
+                                 'start again')
+            if os.path.exists(self.log_path):
+                lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
+                replace_file(self.log_path, ''.join(lines).encode())
+
+    def take_lock(self):
+        """Lock the folder until the process ends. Raises ValueError when another process holds the lock."""
+        self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f'another process trains in {self.out_dir}: wait for its end, or use another --out_dir'
+                             ) from None
+        except (AttributeError, OSError):   # Windows, file systems without locks
+            pass
+
+    def log(self, entry):
+        """Add a line to log.jsonl."""
+        if not self.writes:
+            return
+        with self.writing(self.log_path):
+            self.set_aside()
+            with open(self.log_path, 'a') as f:
+                f.write(json.dumps(entry | self.unsaid) + '\n')
+            self.unsaid = {}
+
+    def save(self, model, ema, iter_num, **entries):
+        """Write a checkpoint of them as ckpt.pt; the one that was there becomes a numbered one."""
+        checkpoint = entries_of(model, ema, self.writes, iter_num=iter_num, **entries)
+        if self.writes:
+            with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
+                self.set_aside()
+                kept = self.keep() if self.keep_checkpoints and self.saved not in (None, iter_num) else None
+                write_checkpoint(self.ckpt_path, checkpoint)
+            if kept:   # only now, so that an older one is there if the save fails
+                for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
+                    with suppress(OSError):
+                        os.remove(name)
+        self.saved = iter_num
+
+    @contextmanager
+    def writing(self, what):
+        """Make one line of a full disk or a folder that cannot be written to; the last checkpoint is then intact."""
+        try:
+            yield
+        except (OSError, RuntimeError) as e:   # torch.save turns a full disk into either
+            raise ValueError(f'{what} could not be written: {str(e).splitlines()[0]}; mend that and {self.way_on()}'
+                             ) from None
+
+    def set_aside(self):
+        """Before the first file of a new run is written: those of an earlier one get other names."""
+        if self.mine:
+            return
+        there = [path for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path) if os.path.exists(path)]
+        if there:
+            n = next(n for n in itertools.count(1) if not any(os.path.exists(f'{path}.old-{n}') for path in there))
+            for path in there:
+                os.replace(path, f'{path}.old-{n}')
+            tqdm.write(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
+        self.mine = True
+
+    def keep(self):
+        """Give ckpt.pt, which the next one replaces, a numbered name too, and return it."""
+        path = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
+        try:
+            os.link(self.ckpt_path, path)
+        except OSError:   # a file system without links, or the name is there
+            shutil.copyfile(self.ckpt_path, f'{path}.tmp')
+            os.replace(f'{path}.tmp', path)
+        return path
+
+    def way_on(self):
+        """What to do after a stop or a failure."""
+        if self.saved is None:
+            return 'start again, nothing was saved yet'
+        launcher = 'python' if processes()[1] == 1 else 'torchrun ...'
+        out_dir = shlex.quote(self.out_dir)
+        return f'go on from iteration {self.saved} with: {launcher} train.py --init_from=resume --out_dir={out_dir}'

@@ -1,0 +1,103 @@
+"""
+How does a run fit that is larger than the memory of one GPU? Two changes from outside, which keep the names of the
+weights:
+
+    recompute(model)       blocks keep their inputs alone, and run again for the backward pass
+    shard(model, device)   every process keeps one part of each weight, and so of its gradient, optimizer and average
+
+A split weight is a DTensor: a tensor that knows its whole shape, of which each process holds some rows. Checkpoints
+hold whole tensors: `whole` makes them, `part_of` splits them again.
+"""
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from anyorder.machine.processes import processes
+from model import Block
+
+
+class RecomputedBlock(Block):
+    """A block of which a training step keeps the input; the backward pass runs it once more, with the same dropout."""
+
+    def forward(self, *args):
+        if not torch.is_grad_enabled():
+            return super().forward(*args)
+        draws = self.training and self.mlp.dropout > 0
+        return checkpoint(super().forward, *args, use_reentrant=False, preserve_rng_state=draws)
+
+
+def recompute(model):
+    """The model itself, whose blocks are now computed twice: a third more work, and far less memory for activations."""
+    for block in model.transformer.h:
+        block.__class__ = RecomputedBlock   # the weights and their names stay as they are
+    return model
+
+
+def shard(model, device):
+    """The model itself, now on `device` and split over all processes, by PyTorch's fully_shard.
+
+    A block gathers its weights while it runs, the rest of the model while the model runs. Gradients are averaged over
+    the processes in float32, after every micro-batch: gradients that wait for the last one would be whole.
+    The processes must have the same weights."""
+    from torch.distributed.device_mesh import init_device_mesh  # imports that take a second
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (processes()[1],))
+    # after a backward pass all weights are split again; an average has none
+    again = None if model.training else True
+    for unit in (*model.transformer.h, model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=again)
+    return model
+
+
+class GatherProducts(TorchFunctionMode):
+    """What is split becomes whole where it is rounded to bfloat16."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.bfloat16 and is_split(result):
+            from torch.distributed.tensor import Replicate
+            return result.redistribute(placements=[Replicate()])
+        return result
+
+
+class SplitMuon(torch.optim.Muon):
+    """Muon on split weights. Each update is gathered once, rounded to bfloat16 for the products that orthogonalise it;
+    left alone, DTensor gathers or sums 13 times for a matrix. All processes then do the same products."""
+
+    def step(self, closure=None):
+        with GatherProducts():
+            return super().step(closure)
+
+
+def is_split(x):
+    """Whether a tensor is a part of one, and knows the whole."""
+    return hasattr(x, 'full_tensor')
+
+
+def whole(tree, keep=True):
+    """The tensors of nested dicts and lists, each one whole; None in their place without `keep`.
+
+    All processes call it together. A tensor that was split is gathered for itself and goes to the CPU."""
+    gathered = {}   # a tied weight stays one
+
+    def gather(x):
+        if isinstance(x, dict):
+            return {key: gather(value) for key, value in x.items()}
+        if isinstance(x, list | tuple):
+            return type(x)(gather(value) for value in x)
+        if not isinstance(x, torch.Tensor):
+            return x
+        if is_split(x) and id(x) not in gathered:
+            full = x.detach().full_tensor()
+            gathered[id(x)] = full.cpu() if keep else None
+        return gathered[id(x)] if is_split(x) else x.detach()
+    return gather(tree)
+
+
+def part_of(x, like):
+    """The part of a whole tensor that this process has of `like`; x itself if `like` is whole, or of another shape."""
+    if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
+        return x
+    from torch.distributed.tensor import distribute_tensor
+    return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

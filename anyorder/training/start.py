@@ -1,0 +1,163 @@
+"""
+How does a run begin? From nothing, from where it stopped, or from the weights of another; the same in all processes.
+"""
+import os
+from dataclasses import fields
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
+from anyorder.fast import lean
+from anyorder.machine.files import check_folder
+from anyorder.machine.processes import check_same, gather, processes
+from anyorder.orders import derive_seed, order_options
+from anyorder.training.run_folder import open_newest
+from anyorder.training.sharding import is_split, recompute, shard
+from anyorder.training.update import TrainState, check_update, l2r_ratio_of, lr_of, make_optimizers
+from configurator import Config, at_least
+from model import AOGPT, EMA, AOGPTConfig
+
+# a checkpoint fixes these
+SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))
+
+
+def resolve_start(init_from, out_dir):
+    """'scratch', 'resume' or the name of a checkpoint: what --init_from says, and what 'auto' comes to.
+
+    'auto' resumes out_dir/ckpt.pt; if the first process sees none, 'auto' starts from scratch, auto:WEIGHTS from
+    WEIGHTS. So the same command starts a run and goes on with it."""
+    if init_from != 'auto' and not init_from.startswith('auto:'):
+        return init_from
+    if gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]:
+        return 'resume'
+    return init_from.partition(':')[2] or 'scratch'
+
+
+def start_checkpoint(config):
+    """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words).
+
+    A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. The shape
+    of the model is the checkpoint's: a line says which values of a config file it overrules, and typed ones are an
+    error."""
+    start = resolve_start(config.init_from, config.out_dir)
+    order = order_options(config) if 'order' in config.given else {}
+    if start == 'scratch':
+        return None, Config(config | order | {'init_from': start}), []
+    resumes = start == 'resume'
+    checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(start)
+    given = {name: config[name] for name in sorted(config.given)} | order
+    shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
+    saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
+    fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
+    overruled = [name for name, value in fixed.items() if given.get(name, value) != value]
+    for name in overruled:
+        if name in config.typed:
+            raise ValueError(f'{name}={given[name]} contradicts the checkpoint, which has {fixed[name]}: leave it out')
+    if overruled and processes()[0] == 0:
+        print('the checkpoint overrules the config file: '
+              + ', '.join(f'{name} {given[name]} -> {fixed[name]}' for name in overruled))
+    given |= {name: fixed[name] for name in overruled}
+    resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir, 'init_from': start})
+    if not resumes:
+        return checkpoint, resolved, []
+    changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()
+               if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
+    for name, at in (('learning rate', lr_of), ('share of left to right', l2r_ratio_of)):
+        old, new = (f'{at(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
+        if old != new:
+            changed.append(f'{name} at once {old} -> {new}')
+    return checkpoint, resolved, changed
+
+
+def check_options(c, world_size):
+    """Raise ValueError for options that nobody else checks before data, model and device are touched."""
+    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters',
+             'log_interval', 'save_interval')
+    at_least(c, 0, 'order_swaps', 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
+             'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
+    if c.compile not in ('auto', True, False):
+        raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
+    if c.gradient_accumulation_steps % world_size:
+        total, same = c.batch_size * c.gradient_accumulation_steps, same_update(c, world_size, c.batch_size)
+        raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
+                         f'{world_size} processes; ' + (
+            f'{same} has the same {total} sequences in an update and the same validation; training draws other blocks '
+            'and orders' if same else f'its {total} sequences of an update neither: make batch_size * '
+            f'gradient_accumulation_steps a multiple of {world_size}'))
+    check_folder('out_dir', c.out_dir)
+    check_update(c, model_config(c))   # which checks the options of the network
+
+
+def same_update(c, world_size, largest):
+    """What to type so that `world_size` processes share an update of as many sequences, in micro-batches of at most
+    `largest`, and validation has no fewer blocks; '' where nothing does."""
+    each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
+    sizes = [n for n in range(1, min(largest, each) + 1) if rest == each % n == 0]
+    if not sizes:
+        return ''
+    batch_size = sizes[-1]
+    return (f'--batch_size={batch_size} --gradient_accumulation_steps={each * world_size // batch_size} '
+            f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)}')
+
+
+def model_config(config, n_tokens=None):
+    """AOGPTConfig of the options, with a vocabulary of n_tokens padded to a multiple of 64."""
+    vocabulary = {'vocab_size': -(-n_tokens // 64) * 64, 'n_tokens': n_tokens} if n_tokens else {}
+    return AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary)
+
+
+def start_model(config, checkpoint, n_tokens):
+    """The model to train, on the CPU: that of the checkpoint, or new."""
+    if checkpoint is None:
+        torch.manual_seed(derive_seed(config.seed))
+        return AOGPT(model_config(config, n_tokens))
+    entries = checkpoint.entries
+    sizes = entries['model_args'] | {'dropout': config.dropout}
+    weights = 'raw' if config.init_from == 'resume' or 'ema_model' not in entries else 'ema'
+    model = model_from_checkpoint(entries | {'model_args': sizes}, weights)
+    if model.config.n_real != n_tokens:
+        raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
+                         'it was trained with another tokenizer')
+    return model
+
+
+def check_start(model, resumed, data, config):
+    """Raise ValueError unless all processes go on from the same iteration and weights, on the same data and options."""
+    own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
+    check_same(own | {'the iteration to go on from': resumed, 'the data': data.hashes, 'the weights': digest(model)})
+
+
+def start_state(config, checkpoint, model, puzzle, device):
+    """The TrainState on `device` of a new run, or of the checkpoint that the run resumes, with the model to train."""
+    if config.init_from == 'resume' and checkpoint.entries.get('puzzle') != puzzle:
+        raise ValueError(f'the checkpoint was trained on other puzzles than {config.dataset} holds: start a run '
+                         f'from its weights with --init_from={config.out_dir}/ckpt.pt')
+    splits = config.shard and processes()[1] > 1
+    model = lean(model.train()).to('cpu' if splits else device)
+    if config.recompute:
+        recompute(model)
+    ema = EMA(model, config.ema_decay)
+    if splits:
+        shard(model, device)
+        shard(ema.model, device)
+    optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate,
+                                 config.weight_decay, (config.beta1, config.beta2))
+    state = TrainState(model, optimizers, ema)
+    if config.init_from == 'resume':
+        state.resume(checkpoint.entries)
+    return state
+
+
+def make_run_model(model, compiled, device):
+    """The model as updates run it: compiled, and wrapped so that processes exchange their gradients. A model that is
+    split exchanges them itself, and is compiled block by block, between which it gathers weights."""
+    if is_split(model.lm_head.weight):
+        for block in model.transformer.h if compiled else ():
+            block.forward = torch.compile(block.forward)
+        return model
+    run_model = torch.compile(model) if compiled else model
+    if processes()[1] == 1:
+        return run_model
+    return DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None,
+                                   gradient_as_bucket_view=True)

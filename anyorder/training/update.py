@@ -1,0 +1,270 @@
+"""
+What is an update? Learning rate, optimizers, the batch and its loss; and what is measured of the average in between.
+"""
+import math
+import time
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+
+from anyorder.checkpoint import model_from_checkpoint
+from anyorder.likelihood.nll import block_nll, draw_known, estimate_of
+from anyorder.machine.devices import autocast, training_flops, widest
+from anyorder.machine.processes import processes
+from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
+from anyorder.tokens.blocks import random_blocks
+from anyorder.tokens.sets import unpack
+from anyorder.training.sharding import SplitMuon, is_split, part_of, whole
+
+
+def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
+    """Learning rate of update `it`, from 0: linear warm-up to learning_rate, cosine to min_lr at lr_decay_iters."""
+    if it < warmup_iters:
+        return learning_rate * (it + 1) / (warmup_iters + 1)
+    done = min(1, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
+    return min_lr + 0.5 * (1 + math.cos(math.pi * done)) * (learning_rate - min_lr)
+
+
+def lr_of(it, config):
+    """get_lr of a run with these options."""
+    decay_iters = config['lr_decay_iters'] or config['max_iters']
+    return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters)
+
+
+def l2r_ratio_of(it, config):
+    """Share of left-to-right rows in update `it`, from 0: linear from l2r_ratio to l2r_ratio_end at max_iters."""
+    start, end = config['l2r_ratio'], config.get('l2r_ratio_end')
+    return start if end is None else start + (end - start) * min(1, it / max(1, config['max_iters']))
+
+
+OPTIMIZERS = ('adamw', 'muon')
+
+
+def check_update(config, network):
+    """Raise ValueError for an optimizer, an average or orders that no run can have, or none of such a network
+    (AOGPTConfig)."""
+    for name in ('learning_rate', 'muon_learning_rate'):
+        if not config[name] > 0:
+            raise ValueError(f'{name} must be above 0, got {config[name]}')
+    for name in ('beta1', 'beta2', 'ema_decay'):
+        if not 0 <= config[name] < 1:
+            raise ValueError(f'{name} must be at least 0 and below 1, got {config[name]}')
+    if config.optimizer not in OPTIMIZERS:
+        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {config.optimizer!r}')
+    for name in ('l2r_ratio', 'l2r_ratio_end'):
+        share = config[name]
+        if share is not None and (type(share) not in (int, float) or not 0 <= share <= 1):
+            raise ValueError(f'{name} must be 0 to 1, got {share!r}')
+        if share and network.slots.masked_loss:
+            raise ValueError(f'attention={network.attention} is trained on the masked loss alone: {name} must be 0, '
+                             f'got {share}')
+    order = order_of(config)
+    if network.slots.masked_loss and order['kind'] != 'random':
+        raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
+                         f"got {order['kind']!r}")
+    check_order(order, network.block_size, network.block_size)
+
+
+def is_hidden(name, p):
+    """Whether the parameter `p` is a matrix of attention or MLP, which Muon is for."""
+    return p.dim() == 2 and ('.attn.' in name or '.mlp.' in name)
+
+
+def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
+    """A list of torch optimizers, in which every weight stands once.
+
+    'adamw' is AdamW on all weights; 'muon' has Muon on the matrices of attention and MLP, AdamW on the rest. Matrices
+    alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
+    hidden, matrices, vectors = [], [], []
+    for name, p in model.named_parameters():
+        if p.dim() < 2:
+            vectors.append(p)
+        elif optimizer == 'muon' and is_hidden(name, p):
+            hidden.append(p)
+        else:
+            matrices.append(p)
+    groups = [{'params': matrices, 'weight_decay': weight_decay}, {'params': vectors, 'weight_decay': 0.0}]
+    optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
+    if hidden:
+        muon = SplitMuon if is_split(hidden[0]) else torch.optim.Muon
+        optimizers.append(muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
+    for o in optimizers:
+        for group in o.param_groups:
+            group['lr_ratio'] = group['lr'] / learning_rate
+    return optimizers
+
+
+class TrainState:
+    """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it.
+
+    model       AOGPT, in training mode
+    run_model   the model as updates run it: itself, or compiled, or wrapped so that processes exchange gradients
+    optimizers  see make_optimizers
+    ema         EMA of the model
+    iter_num    updates done
+    n_seen      tokens seen, by all processes together
+    logged      iter_num at the last line of the log
+    totals      (3,): sums since that line of an update's mean loss, gradient norm, and whether both were finite
+    """
+
+    def __init__(self, model, optimizers, ema):
+        self.model, self.run_model, self.optimizers, self.ema = model, model, optimizers, ema
+        self.iter_num = self.n_seen = self.logged = 0
+        self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
+
+    @property
+    def device(self):
+        return self.model.device
+
+    def entries(self):
+        """The entries of a checkpoint that `resume` reads, beside weights and average."""
+        return {'iter_num': self.iter_num, 'optimizer': [o.state_dict() for o in self.optimizers],
+                'n_seen': self.n_seen, 'logged': self.logged, 'totals': self.totals.cpu()}
+
+    def resume(self, checkpoint):
+        """Go on from the entries of a checkpoint, whose weights are in the model already.
+
+        The optimizers keep the options of the run."""
+        for o, saved in zip(self.optimizers, checkpoint['optimizer'], strict=True):
+            params = [p for group in o.param_groups for p in group['params']]
+            state = saved | {'state': {i: {name: part_of(x, params[i]) for name, x in of_one.items()}
+                                       for i, of_one in saved['state'].items()}}
+            options = [{k: v for k, v in group.items() if k != 'params'} for group in o.param_groups]
+            o.load_state_dict(state)
+            for group, own in zip(o.param_groups, options):
+                group.update(own)
+        average, own = model_from_checkpoint(checkpoint, 'ema').state_dict(), self.ema.model.state_dict()
+        self.ema.model.load_state_dict({name: part_of(p, own[name]) for name, p in average.items()})
+        self.ema.n_updates = checkpoint['ema_model']['num_updates']
+        self.iter_num, self.n_seen, self.logged = (checkpoint[name] for name in ('iter_num', 'n_seen', 'logged'))
+        self.totals = checkpoint['totals'].to(self.device)
+
+    def averages(self, advice, with_weights):
+        """(loss in nats per token, gradient norm): means since the last line of the log, over all processes.
+
+        The host waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
+        `with_weights` wants finite weights too, which may overflow after losses that are finite."""
+        _, world_size = processes()
+        if world_size > 1:
+            dist.all_reduce(self.totals)
+            self.totals /= world_size
+        loss, norm, n_finite = self.totals.tolist()
+        n_iters = self.iter_num - self.logged
+        loss, norm = loss / n_iters, norm / n_iters
+        norms = f'gradient norm {norm:.4g}'
+        size = 0.0
+        if with_weights:
+            size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
+            norms += f', weight norm {size:.4g}'
+        if n_finite < n_iters or not math.isfinite(size):
+            since = min(self.logged + int(n_finite) + 1, self.iter_num)
+            raise ValueError(f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
+                             f'lower the learning rate and {advice}')
+        return loss, norm
+
+    def start_line(self):
+        """A line of the log was written: begin the averages of the next."""
+        self.totals.zero_()
+        self.logged = self.iter_num
+
+
+def draw_batch(tokens, config, masked_loss, device, it=0):
+    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch of update `it`.
+
+    All is drawn from torch's default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given
+    is how many visits are given, as clues are, which come first and cost nothing."""
+    B, N = config.batch_size, config.block_size
+    idx = random_blocks(tokens, B, N)
+    idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
+    order = sample_order(B, N, l2r_ratio=l2r_ratio_of(it, config), device=device, **order_of(config))
+    n_given = order.new_zeros(B)
+    if tokens.ndim == 2:   # puzzles
+        idx, given = unpack(idx)
+        order, n_given = given_first(order, given)
+    if not masked_loss:
+        return idx, order, None, n_given
+    n_blanks = N - n_given
+    n_more = (torch.rand(B, device=device, dtype=widest(device)) * n_blanks).long()
+    n_known = n_given + torch.minimum(n_more, n_blanks - 1)   # a float32 below 1 times 81 may be 81
+    return idx, order, n_known, n_given
+
+
+def update(state, tokens, lr, config):
+    """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
+
+    The loss of a micro-batch is its mean in nats per token, of puzzles per blank. The loss of the update is the mean
+    over its micro-batches. The norm is that of the whole gradient before it is clipped. The host never waits.
+    A micro-batch is a function of (seed, iteration, its number). Each process runs every world_size-th of them."""
+    device, (rank, world_size) = state.device, processes()
+    micros = range(rank, config.gradient_accumulation_steps, world_size)
+    loss = torch.zeros((), device=device)
+    for micro in micros:
+        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
+        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device, state.iter_num)
+        n_blanks = (config.block_size - n_given).sum()
+        waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
+        with state.run_model.no_sync() if waits else nullcontext():
+            with autocast(device, config.dtype, cache=False):   # every weight is read once
+                nll = state.run_model(idx, order, n_known, n_given=n_given)                  # (B, N)
+                micro_loss = nll.sum() / n_blanks / len(micros)
+            micro_loss.backward()
+        loss += micro_loss.detach()
+    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf))
+    for o in state.optimizers:
+        for group in o.param_groups:
+            group['lr'] = lr * group['lr_ratio']
+        o.step()
+        o.zero_grad(set_to_none=True)
+    state.ema.update(state.model)
+    state.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
+    state.iter_num += 1
+    state.n_seen += config.batch_size * config.gradient_accumulation_steps * config.block_size
+
+
+class Clock:
+    """How fast a run is. `tokens_per_iter` is of all processes together, `flops_per_iter` and `peak` of one."""
+
+    def __init__(self, model, config, peak):
+        steps, (_, world_size) = config.gradient_accumulation_steps, processes()
+        self.tokens_per_iter = config.batch_size * steps * config.block_size
+        self.flops_per_iter = training_flops(model, config.batch_size) * steps / world_size
+        self.peak, self.max_iters = peak, config.max_iters
+
+    def start(self, iter_num):
+        self.began, self.began_iter = time.perf_counter(), iter_num
+
+    def read(self, iter_num):
+        """What the log says of the iterations since the last start."""
+        seconds = (time.perf_counter() - self.began) / (iter_num - self.began_iter)
+        return {'tokens_per_sec': round(self.tokens_per_iter / seconds, 1),
+                'mfu': round(self.flops_per_iter / seconds / self.peak, 4),
+                'seconds_left': round((self.max_iters - iter_num) * seconds, 1)}
+
+
+def validate(model, blocks, given, config):
+    """{'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks (n, N) in the order of the run and left to right.
+
+    Tokens that are `given` (n, N) come first and cost nothing. The order of the run is 'any', a fixed random order for
+    each block, or 'own' where it is one for all. A masked loss has no 'l2r', which would need a pass for every token;
+    its number of known visits is fixed for each block. Processes share the blocks."""
+    (n, N), result, (rank, world_size) = blocks.shape, {}, processes()
+    # as many in every process, which a split model wants for its passes; those from n on repeat others
+    places = torch.arange(rank, n + -n % world_size, world_size)
+    mine, masked_loss, own = places % n, model.slots.masked_loss, order_of(config)
+    orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}
+    if not masked_loss:
+        orders['l2r'] = sample_order(n, N, 'l2r')
+    for name, order in orders.items():
+        order, n_given = given_first(order, given)
+        known = None
+        if masked_loss:
+            known = draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
+        nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
+        nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
+                                 n_given=n_given[mine])
+        if world_size > 1:
+            nats = nats.to(model.device)
+            dist.all_reduce(nats)
+        result[name] = nats[:n].cpu()
+    return result
