@@ -7,13 +7,13 @@ import os
 from dataclasses import asdict, fields
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, MASKED, check_checkpoint, is_out_of_memory, quiet_hub, whole_files
+from anyorder.machine.files import MASKED, check_checkpoint, is_out_of_memory, whole_files
 from anyorder.orders import order_of
 from anyorder.others.exported import read_exported
+from anyorder.others.families import MaskedCheckpoint
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
-from anyorder.others.weights import read_json, weight_files
+from anyorder.others.weights import WithoutDraws, local_path, read_json
 from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
 from anyorder.training.sharding import whole
 from model import AOGPT, AOGPTConfig
@@ -137,15 +137,6 @@ class Unset(AOGPT):
         pass
 
 
-class WithoutDraws(TorchFunctionMode):
-    """Leaves out the random initialisation of PyTorch's layers."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func.__name__ in ('normal_', 'uniform_', 'kaiming_uniform_'):   # of tensors, and of torch.nn.init
-            return args[0] if args else kwargs['tensor']
-        return func(*args, **(kwargs or {}))
-
-
 def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint: a path or what load_checkpoint gave.
 
@@ -173,36 +164,6 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     return model.eval()
 
 
-def local_path(name, files=('config.json',)):
-    """The local file or folder of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through
-    huggingface_hub. A folder there is `hf:OWNER/REPO`, of which the weights and these `files` are fetched; GPT-2's are
-    just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
-
-    Raises ValueError in one line when the hub or the file cannot be reached."""
-    if name in GPT2_NAMES and not os.path.exists(name):
-        name = f'hf:openai-community/{name}'
-    if not name.startswith('hf:'):
-        return name
-    parts = name[3:].split('/')
-    if len(parts) < 2:
-        raise ValueError('a checkpoint on the hub is written hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, '
-                         f'got {name}')
-    from huggingface_hub import hf_hub_download, snapshot_download
-    quiet_hub()
-    repo = '/'.join(parts[:2])
-    try:
-        if len(parts) > 2:
-            return hf_hub_download(repo, '/'.join(parts[2:]))
-        for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
-            folder = snapshot_download(repo, allow_patterns=[*files, weights])
-            if weight_files(folder):
-                break
-        return folder
-    except Exception as e:   # many classes: no network, no such repository, no such file
-        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
-                         'or download the file and give its path') from None
-
-
 def tokenizer_of(name, checkpoint):
     """The tokenizer of a checkpoint dict, whose name is for errors. Files that do not say have GPT-2's.
 
@@ -222,7 +183,6 @@ def open_checkpoint(name):
     if not os.fspath(name).startswith(MASKED):
         return Checkpoint(name)
     check_checkpoint(name)
-    from anyorder.others.families import MaskedCheckpoint  # needs transformers
     return MaskedCheckpoint(name)
 
 

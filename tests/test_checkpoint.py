@@ -13,7 +13,6 @@ from anyorder.checkpoint import (
     config_from_checkpoint,
     digest,
     load_checkpoint,
-    local_path,
     model_from_checkpoint,
     save_checkpoint,
 )
@@ -198,17 +197,6 @@ def test_weights_of_a_run_that_diverged(model, tmp_path, number):
     checkpoint['model']['transformer.wnonee.weight'][0, 3] = number
     with pytest.raises(ValueError, match='diverged: 1 weights .*wnonee'):
         model_from_checkpoint(checkpoint, 'raw')
-
-
-def test_names_of_the_hub(monkeypatch):
-    import huggingface_hub
-    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
-    assert local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
-    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb')))
-    for name in ('hf:me/it/x.pt', 'hf:x.pt'):
-        with pytest.raises(ValueError, match=name) as e:
-            local_path(name)
-        assert '\n' not in str(e.value)
 
 
 def test_reading_a_checkpoint_does_not_import_the_compiler():

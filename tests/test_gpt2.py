@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from conftest import write_safetensors
 
-from anyorder.checkpoint import load_checkpoint, local_path, model_from_checkpoint
+from anyorder.checkpoint import load_checkpoint, model_from_checkpoint
 from anyorder.orders import sample_order
 from anyorder.others.gpt2 import GPT2_N_TOKENS
 
@@ -160,27 +160,6 @@ def test_files_that_are_not_whole_are_one_line(weights, tmp_path):
     (folder / 'config.json').unlink()
     with pytest.raises(ValueError, match='is a folder without the config.json'):
         load_checkpoint(folder)
-
-
-def test_names_of_gpt2_on_the_hub(tmp_path, monkeypatch):
-    import huggingface_hub
-    asked = []
-
-    def snapshot(repo, allow_patterns):
-        asked.append((repo, *allow_patterns))
-        folder = tmp_path / repo.replace('/', '_')
-        folder.mkdir(exist_ok=True)
-        if repo == 'openai-community/gpt2-xl' or 'pytorch' in allow_patterns[1]:
-            (folder / ('model.safetensors' if 'xl' in repo else 'pytorch_model.bin')).touch()
-        return str(folder)
-    monkeypatch.setattr(huggingface_hub, 'snapshot_download', snapshot)
-    assert local_path('gpt2-xl').endswith('openai-community_gpt2-xl') and len(asked) == 1
-    assert local_path('hf:me/mine').endswith('me_mine')
-    assert asked[1:] == [('me/mine', 'config.json', 'model*.safetensors*'),
-                         ('me/mine', 'config.json', 'pytorch_model*.bin*')]
-    monkeypatch.chdir(tmp_path)
-    os.makedirs('gpt2')   # what is here comes first
-    assert local_path('gpt2') == 'gpt2'
 
 
 def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):

@@ -1,11 +1,12 @@
 """Files of weights as Hugging Face writes them: every dtype, odd bytes, parts; what is not whole is one line."""
 import json
+import os
 
 import pytest
 import torch
 from conftest import write_safetensors
 
-from anyorder.others.weights import read_weights
+from anyorder.others.weights import local_path, read_weights
 from anyorder.others.weights import write_safetensors as write_file
 
 TENSORS = {'a': torch.tensor([[1.5, -2.0, 3.0]]), 'scale': torch.tensor(0.25, dtype=torch.bfloat16),
@@ -73,3 +74,35 @@ def test_a_file_that_is_not_whole_is_one_line(tmp_path, spoil):
     with pytest.raises(ValueError, match='model.safetensors is not a whole file of weights') as e:
         read_weights(tmp_path)
     assert '\n' not in str(e.value)
+
+
+def test_names_of_the_hub(monkeypatch):
+    import huggingface_hub
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
+    assert local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb')))
+    for name in ('hf:me/it/x.pt', 'hf:x.pt'):
+        with pytest.raises(ValueError, match=name) as e:
+            local_path(name)
+        assert '\n' not in str(e.value)
+
+
+def test_names_of_gpt2_on_the_hub(tmp_path, monkeypatch):
+    import huggingface_hub
+    asked = []
+
+    def snapshot(repo, allow_patterns):
+        asked.append((repo, *allow_patterns))
+        folder = tmp_path / repo.replace('/', '_')
+        folder.mkdir(exist_ok=True)
+        if repo == 'openai-community/gpt2-xl' or 'pytorch' in allow_patterns[1]:
+            (folder / ('model.safetensors' if 'xl' in repo else 'pytorch_model.bin')).touch()
+        return str(folder)
+    monkeypatch.setattr(huggingface_hub, 'snapshot_download', snapshot)
+    assert local_path('gpt2-xl').endswith('openai-community_gpt2-xl') and len(asked) == 1
+    assert local_path('hf:me/mine').endswith('me_mine')
+    assert asked[1:] == [('me/mine', 'config.json', 'model*.safetensors*'),
+                         ('me/mine', 'config.json', 'pytorch_model*.bin*')]
+    monkeypatch.chdir(tmp_path)
+    os.makedirs('gpt2')   # what is here comes first
+    assert local_path('gpt2') == 'gpt2'

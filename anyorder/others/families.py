@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from anyorder.checkpoint import WithoutDraws, local_path
 from anyorder.machine.files import MASKED, need_extra
 from anyorder.orders import order_of
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.mdlm import MDLM
-from anyorder.others.weights import read_json, read_weights, weight_files
+from anyorder.others.weights import WithoutDraws, local_path, read_json, read_weights, weight_files
 from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 
 FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt',

@@ -1,17 +1,48 @@
 """
-How are weights read and written in a folder as Hugging Face has it? It holds config.json and model.safetensors or
+How are weights read and written, in a folder or from the hub? The folder holds config.json and model.safetensors or
 pytorch_model.bin, whole or in parts. Nothing runs code from a file.
 """
 import json
 import os
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import is_out_of_memory
+from anyorder.machine.files import GPT2_NAMES, is_out_of_memory, quiet_hub
 
 DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16, 'BF16': torch.bfloat16,
           'I64': torch.int64, 'I32': torch.int32, 'I16': torch.int16, 'I8': torch.int8, 'U8': torch.uint8,
           'BOOL': torch.bool}
+
+
+def local_path(name, files=('config.json',)):
+    """The local file or folder of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through
+    huggingface_hub. A folder there is `hf:OWNER/REPO`, of which the weights and these `files` are fetched; GPT-2's are
+    just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
+
+    Raises ValueError in one line when the hub or the file cannot be reached."""
+    if name in GPT2_NAMES and not os.path.exists(name):
+        name = f'hf:openai-community/{name}'
+    if not name.startswith('hf:'):
+        return name
+    parts = name[3:].split('/')
+    if len(parts) < 2:
+        raise ValueError('a checkpoint on the hub is written hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, '
+                         f'got {name}')
+    from huggingface_hub import hf_hub_download, snapshot_download
+    quiet_hub()
+    repo = '/'.join(parts[:2])
+    try:
+        if len(parts) > 2:
+            return hf_hub_download(repo, '/'.join(parts[2:]))
+        for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
+            folder = snapshot_download(repo, allow_patterns=[*files, weights])
+            if weight_files(folder):
+                break
+        return folder
+    except Exception as e:   # many classes: no network, no such repository, no such file
+        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
+                         'or download the file and give its path') from None
 
 
 def read_weights(folder):
@@ -87,3 +118,12 @@ def write_safetensors(path, tensors):
         f.write(len(head).to_bytes(8, 'little') + head)
         for p in tensors.values():
             f.write(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+
+
+class WithoutDraws(TorchFunctionMode):
+    """Leaves out the random initialisation of PyTorch's layers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ in ('normal_', 'uniform_', 'kaiming_uniform_'):   # of tensors, and of torch.nn.init
+            return args[0] if args else kwargs['tensor']
+        return func(*args, **(kwargs or {}))
