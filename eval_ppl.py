@@ -66,7 +66,7 @@ from anyorder.fast import freeze
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_text
+from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
 from anyorder.likelihood.nll import estimate_of
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.machine.files import check_out, write_json
@@ -166,7 +166,7 @@ def main(config):
     start_processes(timedelta(days=7))   # all wait for the longest block
     with first_process_first():   # a text that is missing costs nothing before the model is there
         data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
-        texts = [open_text(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks)
+        texts = [open_corpus(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks)
                  for name in datasets]
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)

@@ -12,7 +12,7 @@ from anyorder.likelihood import estimates
 from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, sample_groups
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.measured import Text
+from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll, draw_known, one_by_one
 from anyorder.orders import ORDERS, derive_seed, draw_orders, order_of, sample_order, stream
 from anyorder.tokens.tokenizers import Bytes
@@ -37,7 +37,7 @@ def estimate(name, *args, checkpoint=None, asked=()):
 
 
 def text_of(blocks, n_bytes=None, name='words'):
-    return Text(name, f'{name} (val)', {'source': name, 'sha256': '0'}, blocks.flatten().numpy(), blocks,
+    return Corpus(name, f'{name} (val)', {'source': name, 'sha256': '0'}, blocks.flatten().numpy(), blocks,
                 blocks.numel() if n_bytes is None else n_bytes)
 
 

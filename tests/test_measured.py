@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from anyorder.likelihood.measured import open_text
+from anyorder.likelihood.measured import open_corpus
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 
@@ -30,9 +30,9 @@ def data_dir(tmp_path_factory):
 
 def test_protocols_name_their_splits(data_dir):
     for protocol, split, letter in (('paper', 'train', 'a'), ('clean', 'test', 'A')):
-        text = open_text('wikitext2', 4, Bytes(), data_dir, protocol=protocol, split='val')
+        text = open_corpus('wikitext2', 4, Bytes(), data_dir, protocol=protocol, split='val')
         assert text.label == f'wikitext2 ({split}, protocol {protocol})' and ord(letter) in text.blocks
-    words = open_text('words', 4, Bytes(), data_dir, protocol='clean', split='train')
+    words = open_corpus('words', 4, Bytes(), data_dir, protocol='clean', split='train')
     assert words.label == 'words (train)'
     assert words.origin == {key: json.load(open(f'{data_dir}/words/meta.json'))['splits']['train'][key]
                             for key in ('source', 'sha256')}
@@ -41,22 +41,22 @@ def test_protocols_name_their_splits(data_dir):
 def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     path = tmp_path / 'my.jsonl'
     path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in ('héllo', 'abc', 'de')))
-    text = open_text(str(path), 4, Bytes(), 'nowhere')
+    text = open_corpus(str(path), 4, Bytes(), 'nowhere')
     tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
     assert text.tokens.tolist() == tokens and text.blocks.tolist() == [tokens[:4], tokens[4:8], tokens[8:12]]
     assert text.n_bytes == 12 - 2   # ends of documents are no bytes
     assert text.name == str(path) and text.label == 'my.jsonl'
     assert text.origin == {'source': str(path), 'sha256': hashlib.sha256(text.tokens.tobytes()).hexdigest()}
-    some = open_text(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
+    some = open_corpus(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
     assert some.blocks.tolist() == [tokens[:4], tokens[4:8]] and some.n_bytes == 7 and len(some.tokens) == len(tokens)
-    spread = open_text(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
+    spread = open_corpus(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
     assert spread.blocks[:, 0].tolist() == [tokens[0], tokens[4], tokens[8]]
 
 
 def test_the_digest_is_of_the_blocks(data_dir):
-    digests = {open_text('words', N, Bytes(), data_dir, n_blocks=n).digest for N, n in ((4, 0), (4, 3), (4, 4))}
+    digests = {open_corpus('words', N, Bytes(), data_dir, n_blocks=n).digest for N, n in ((4, 0), (4, 3), (4, 4))}
     assert len(digests) == 3
-    assert open_text('words', 4, Bytes(), data_dir, n_blocks=3).digest in digests
+    assert open_corpus('words', 4, Bytes(), data_dir, n_blocks=3).digest in digests
 
 
 @pytest.mark.parametrize('name, tokenizer, said', [
@@ -70,5 +70,5 @@ def test_a_text_that_cannot_be_measured_is_one_line(data_dir, tmp_path, monkeypa
     for file, text in (('my.txt', 'x' * 50), ('void.txt', ''), ('short.txt', 'short')):
         (tmp_path / file).write_text(text)
     with pytest.raises(ValueError, match=said) as e:
-        open_text(name, 16, get_tokenizer(tokenizer), data_dir)
+        open_corpus(name, 16, get_tokenizer(tokenizer), data_dir)
     assert '\n' not in str(e.value)

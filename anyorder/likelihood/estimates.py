@@ -48,7 +48,7 @@ class Estimate:
         raise NotImplementedError
 
     def rows(self, nats, text):
-        """Rows of the table from the nats (n, m) of all blocks of a Text."""
+        """Rows of the table from the nats (n, m) of all blocks of a Corpus."""
         raise NotImplementedError
 
     def remarks(self, rows, text):
@@ -56,7 +56,7 @@ class Estimate:
         return []
 
     def measure(self, model, text, journal):
-        """nats (n, m) of all blocks of a Text; those in the journal are not run again."""
+        """nats (n, m) of all blocks of a Corpus; those in the journal are not run again."""
         (n, N), (rank, world_size) = text.blocks.shape, processes()
         name = text.label, text.digest, self.work
         total = sum(self.n_tokens(block, N) for block in journal.missing(name, n)) // world_size

@@ -19,7 +19,7 @@ PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
 
 
 @dataclass
-class Text:
+class Corpus:
     """A data set or text file, cut into blocks."""
     name: str              # in --datasets
     label: str             # with its split and protocol
@@ -34,8 +34,8 @@ class Text:
         return hashlib.blake2b(self.blocks.numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def open_text(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0):
-    """The Text of a text file, by its path, or of a prepared set, by its name.
+def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0):
+    """The Corpus of a text file, by its path, or of a prepared set, by its name.
 
     protocol  of PROTOCOLS, which says the split of a zero-shot set
     split     of all other prepared sets
@@ -50,7 +50,7 @@ def open_text(name, block_size, tokenizer, data_dir, protocol='paper', split='va
     check_length(tokens, block_size, name)
     blocks = all_blocks(tokens, block_size, n_blocks)
     n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks].sum())
-    return Text(name, label, origin, tokens, blocks, n_bytes)
+    return Corpus(name, label, origin, tokens, blocks, n_bytes)
 
 
 def is_file(name):
