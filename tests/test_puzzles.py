@@ -14,7 +14,7 @@ from anyorder.likelihood.nll import draw_known
 from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.orders import draw_orders
 from anyorder.puzzles import prepared as puzzles
-from anyorder.puzzles.prepared import fractions, generate, prepare_puzzles
+from anyorder.puzzles.prepared import fractions, make_puzzles, prepare_puzzles
 from anyorder.puzzles.rules import SHARES, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens.sets import GIVEN, unpack
@@ -47,7 +47,7 @@ def test_generated_splits_share_no_solution(task, monkeypatch):
     monkeypatch.setattr(puzzles, 'PART', 120)
     rules = make_task({'task': task})
     sizes = {'test': 20, 'val': 20, 'train': 90}
-    keys = {split: rules.key(generate(rules, split, n, 0)[0]) for split, n in sizes.items()}
+    keys = {split: rules.key(make_puzzles(rules, split, n, 0)[0]) for split, n in sizes.items()}
     for split, (low, high) in SHARES.items():
         u = fractions(keys[split])
         assert ((u >= low) & (u < high)).all()
@@ -79,12 +79,12 @@ def test_what_is_generated_depends_on_seed_split_and_part(monkeypatch):
 
 def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
     rules = Sudoku(4)
-    one = generate(rules, 'train', 3000, 0)
+    one = make_puzzles(rules, 'train', 3000, 0)
     started = []
     monkeypatch.setattr(puzzles, 'MANY', 0)
     monkeypatch.setattr(puzzles, 'ProcessPoolExecutor',
                         lambda *a: started.append(ProcessPoolExecutor(*a)) or started[-1])
-    assert all((a == b).all() and len(a) == 3000 for a, b in zip(one, generate(rules, 'train', 3000, 0), strict=True))
+    assert all((a == b).all() and len(a) == 3000 for a, b in zip(one, make_puzzles(rules, 'train', 3000, 0), strict=True))
     assert len(started) == 1
 
 

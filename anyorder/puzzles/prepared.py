@@ -40,7 +40,7 @@ def make_part(task, split, seed, part):
     return task.make(PART, rng, wanted, 10 if split == 'train' else 1)
 
 
-def generate(task, split, n_rows, seed):
+def make_puzzles(task, split, n_rows, seed):
     """n_rows (tokens, given) of a split; a function of (seed, split). Many are made by one process a core."""
     parts, n, n_parts, make = [], 0, 1, functools.partial(make_part, task, split, seed)
     with contextlib.ExitStack() as stack:
@@ -103,7 +103,7 @@ def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=N
     if kept and meta.get('puzzle') != puzzle:
         raise ValueError(f'{directory} holds {", ".join(kept)} of other puzzles: use another --name')
     rules = make_task(puzzle | {'largest': largest})   # the symbols are those of all sizes
-    rows = {s: rules.read(source) if source else generate(rules, s, n_rows[s], seed) for s in wanted}
+    rows = {s: rules.read(source) if source else make_puzzles(rules, s, n_rows[s], seed) for s in wanted}
     known = {s: tokens for s, (tokens, _) in rows.items()}
     known |= {s: unpack(read_split(directory, meta, s).astype(int))[0] for s in kept}
     check_solutions(rules, known)

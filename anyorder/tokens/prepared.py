@@ -49,7 +49,7 @@ DATA_SETS = {
 }
 
 
-def split_documents(documents, val_ratio):
+def train_val_split(documents, val_ratio):
     """{split: (number of documents, iterable)}: whole documents drawn by SPLIT_SEED. A document alone is cut at
     1 - val_ratio."""
     n = len(documents)
@@ -116,7 +116,7 @@ def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=No
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
     if None in documents:
-        parts = split_documents(documents[None], row.val_ratio)
+        parts = train_val_split(documents[None], row.val_ratio)
     else:
         parts = {s: (len(texts), texts) for s, texts in documents.items()}
     meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
