@@ -145,7 +145,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
             start, model.run = time.perf_counter(), CountedRun(run, model.slots.n_streams)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, on_step)
             cost = {'slots': int(model.run.n_slots), 'seconds': time.perf_counter() - start}
-        counts, right = task.judge(*(x[show].numpy() for x in (tokens, given, idx)))
+        counts, right = task.check_answer(*(x[show].numpy() for x in (tokens, given, idx)))
         shown = []
         for p, wrong in zip(show, (counts & ~right).tolist()):
             taken = len({*step[p].tolist()} - {-1})
@@ -157,7 +157,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
 
 def score(task, tokens, given, idx):
     """{'solved', 'right', each with its 'stderr' over puzzles} of the answers idx (n, N)."""
-    counts, right = (torch.from_numpy(x.copy()) for x in task.judge(tokens.numpy(), given.numpy(), idx.numpy()))
+    counts, right = (torch.from_numpy(x.copy()) for x in task.check_answer(tokens.numpy(), given.numpy(), idx.numpy()))
     total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
     solved, n, share = int((right == total).sum()), len(total), float(right.sum() / total.sum())
     error = share_error(n * share, n) if n == 1 or share in (0, 1) else ratio_error(right, total)
@@ -166,7 +166,7 @@ def score(task, tokens, given, idx):
 
 
 @torch.no_grad()
-def masked_loss(model, tokens, groups, seed, batch_size=250, n_shares=16):
+def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
     """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, by their share.
 
     groups   {name: (first position, one past the last)}"""
@@ -243,8 +243,8 @@ class Translated:
         self.symbol = np.full(n_tokens, -1)
         self.symbol[ids] = np.arange(len(ids))
 
-    def judge(self, tokens, given, answer):
-        return self.task.judge(self.symbol[tokens], given, self.symbol[answer])
+    def check_answer(self, tokens, given, answer):
+        return self.task.check_answer(self.symbol[tokens], given, self.symbol[answer])
 
 
 def write_results(config, checkpoint, label, rows):
@@ -269,12 +269,12 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
 def print_error_map(model, puzzles, config, checkpoint):
     """Measure the loss by the share that is masked; print and draw it."""
     groups = puzzles.task.groups
-    rows = masked_loss(model, puzzles.tokens, groups, config.seed, config.batch_size)
+    rows = loss_by_share(model, puzzles.tokens, groups, config.seed, config.batch_size)
     write_results(config, checkpoint, puzzles.label, rows)
     print(''.join(f'{name:>14}' for name in rows[0]))
     print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
-    curves = [(name, [{'masked': row['masked'], 'masked_loss': row[name]} for row in rows]) for name in groups]
-    draw(curves, [('masked', 'masked_loss')], config.error_map)
+    curves = [(name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]) for name in groups]
+    draw(curves, [('masked', 'loss_of_masked')], config.error_map)
     print(f'\n{config.error_map} written')
 
 

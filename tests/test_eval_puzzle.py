@@ -20,7 +20,7 @@ from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens.prepared import prepare
 from configurator import configure
-from eval_puzzle import Puzzles, masked_loss, read_runs, score, solve, solve_all
+from eval_puzzle import Puzzles, loss_by_share, read_runs, score, solve, solve_all
 from model import EMA
 
 
@@ -134,7 +134,7 @@ def test_slots_and_seconds_are_those_of_a_puzzle(network):
 def test_the_error_map_is_the_mean_loss_of_what_is_masked(attention):
     task, model = NaeSat(4, 4, 0), make_model(block_size=8, vocab_size=4, n_tokens=2, attention=attention)
     tokens = some_puzzles(task, 6)[0]
-    rows = masked_loss(model, tokens, task.groups, seed=1, batch_size=4, n_shares=4)
+    rows = loss_by_share(model, tokens, task.groups, seed=1, batch_size=4, n_shares=4)
     assert [r['masked'] for r in rows] == [0.25, 0.5, 0.75, 1.0]
     order = draw_orders(range(6), 8, 1, 1)[:, 0]
     sums = {'latents': [], 'observations': []}

@@ -232,8 +232,9 @@ def test_puzzles_are_judged_in_the_symbols_of_the_task(folders):
     assert ids_of(get_tokenizer('zebra4'), tokenizer) is None and ids_of(get_tokenizer('sudoku4'), GPT2) is None
     task, ids = NaeSat(3, 1, 0), ids_of(get_tokenizer('nae_sat'), tokenizer)
     answers = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]])
-    _, right = Translated(task, ids, tokenizer.n_tokens).judge(ids[answers], np.zeros((3, 4), bool), ids[answers])
+    translated = Translated(task, ids, tokenizer.n_tokens)
+    _, right = translated.check_answer(ids[answers], np.zeros((3, 4), bool), ids[answers])
     assert right[:, 3].tolist() == [True, True, False]
     answers = np.append(ids[[0, 1]], [tokenizer.encode('x')[0], ids[1]])[None]   # a latent that is no bit
-    _, right = Translated(task, ids, tokenizer.n_tokens).judge(answers, np.zeros((1, 4), bool), answers)
+    _, right = translated.check_answer(answers, np.zeros((1, 4), bool), answers)
     assert not right[0, 3]

@@ -124,6 +124,6 @@ def test_observations_are_not_all_equal():
     flipped = tokens.copy()
     flipped[:, 5] ^= 1                                            # one observation is wrong, in every row
     flipped[0, 0] ^= 1                                            # and one latent
-    counts, right = task.judge(tokens, given, flipped)
+    counts, right = task.check_answer(tokens, given, flipped)
     assert not counts[:, :5].any() and counts[:, 5:].all() and not right[1:, 5].any() and right[1:, 6:].all()
     assert right[0, 5:].tolist() == (task.observations(flipped[:1, :5])[0] == flipped[0, 5:]).tolist()

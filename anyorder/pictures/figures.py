@@ -21,7 +21,7 @@ PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, 
           'val_own': ("validation, the run's own order", 'nats per token'),
           'nats': ('context-order ensemble', 'nats per token'), ('order', 'nats'): ('likelihood', 'nats per token'),
           'gain': ('gain over one context', 'nats per token'), 'seconds': ('time of generation', 'seconds'),
-          'masked_loss': ('loss of what is masked', 'nats per token'),
+          'loss_of_masked': ('loss of what is masked', 'nats per token'),
           'judge_nats': ('samples under the judge', 'nats per token'),
           'entropy': ('entropy of a sample', 'nats per token'), 'distinct_2': ('distinct bigrams', 'share of all'),
           'solved': ('puzzles solved', 'share'), 'right': ('blanks right', 'share')}

@@ -5,7 +5,7 @@ A task has
 
     make(n_rows, rng, wanted, n_variants) -> (tokens, given), both (n, N)
     key(tokens)                           -> what two splits may not share
-    judge(tokens, given, answer)          -> (which tokens count, which are right), both (n, N)
+    check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
     columns                               of the grid on a page
 
 nae_sat also has groups, {name: (first, end)} of the tokens whose losses are told apart. Sudoku also has read(path), the
@@ -48,7 +48,7 @@ class NaeSat:
     def key(self, tokens):
         return tokens[:, :self.n_latents]
 
-    def judge(self, tokens, given, answer):
+    def check_answer(self, tokens, given, answer):
         """(which tokens of `answer` count, which are right), all (B, N): observations, which must agree with the
         latents of the answer itself. A token below 0 is no bit, and agrees with nothing."""
         latents = answer[:, :self.n_latents]

@@ -124,7 +124,7 @@ class Sudoku:
         """What two splits may not share: the solution up to relabelling."""
         return self.canonical(tokens + 1)
 
-    judge = staticmethod(blanks_right)
+    check_answer = staticmethod(blanks_right)
 
     def read(self, path):
         """(tokens, given) of a CSV with the column puzzle and, if it likes, solution.

@@ -144,4 +144,4 @@ class Zebra:
         """What two splits may not share: the houses of all items."""
         return tokens[:, self.n_clues:]
 
-    judge = staticmethod(blanks_right)
+    check_answer = staticmethod(blanks_right)

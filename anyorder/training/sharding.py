@@ -81,18 +81,18 @@ def whole(tree, keep=True):
     All processes call it together. A tensor that was split is gathered for itself and goes to the CPU."""
     gathered = {}   # a tied weight stays one
 
-    def gather(x):
+    def joined(x):
         if isinstance(x, dict):
-            return {key: gather(value) for key, value in x.items()}
+            return {key: joined(value) for key, value in x.items()}
         if isinstance(x, list | tuple):
-            return type(x)(gather(value) for value in x)
+            return type(x)(joined(value) for value in x)
         if not isinstance(x, torch.Tensor):
             return x
         if is_split(x) and id(x) not in gathered:
             full = x.detach().full_tensor()
             gathered[id(x)] = full.cpu() if keep else None
         return gathered[id(x)] if is_split(x) else x.detach()
-    return gather(tree)
+    return joined(tree)
 
 
 def part_of(x, like):
