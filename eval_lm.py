@@ -28,7 +28,7 @@ what is written: generate_until; what a task or --gen_kwargs say of these wins
 
 n_steps       passes of a stretch; by default one for each token
 temperature   0, the default, takes the most likely token. do_sample=True without a temperature is 1
-top_k, top_p, schedule, unmask, window, threshold, order_noise, order_noise_kind   as in sample.py
+top_k, top_p, schedule, unmask, window, threshold, order_noise   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of block_size
 
 Whether a continuation is greedy, the acc of last words, is said in the first order, or of the mixture of contexts. Of

@@ -23,8 +23,7 @@ n_puzzles = 0          # how many, spread evenly over the set; 0 is all
 policies = 'all'       # orders of the blanks, as random,swaps:9,FILE.json,margin (see anyorder/orders.py); 'all' is
                        # random, l2r and every score of the model
 n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
-noises = '0'           # scales of the noise on the scores by which the model chooses, with commas
-noise_kind = 'gumbel'  # or 'gaussian'
+noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
 unmask = 'fixed'       # 'fixed', or 'binomial': numbers of blanks a step are drawn
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
@@ -96,7 +95,7 @@ def read_runs(c):
         for n_steps in steps:
             for noise in noises if policy in SCORES else [0.0]:
                 chosen = policy if policy in SCORES else 'given'
-                unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise, c.noise_kind)
+                unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise)
                 runs.append((os.path.basename(policy), n_steps, noise, unmasking, orders[policy]))
     return runs
 

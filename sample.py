@@ -33,8 +33,7 @@ score = False                 # instead of writing: log-probability of the [[=te
 order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or as 'block:8'
                               # with a number of its own; a JSON file with a list of positions; or the model's choice:
                               # 'top_prob', 'margin', 'entropy', see anyorder/generation/unmasking.py
-order_noise = 0.0             # noise on the scores by which the model chooses
-order_noise_kind = 'gumbel'   # 'gumbel' or 'gaussian'
+order_noise = 0.0             # scale of the Gumbel noise on the scores by which the model chooses
 n_steps = 1024                # forward passes of a stretch; with as many as tokens, or more, one token a step
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion;
@@ -150,7 +149,7 @@ def main(config):
     at_least(config, 1, 'n_samples', 'batch_size')
     order, policy = order_and_policy(config.order)
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
-                          config.order_noise_kind, config.threshold, config.window)
+                          config.threshold, config.window)
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
     prompts = read_prompts(config.prompt)
     check_files(config)

@@ -25,12 +25,12 @@ from configurator import check, nearest
 class AnyOrderLM(TemplateLM):
     """A checkpoint as lm-evaluation-harness wants a model. The options are described in eval_lm.py."""
     WRITING = ('n_steps', 'temperature', 'top_k', 'top_p', 'schedule', 'unmask', 'window', 'threshold', 'order_noise',
-               'order_noise_kind', 'context')
+               'context')
 
     def __init__(self, ckpt, weights='', device='auto', dtype='float32', batch_size=16, order='l2r', seed=1337,
                  n_orders=1, estimate='bound', n_contexts=1, n_steps=0, temperature=0.0, top_k=0, top_p=1.0,
                  schedule='linear', unmask='fixed', window=32, threshold=None, order_noise=0.0,
-                 order_noise_kind='gumbel', context=0):
+                 context=0):
         super().__init__()
         options = locals()
         if batch_size < 1:

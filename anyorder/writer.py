@@ -79,7 +79,7 @@ class Writer:
         length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
         stop       the text ends with this string, '<|endoftext|>' is the end of a document, see scroll.Scroll
         n_steps    forward passes of a stretch, by default one for each token
-        unmasking  schedule, unmask, window, threshold, order_noise, order_noise_kind: see generation.Unmasking
+        unmasking  schedule, unmask, window, threshold, order_noise: see generation.Unmasking
         temperature, top_k, top_p   see drawing.Drawing"""
         order, policy = order_and_policy(order)
         unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)

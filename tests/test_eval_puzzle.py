@@ -85,10 +85,10 @@ def test_blanks_are_written_left_to_right_and_drawn_by_the_seed_of_the_puzzle():
 
 
 def test_every_run_is_a_row_of_policy_steps_and_noise():
-    runs = read_runs(options_of('--policies=random,margin', '--n_steps=4,0', '--noises=0,0.5', '--noise_kind=gaussian'))
+    runs = read_runs(options_of('--policies=random,margin', '--n_steps=4,0', '--noises=0,0.5'))
     assert [run[:3] for run in runs] == [('random', 4, 0.0), ('random', 0, 0.0), ('margin', 4, 0.0), ('margin', 4, 0.5),
                                          ('margin', 0, 0.0), ('margin', 0, 0.5)]
-    assert runs[3][3] == Unmasking(4, policy='margin', order_noise=0.5, order_noise_kind='gaussian')
+    assert runs[3][3] == Unmasking(4, policy='margin', order_noise=0.5)
     assert runs[1][3].ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]] and runs[1][3].policy == 'given'
     assert [run[0] for run in read_runs(options_of())] == ['random', 'l2r', *SCORES]
 
@@ -200,7 +200,7 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
     (['--dataset=hard'], 'data/puzzles.py TASK --name=hard'), (['--split=valid'], 'split must be'),
     (['--policies=best'], "got 'best'"), (['--n_steps=-1'], 'n_steps must be'),
     (['--noises=x'], 'noises must be'),
-    (['--noises=1', '--policies=l2r'], 'noises are'), (['--noise_kind=pink'], 'order_noise_kind must'),
+    (['--noises=1', '--policies=l2r'], 'noises are'),
     (['--unmask=binomial'], 'n_steps from 1'), (['--unmask=x'], 'unmask must'),
     (['--unmask=lossless'], 'choose fixed'),
     (['--temperature=hot'], 'temperature must'),

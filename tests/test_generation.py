@@ -66,7 +66,7 @@ def test_binomial_numbers_of_a_row_are_those_of_its_seed():
 
 
 @pytest.mark.parametrize('wrong, said', [
-    (dict(policy='best'), 'policy'), (dict(unmask='all'), 'unmask'), (dict(order_noise_kind='x'), 'order_noise_kind'),
+    (dict(policy='best'), 'policy'), (dict(unmask='all'), 'unmask'),
     (dict(n_steps=0), 'n_steps'), (dict(schedule='square'), 'schedule'), (dict(order_noise=1.0), 'order_noise'),
     (dict(policy='margin', order_noise=-1), 'order_noise'),
     (dict(policy='margin', order_noise=math.inf), 'order_noise'),
@@ -215,21 +215,20 @@ def test_a_sample_does_not_depend_on_its_batch(batch):
 
 
 ADAPTIVE = [dict(policy=p) for p in SCORES] + [
-    dict(policy='margin', order_noise=0.5), dict(policy='entropy', order_noise=2.0, order_noise_kind='gaussian'),
+    dict(policy='margin', order_noise=0.5), dict(policy='entropy', order_noise=2.0),
     dict(policy='top_prob', threshold=0.4), dict(policy='margin', threshold=0.2, order_noise=0.1)]
 EVERY = [*ADAPTIVE, dict(policy='given'), dict(unmask='binomial'),
          dict(unmask='binomial', schedule='cosine', policy='margin')]
 
 
-def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=0.0, order_noise_kind='gumbel',
-                  threshold=None):
+def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=0.0, threshold=None):
     """One row by the definition, without cache or batch. Score all that remain, reveal the best n_reveal, or those
     over a threshold before noise and at least one. Returns (tokens, visits, step of each visit)."""
     idx, visits, steps, step = idx.clone(), order[:known].tolist(), [], 0
     u = torch.rand(9, dtype=torch.float64, generator=stream(seed, 'tokens'))
     while len(visits) < len(order):
         v = torch.rand(9, dtype=torch.float64, generator=stream(seed, f'noise of step {step}'))
-        noise = -(-v.log()).log() if order_noise_kind == 'gumbel' else torch.distributions.Normal(0, 1).icdf(v)
+        noise = -(-v.log()).log()
         scored = []
         for p in sorted(set(order.tolist()) - set(visits)):
             prob = model.predict(idx[None], torch.tensor([[*visits, p]]), len(visits))[0, 0].softmax(-1)
@@ -256,17 +255,6 @@ def test_adaptive_orders_are_the_definition(batch, how):
         tokens, visits, steps = slow_adaptive(model, idx[r], order[r], k, n_reveal, r, **how)
         assert torch.equal(tokens, new[r]) and trace['order'][r].tolist() == visits
         assert trace['step'][r, visits[k:]].tolist() == steps
-
-
-def test_the_law_of_the_noise_is_the_one_that_is_named(batch):
-    """Both laws rank alone as the uniform numbers do, so that the scores must matter beside them."""
-    model, (idx, order), orders = make_model(), batch, []
-    for kind in ('gumbel', 'gaussian'):
-        how = dict(policy='entropy', order_noise=0.5, order_noise_kind=kind)
-        _, trace = generate(model, idx, order, 0, 9, **how, seeds=range(5), return_trace=True)
-        orders.append(trace['order'].tolist())
-        assert orders[-1] == [slow_adaptive(model, idx[r], order[r], 0, 9 * [1], r, **how)[1] for r in range(5)]
-    assert orders[0] != orders[1]
 
 
 def test_of_scores_that_tie_the_first_in_the_order_are_taken():
@@ -404,13 +392,6 @@ def test_a_network_with_a_masked_loss_writes_what_it_scores(attention, policy, u
             torch.testing.assert_close(trace['logprob'][r, p], logits.log_softmax(-1)[idx[r, p]], rtol=0, atol=1e-10)
 
 
-def test_noise_is_the_quantile_of_uniform_numbers():
-    u = torch.rand(5000, dtype=torch.float64, generator=stream('x'))
-    quantiles = {'gumbel': -(-u.log()).log(), 'gaussian': torch.distributions.Normal(0, 1).icdf(u)}
-    for kind, quantile in quantiles.items():
-        torch.testing.assert_close(draw_noise(5000, 2.0, kind, [stream('x')])[0], 2 * quantile, rtol=0, atol=1e-9)
-
-
 def test_every_step_is_told_with_what_it_revealed(batch):
     canvas, told = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5)), []
 
@@ -440,10 +421,9 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
 def test_noise_moves_the_order_by_its_scale():
     def rngs():
         return [torch.Generator().manual_seed(s) for s in range(400)]
-    for kind, mean, std in (('gumbel', 0.5772, 1.2825), ('gaussian', 0.0, 1.0)):
-        noise = draw_noise(50, 2.0, kind, rngs())
-        assert abs(noise.mean() / 2 - mean) < 0.04 and abs(noise.std() / 2 - std) < 0.04
-        assert noise.shape == (400, 50) and torch.equal(draw_noise(50, 2.0, kind, rngs()), noise)
+    noise = draw_noise(50, 2.0, rngs())
+    assert abs(noise.mean() / 2 - 0.5772) < 0.04 and abs(noise.std() / 2 - 1.2825) < 0.04
+    assert noise.shape == (400, 50) and torch.equal(draw_noise(50, 2.0, rngs()), noise)
 
 
 PROMPTS = (65, 35, 45, 5)   # lengths; those of 32 to 63 are read together, 46 slots each: 66 + 2 * 46 + 6

@@ -24,7 +24,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
               that belongs to (seed, position, token), whose numbers differ between kinds of devices: the whole text is
               then a function of seed, order and prompt. This is exact in float64, and but for near ties in float32; in
               bfloat16 rounding changes long texts, not their law
-    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, order_noise_kind, threshold: Unmasking
+    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see fill
     returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` and `logprob`, see Canvas
     """

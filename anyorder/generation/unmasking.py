@@ -106,7 +106,7 @@ class Unmasking:
     unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers; 'lossless': as
                many as are right, see accept. The law is that of one token a step, and the text that of window=1;
                n_steps and schedule are not used
-    order_noise, order_noise_kind   scale and law ('gumbel', 'gaussian') of the noise on the scores
+    order_noise   scale of the Gumbel noise on the scores
     window     of 'lossless': visits that a pass runs behind the known ones
     threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
                then the schedule is not used
@@ -116,7 +116,6 @@ class Unmasking:
     policy: str = 'given'
     unmask: str = 'fixed'
     order_noise: float = 0.0
-    order_noise_kind: str = 'gumbel'
     threshold: float | None = None
     window: int = 32
 
@@ -130,7 +129,6 @@ class Unmasking:
         if self.lossless and self.adaptive:
             raise ValueError(f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
                              'blanks after each draft; choose another order, or unmask=fixed')
-        check_name('order_noise_kind', self.order_noise_kind, ('gumbel', 'gaussian'))
         if not 0 <= self.order_noise < math.inf:
             raise ValueError(f'order_noise must be at least 0 and finite, got {self.order_noise}')
         if self.order_noise and not self.adaptive:
@@ -188,7 +186,7 @@ class Unmasking:
         sure = None if self.threshold is None else score >= self.threshold
         if self.order_noise:
             rngs = [stream(seed, f'noise of step {step}') for seed in part.seeds]
-            noise = draw_noise(part.order.size(1), self.order_noise, self.order_noise_kind, rngs)   # (B, N) by position
+            noise = draw_noise(part.order.size(1), self.order_noise, rngs)                  # (B, N) by position
             score[row, column] += noise.to(device, score.dtype)[row, part.order[row, visit]]
         best = score.argsort(dim=1, descending=True, stable=True)                           # columns, the best first
         if sure is not None:
@@ -225,8 +223,8 @@ class Unmasking:
         return n_new, sure.nonzero()[:, 0].to(token.device, non_blocking=True)
 
 
-def draw_noise(n, scale, kind, rngs):
-    """(B, n) float64: scale times standard Gumbel or Gaussian noise, from one generator a row."""
+def draw_noise(n, scale, rngs):
+    """(B, n) float64: scale times standard Gumbel noise, from one generator a row."""
     u = torch.stack([torch.rand(n, dtype=torch.float64, generator=g) for g in rngs])
     u = u.clamp(min=torch.finfo(torch.float64).tiny)
-    return scale * (-(-u.log()).log() if kind == 'gumbel' else torch.special.ndtri(u))
+    return scale * -(-u.log()).log()
