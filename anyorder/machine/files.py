@@ -90,6 +90,21 @@ def write_json(path, value):
     replace_file(path, (json.dumps(value, indent=2) + '\n').encode())
 
 
+@contextlib.contextmanager
+def reading(path, what, way_out):
+    """The body reads a file. Whatever it raises over a file that is cut off or of another kind is one ValueError.
+
+    what     what the file should be, with its article
+    way_out  what the user can do
+    Errors of the system and a lack of memory pass: the file may be fine. The body should do nothing but read."""
+    try:
+        yield
+    except Exception as e:   # such a file fails in a dozen ways
+        if isinstance(e, OSError) and e.errno or is_out_of_memory(e):   # gzip's own OSError has no errno
+            raise
+        raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
+
+
 def check_names(**names):
     for option, value in names.items():
         if value is not None and not re.fullmatch(r'\w[\w.-]*', value):

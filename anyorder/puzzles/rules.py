@@ -79,19 +79,3 @@ def make_task(puzzle):
     if 'zebra' in task:
         return Zebra(SIZES[task], puzzle.get('largest'))
     return Sudoku(SIZES[task])
-
-
-def row_length(puzzle):
-    """The tokens of a puzzle with these options of meta.json, None if they are not the options of any task."""
-    if not isinstance(puzzle, dict):
-        return None
-    options = dict(puzzle)
-    task = options.pop('task', None)
-    if any(type(n) is not int or n < 0 for n in options.values()):
-        return None
-    if task == 'nae_sat' and options.keys() == {'n_latents', 'n_observations', 'seed'}:
-        return options['n_latents'] + options['n_observations']
-    if not isinstance(task, str) or task not in SIZES or options:
-        return None
-    n = SIZES[task]
-    return n * n if 'sudoku' in task else n * (n - 1) + n * n

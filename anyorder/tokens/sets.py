@@ -5,19 +5,19 @@ What is a prepared set? A folder with meta.json and a file <split>.bin for each 
      "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647, "sha256": "3a4...", "source": "a.txt"},
                 "val": ...}}
 
-rows counts documents and tokens their tokens, end-of-text included. A set of puzzles has two more fields: row_length,
-the tokens of a puzzle, and puzzle, the options of anyorder/puzzles/rules.py. Bit 15 of its tokens says that they are
-given.
+rows counts documents, and tokens their tokens, the ends of text included. A set of puzzles has two more fields:
+row_length, the tokens of a puzzle, and puzzle, the options of its task. Bit 15 of a token says that it is given.
 """
 import json
 import os
 
 import numpy as np
 
-from anyorder.machine.files import whole_files, write_json
-from anyorder.puzzles.rules import row_length
+from anyorder.machine.files import reading, whole_files, write_json
 from anyorder.tokens.tokenizers import TOKENIZERS
 
+FIELDS = {'name', 'tokenizer', 'n_tokens', 'eos', 'splits'}
+SPLIT_FIELDS = {'rows', 'tokens', 'text_bytes', 'sha256', 'source'}
 GIVEN = 1 << 15      # in a token of a puzzle
 CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
@@ -26,57 +26,16 @@ CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to rea
 # meta.json
 
 def read_meta(directory):
-    """meta.json of a prepared set, {} where there is none. Raises ValueError if its fields are not those above."""
+    """meta.json of a prepared set, {} where there is none. Raises ValueError for a file of another kind."""
     path = os.path.join(directory, 'meta.json')
-    try:
+    if not os.path.exists(path):
+        return {}
+    with reading(path, 'the meta.json of a prepared set', 'choose another name for the set, or another --data_dir'):
         with open(path, encoding='utf-8') as f:
             meta = json.load(f)
-        wrong = wrong_field(meta)
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError):
-        wrong = 'no JSON'
-    if wrong:
-        raise ValueError(f'{path} is not what data/prepare.py wrote ({wrong}): remove its folder and prepare the set '
-                         'again')
+        if not FIELDS <= meta.keys() or not all(SPLIT_FIELDS <= info.keys() for info in meta['splits'].values()):
+            raise ValueError('a field is missing')
     return meta
-
-
-def wrong_field(meta):
-    """The first field of meta.json that is not of its type or size, '' if all are well."""
-    if not isinstance(meta, dict):
-        return 'no object'
-    for name in ('name', 'tokenizer'):
-        if not isinstance(meta.get(name), str):
-            return name
-    is_puzzle = 'puzzle' in meta
-    if not is_count(meta.get('n_tokens')) or meta['n_tokens'] > (GIVEN if is_puzzle else 1 << 16):
-        return 'n_tokens'
-    eos = meta.get('eos')
-    if eos is not None and not (type(eos) is int and 0 <= eos < meta['n_tokens']):
-        return 'eos'
-    if is_puzzle != ('row_length' in meta) or is_puzzle and meta['row_length'] != row_length(meta['puzzle']):
-        return 'puzzle'
-    if not isinstance(meta.get('splits'), dict) or not meta['splits']:
-        return 'splits'
-    for split, info in meta['splits'].items():
-        if not isinstance(info, dict):
-            return f'splits.{split}'
-        for name in ('rows', 'tokens'):
-            if not is_count(info.get(name)):
-                return f'splits.{split}.{name}'
-        if type(info.get('text_bytes')) is not int or info['text_bytes'] < 0:
-            return f'splits.{split}.text_bytes'
-        for name in ('sha256', 'source'):
-            if not isinstance(info.get(name), str):
-                return f'splits.{split}.{name}'
-        if is_puzzle and info['tokens'] != info['rows'] * meta['row_length']:
-            return f'splits.{split}.tokens'
-    return ''
-
-
-def is_count(value):
-    return type(value) is int and value > 0
 
 
 def print_meta(out, meta, before, force):
