@@ -88,24 +88,22 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import unmask_schedule
 from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
-from anyorder.machine.devices import (
-    autocast,
-    device_limits,
-    generation_limit,
-    peak_flops,
-    peak_memory,
-    resolve_compile,
-    resolve_device,
-    seconds,
-    training_flops,
-)
+from anyorder.machine.devices import autocast, peak_flops, peak_memory, resolve_compile, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.speed.acceptance import FixedAcceptance, measure_passes, write
 from anyorder.speed.frontier import Frontier
-from anyorder.speed.plain import chunked_loss, plain_generate, plain_loss, plain_update, torch_loss
+from anyorder.speed.plain import (
+    chunked_loss,
+    device_limits,
+    generation_limit,
+    plain_generate,
+    plain_loss,
+    plain_update,
+    torch_loss,
+)
 from anyorder.training.memory import compare_memory
-from anyorder.training.update import TrainState, make_optimizers, update
+from anyorder.training.update import TrainState, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
 
 

@@ -10,8 +10,8 @@ import bench
 from anyorder.fast import lean
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import unmask_schedule
-from anyorder.machine.devices import generation_limit, training_flops
-from anyorder.speed.plain import plain_generate, plain_loss, plain_nll
+from anyorder.speed.plain import generation_limit, plain_generate, plain_loss, plain_nll
+from anyorder.training.update import training_flops
 from bench import NETWORKS
 from configurator import configure
 

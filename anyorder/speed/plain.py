@@ -1,5 +1,5 @@
 """
-What would one write first? Sampling, the loss and an update without any of our shortcuts: what bench.py compares with.
+What is our speed compared with? The plain way, without any of our shortcuts, and the limits of a device.
 """
 from functools import partial
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from anyorder.machine.devices import matmul_flops, seconds
 from model import modulate
 
 
@@ -111,3 +112,32 @@ def torch_loss(x, weight, bias, tokens):
     """plain_loss by PyTorch's own loss in parts, which is in 2.13 and later."""
     options = torch.nn.LinearCrossEntropyOptions()
     return F.linear_cross_entropy(x, weight, tokens, linear_bias=bias, reduction='none', options=options)
+
+
+def device_limits(device, dtype):
+    """(FLOP/s of a large matrix product, bytes/s of a large copy counting read and write), measured."""
+    x = torch.randn(2 ** 26, device=device)
+    y = torch.empty_like(x)
+    return matmul_flops(device, dtype), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
+
+
+def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
+    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and
+    does its products.
+
+    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1. Where no token is drawn,
+    it costs 4 C^2 in the last layer, for keys and values. A drawn token costs 2 C V."""
+    c, total, last, known = model.config, 0.0, 0, 0
+    C, L = c.n_embd, c.n_layer
+    weights = sum(p.numel() for name, p in model.named_parameters()
+                  if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
+    for end in ends:
+        first, n_drawn = min(last + 1, known), end - known   # of a row; slot n_known of the last step stays
+        drawn_keys = n_drawn * (known + 1)
+        keys = (known * (known + 1) - first * (first + 1)) // 2 + drawn_keys
+        flops = 24 * C ** 2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (keys * (L - 1) + drawn_keys)
+        flops += 4 * C ** 2 * (known - first) + 2 * C * c.vocab_size * n_drawn
+        read = weights + batch_size * known * 2 * C * L
+        total += max(batch_size * flops / flop_rate, read * weight_bytes / byte_rate)
+        last, known = known, end
+    return total

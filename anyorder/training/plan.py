@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from anyorder.checkpoint import Unset
-from anyorder.machine.devices import GPU, GPUS, resolve_device, training_flops, worth_compiling
+from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
 from anyorder.orders import order_options
 from anyorder.tokens.prepared import DATA_SETS
@@ -19,6 +19,7 @@ from anyorder.tokens.sets import read_meta
 from anyorder.tokens.tokenizers import TOKENIZERS
 from anyorder.training.memory import memory
 from anyorder.training.start import check_options, model_config, resolve_start, same_update, start_checkpoint
+from anyorder.training.update import training_flops
 from configurator import Config
 
 GIB = 2 ** 30

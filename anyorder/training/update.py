@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of
-from anyorder.machine.devices import autocast, training_flops, widest
+from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import processes
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks
@@ -220,6 +220,19 @@ def update(state, tokens, lr, config):
     state.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
     state.iter_num += 1
     state.n_seen += config.batch_size * config.gradient_accumulation_steps * config.block_size
+
+
+def training_flops(model, batch_size):
+    """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
+    product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 12 N C times the share of the pairs that
+    see each other, a slot and layer."""
+    c, tokens, n_more = model.config, batch_size * model.config.block_size, model.slots.n_streams - 1
+    matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
+    of_content = sum(n for name, n in matrices.items() if '.h.' in name and (
+        f'.h.{c.n_layer - 1}.' not in name or 'c_attn' in name))   # in the last layer it gives keys alone
+    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * c.block_size * c.n_embd * model.slots.share
+    return 6 * (tokens * (sum(matrices.values()) - adaln + n_more * of_content) + c.block_size * adaln + attention)
 
 
 class Clock:
