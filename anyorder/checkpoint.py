@@ -9,19 +9,19 @@ from dataclasses import asdict, fields
 import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, is_out_of_memory, whole_files
+from anyorder.machine.processes import whole
 from anyorder.orders import order_of
 from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.others.weights import WithoutDraws, local_path, read_json
 from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
-from anyorder.training.sharding import whole
 from model import AOGPT, AOGPTConfig
 
 
 def entries_of(model, ema=None, keep=True, **entries):
     """The dict of a checkpoint in the published format: model, model_args, ema_model with shadow_params by name, and
-    `entries`: iter_num, config, optimizer, ... Its tensors are whole, or None without `keep`, see sharding.whole."""
+    `entries`: iter_num, config, optimizer, ... Its tensors are whole, or None without `keep`, see processes.whole."""
     checkpoint = {'model': model.state_dict(keep_vars=True), 'model_args': asdict(model.config), **entries}
     if ema is not None:
         checkpoint['ema_model'] = {'decay': ema.decay, 'num_updates': ema.n_updates,

@@ -10,9 +10,9 @@ from test_train import TWO, assert_alike, data, load_checkpoint, resume, run  # 
 
 from anyorder.checkpoint import entries_of
 from anyorder.fast import lean
-from anyorder.machine.processes import start_processes
+from anyorder.machine.processes import is_split, start_processes
 from anyorder.orders import sample_order
-from anyorder.training.sharding import is_split, recompute, shard
+from anyorder.training.sharding import recompute, shard
 from anyorder.training.start import make_run_model
 from anyorder.training.update import TrainState, make_optimizers, update, validate
 from configurator import Config

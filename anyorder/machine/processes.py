@@ -91,6 +91,39 @@ def check_same(values):
                          'checkpoint and data')
 
 
+def is_split(x):
+    """Whether a tensor is a part of one, and knows the whole."""
+    return hasattr(x, 'full_tensor')
+
+
+def whole(tree, keep=True):
+    """The tensors of nested dicts and lists, each one whole; None in their place without `keep`.
+
+    All processes call it together. A tensor that was split is gathered for itself and goes to the CPU."""
+    gathered = {}   # a tied weight stays one
+
+    def joined(x):
+        if isinstance(x, dict):
+            return {key: joined(value) for key, value in x.items()}
+        if isinstance(x, list | tuple):
+            return type(x)(joined(value) for value in x)
+        if not isinstance(x, torch.Tensor):
+            return x
+        if is_split(x) and id(x) not in gathered:
+            full = x.detach().full_tensor()
+            gathered[id(x)] = full.cpu() if keep else None
+        return gathered[id(x)] if is_split(x) else x.detach()
+    return joined(tree)
+
+
+def part_of(x, like):
+    """The part of a whole tensor that this process has of `like`; x itself if `like` is whole, or of another shape."""
+    if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
+        return x
+    from torch.distributed.tensor import distribute_tensor
+    return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
 @contextlib.contextmanager
 def stop_requests():
     """A function to call once an iteration: was a process asked to end, by Ctrl-C, SIGTERM, SIGUSR1 or the end of its

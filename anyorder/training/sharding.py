@@ -6,13 +6,13 @@ weights:
     shard(model, device)   every process keeps one part of each weight, and so of its gradient, optimizer and average
 
 A split weight is a DTensor: a tensor that knows its whole shape, of which each process holds some rows. Checkpoints
-hold whole tensors: `whole` makes them, `part_of` splits them again.
+hold whole tensors: processes.whole makes them, processes.part_of splits them again.
 """
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.machine.processes import processes
+from anyorder.machine.processes import is_split, processes
 from model import Block
 
 
@@ -68,36 +68,3 @@ class SplitMuon(torch.optim.Muon):
     def step(self, closure=None):
         with GatherProducts():
             return super().step(closure)
-
-
-def is_split(x):
-    """Whether a tensor is a part of one, and knows the whole."""
-    return hasattr(x, 'full_tensor')
-
-
-def whole(tree, keep=True):
-    """The tensors of nested dicts and lists, each one whole; None in their place without `keep`.
-
-    All processes call it together. A tensor that was split is gathered for itself and goes to the CPU."""
-    gathered = {}   # a tied weight stays one
-
-    def joined(x):
-        if isinstance(x, dict):
-            return {key: joined(value) for key, value in x.items()}
-        if isinstance(x, list | tuple):
-            return type(x)(joined(value) for value in x)
-        if not isinstance(x, torch.Tensor):
-            return x
-        if is_split(x) and id(x) not in gathered:
-            full = x.detach().full_tensor()
-            gathered[id(x)] = full.cpu() if keep else None
-        return gathered[id(x)] if is_split(x) else x.detach()
-    return joined(tree)
-
-
-def part_of(x, like):
-    """The part of a whole tensor that this process has of `like`; x itself if `like` is whole, or of another shape."""
-    if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
-        return x
-    from torch.distributed.tensor import distribute_tensor
-    return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

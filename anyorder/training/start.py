@@ -10,10 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import check_same, gather, processes
+from anyorder.machine.processes import check_same, gather, is_split, processes
 from anyorder.orders import derive_seed, order_options
 from anyorder.training.run_folder import open_newest
-from anyorder.training.sharding import is_split, recompute, shard
+from anyorder.training.sharding import recompute, shard
 from anyorder.training.update import TrainState, check_update, l2r_ratio_of, lr_of, make_optimizers
 from configurator import Config, at_least
 from model import AOGPT, EMA, AOGPTConfig

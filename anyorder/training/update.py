@@ -11,11 +11,11 @@ import torch.distributed as dist
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import processes
+from anyorder.machine.processes import is_split, part_of, processes, whole
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks
 from anyorder.tokens.sets import unpack
-from anyorder.training.sharding import SplitMuon, is_split, part_of, whole
+from anyorder.training.sharding import SplitMuon
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
