@@ -1,6 +1,5 @@
 import contextlib
 import io
-import json
 import os
 import runpy
 import signal
@@ -34,21 +33,6 @@ def make_model(seed=0, **config):
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
     return model.requires_grad_(False)
-
-
-def write_safetensors(path, tensors):
-    """A file of weights whose numbers begin at an odd byte."""
-    kinds = {torch.float32: 'F32', torch.bfloat16: 'BF16', torch.float16: 'F16', torch.float64: 'F64',
-             torch.int64: 'I64', torch.int32: 'I32', torch.bool: 'BOOL'}
-    header, data = {}, b''
-    for name, p in tensors.items():
-        raw = p.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        header[name] = {'dtype': kinds[p.dtype], 'shape': list(p.shape),
-                        'data_offsets': [len(data), len(data) + len(raw)]}
-        data += raw
-    head = json.dumps(header | {'__metadata__': {'format': 'pt'}}).encode()
-    head += b' ' * (1 - len(head) % 2)
-    path.write_bytes(len(head).to_bytes(8, 'little') + head + data)
 
 
 @pytest.fixture

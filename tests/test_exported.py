@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import ROOT, make_model
 
-import anyorder.others.exported
 import train
 from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
 from anyorder.others.tokenizer_files import byte_letters, tokenizer_files
@@ -18,6 +17,8 @@ from anyorder.training.start import start_checkpoint, start_model
 from anyorder.writer import Writer
 from configurator import configure
 from model import EMA
+
+pytest.importorskip('safetensors')
 
 REFERENCE = os.path.join(os.path.dirname(__file__), 'reference')
 SIZES = dict(vocab_size=64, n_tokens=4)   # those of sudoku4
@@ -131,7 +132,7 @@ def test_a_folder_appears_whole_or_not_at_all(checkpoint, script, tmp_path, monk
 
     def full(*args):
         raise OSError('No space left on device')
-    monkeypatch.setattr(anyorder.others.exported, 'write_safetensors', full)
+    monkeypatch.setattr('anyorder.others.exported.card', full)
     assert 'No space left' in script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf', code=1).stderr
     assert sorted(os.listdir(tmp_path)) == ['mine', 'run'] and os.listdir(tmp_path / 'mine') == ['notes.txt']
 

@@ -1,13 +1,15 @@
-"""Files of weights as Hugging Face writes them: every dtype, odd bytes, parts; what is not whole is one line."""
+"""Files of weights as Hugging Face writes them: every dtype, parts; what is not whole is one line."""
 import json
 import os
 
 import pytest
 import torch
-from conftest import write_safetensors
+from conftest import make_model
 
+from anyorder.others.exported import write_exported
 from anyorder.others.weights import local_path, read_weights
-from anyorder.others.weights import write_safetensors as write_file
+
+save_file = pytest.importorskip('safetensors.torch').save_file
 
 TENSORS = {'a': torch.tensor([[1.5, -2.0, 3.0]]), 'scale': torch.tensor(0.25, dtype=torch.bfloat16),
            'half': torch.tensor([-1.0, 65504.0], dtype=torch.float16), 'double': torch.tensor([1 / 3]).double(),
@@ -24,7 +26,7 @@ def test_safetensors_come_before_pickles_and_both_give_the_tensors(tmp_path):
     assert read_weights(tmp_path) == {}
     torch.save({'a': torch.zeros(1), 'step': 3}, tmp_path / 'pytorch_model.bin')
     assert is_same(read_weights(tmp_path), {'a': torch.zeros(1)})
-    write_safetensors(tmp_path / 'model.safetensors', TENSORS)
+    save_file(TENSORS, tmp_path / 'model.safetensors')
     assert is_same(read_weights(tmp_path), TENSORS)
 
 
@@ -33,7 +35,7 @@ def test_parts_are_read_from_the_folder_alone(tmp_path):
     (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': parts}))
     for part in set(parts.values()):
         mine = {name: p for name, p in TENSORS.items() if parts[name] == part}
-        write_safetensors(tmp_path / part.split('/')[-1], mine)
+        save_file(mine, tmp_path / part.split('/')[-1])
     assert is_same(read_weights(tmp_path), TENSORS)
 
 
@@ -49,31 +51,60 @@ def test_parts_that_are_not_there_are_one_line(tmp_path, parts, said):
     assert '\n' not in str(e.value)
 
 
-def test_what_is_written_is_read(tmp_path):
-    turned = TENSORS | {'a': TENSORS['a'].T}   # not contiguous
-    write_file(tmp_path / 'model.safetensors', turned)
-    assert is_same(read_weights(tmp_path), turned)
-    head = int.from_bytes((tmp_path / 'model.safetensors').read_bytes()[:8], 'little')
-    assert head % 8 == 0   # readers that map the file want numbers that are aligned
+def header(*parts):
+    """The JSON of tensors of bytes, each a name and where its numbers start and end."""
+    entries = (f'"{name}": {{"dtype": "U8", "shape": [{end - start}], "data_offsets": [{start}, {end}]}}'
+               for name, start, end in parts)
+    return f'{{{", ".join(entries)}}}'
 
 
-def test_files_are_those_of_safetensors(tmp_path):
-    safetensors = pytest.importorskip('safetensors.torch')
-    safetensors.save_file(TENSORS, tmp_path / 'model.safetensors')
-    assert is_same(read_weights(tmp_path), TENSORS)
-    write_file(tmp_path / 'ours.safetensors', TENSORS)
-    assert is_same(safetensors.load_file(tmp_path / 'ours.safetensors'), TENSORS)
+WHOLE = header(('a', 0, 8))
+BROKEN = {'negative offset': header(('a', -8, -4)), 'overlap': header(('a', 0, 4), ('b', 2, 8)),
+          'the same numbers': header(('a', 0, 8), ('b', 0, 8)), 'hole': header(('a', 0, 2), ('b', 4, 8)),
+          'hole at the start': header(('a', 2, 8)), 'trailing bytes': header(('a', 0, 6)), 'no tensor': '{}',
+          'past the end': header(('a', 0, 9)), 'nothing past the end': header(('a', 0, 8), ('b', 9, 9)),
+          'end before start': header(('a', 0, 8), ('b', 8, 4)).replace('[-4]', '[0]'),
+          'two of a name': header(('a', 0, 4), ('a', 4, 8)), 'shape': WHOLE.replace('[8]', '[2, -1]'),
+          'dtype': WHOLE.replace('U8', 'U12'), 'metadata': WHOLE.replace('"a"', '"__metadata__": [], "a"'),
+          'NaN': WHOLE.replace('"a"', '"__metadata__": NaN, "a"'), 'letters before it': '\ufeff' + WHOLE,
+          'letters behind it': WHOLE + '}', 'nothing': ''}
 
 
-@pytest.mark.parametrize('spoil', [lambda whole: whole[:-1], lambda whole: b'', lambda whole: b'\xff' * 8 + whole[8:],
-                                   lambda whole: whole.replace(b'"F32"', b'"F12"')])
+@pytest.mark.parametrize('name', BROKEN)
+def test_a_header_that_does_not_give_each_number_to_one_tensor_is_refused(tmp_path, name):
+    def read(head):
+        (tmp_path / 'model.safetensors').write_bytes(len(head).to_bytes(8, 'little') + head + bytes(range(8)))
+        return read_weights(tmp_path)
+    assert read(WHOLE.encode())['a'].tolist() == [*range(8)]
+    with pytest.raises(ValueError, match='is not a whole file of weights'):
+        read(BROKEN[name].encode())
+
+
+@pytest.mark.parametrize('spoil', [lambda whole: whole[:-1], lambda whole: b'', lambda whole: b'\xff' * 8 + whole[8:]])
 def test_a_file_that_is_not_whole_is_one_line(tmp_path, spoil):
-    write_safetensors(tmp_path / 'model.safetensors', {'b': TENSORS['ids'], 'a': TENSORS['a']})
     path = tmp_path / 'model.safetensors'
+    save_file(TENSORS, path)
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(ValueError, match='model.safetensors is not a whole file of weights') as e:
         read_weights(tmp_path)
     assert '\n' not in str(e.value)
+
+
+def test_weights_stay_when_their_file_is_overwritten(tmp_path):
+    path = tmp_path / 'model.safetensors'
+    save_file(TENSORS, path)
+    weights = read_weights(tmp_path)
+    with open(path, 'rb+') as f:
+        f.write(b'\xff' * path.stat().st_size)
+    assert is_same(weights, TENSORS)
+
+
+def test_without_the_library_it_is_one_line(tmp_path, monkeypatch):
+    save_file(TENSORS, tmp_path / 'model.safetensors')
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    for call in (lambda: read_weights(tmp_path), lambda: write_exported(tmp_path, make_model(), {}, None, 'raw')):
+        with pytest.raises(ValueError, match='needs safetensors: pip install -r requirements-extra.txt'):
+            call()
 
 
 def test_names_of_the_hub(monkeypatch):

@@ -13,8 +13,9 @@ import os
 import shutil
 from dataclasses import asdict
 
+from anyorder.machine.files import need_extra
 from anyorder.others.tokenizer_files import tokenizer_files
-from anyorder.others.weights import read_json, read_weights, write_safetensors
+from anyorder.others.weights import read_json, read_weights
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py',
@@ -36,6 +37,8 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
     tokenizer  of anyorder/tokens/tokenizers.py, or None where it is not known
     weights    'ema' or 'raw': which they are
     measured   rows (name, nats a token) for the model card"""
+    need_extra('safetensors')
+    from safetensors.torch import save
     masked = model.slots.masked_loss
     run, architecture = entries.get('config', {}), VIEWS['AutoModelForMaskedLM' if masked else 'AutoModelForCausalLM']
     config = {'model_type': 'aogpt', 'architectures': [architecture], 'dtype': 'float32',
@@ -53,7 +56,8 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
             f.write(json.dumps(value, indent=2, ensure_ascii=False) + '\n')
     for name, path in COPIED.items():
         shutil.copyfile(os.path.join(ROOT, path), os.path.join(folder, name))
-    write_safetensors(os.path.join(folder, 'model.safetensors'), dict(model.named_parameters()))
+    with open(os.path.join(folder, 'model.safetensors'), 'wb') as f:   # save_file has no OSError for a full disk
+        f.write(save(dict(model.named_parameters()), {'format': 'pt'}))
     with open(os.path.join(folder, 'README.md'), 'w', encoding='utf-8') as f:
         f.write(card(model, config, tokenizer, measured))
 

@@ -8,11 +8,7 @@ import os
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, is_out_of_memory, quiet_hub
-
-DTYPES = {'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16, 'BF16': torch.bfloat16,
-          'I64': torch.int64, 'I32': torch.int32, 'I16': torch.int16, 'I8': torch.int8, 'U8': torch.uint8,
-          'BOOL': torch.bool}
+from anyorder.machine.files import GPT2_NAMES, is_out_of_memory, need_extra, quiet_hub
 
 
 def local_path(name, files=('config.json',)):
@@ -48,17 +44,23 @@ def local_path(name, files=('config.json',)):
 def read_weights(folder):
     """{name: tensor} of a folder, {} if it holds no file of weights. Safetensors are preferred.
 
-    Raises ValueError in one line for a file that is not whole."""
+    Raises ValueError in one line for a file that is not whole. The library refuses safetensors whose header is not JSON
+    as the format wants it, has an unknown dtype or a shape that does not fit its numbers, or does not give each byte
+    behind it to exactly one tensor: offsets outside of the file, overlaps, gaps, bytes left over."""
     weights = {}
     for path in weight_files(folder):
+        is_safe = path.endswith('.safetensors')
+        if is_safe:
+            need_extra('safetensors')
+            from safetensors.torch import load_file
         try:
-            part = read_safetensors(path) if path.endswith('.safetensors') else torch.load(
-                path, map_location='cpu', weights_only=True)
-            weights |= {name: p for name, p in part.items() if isinstance(p, torch.Tensor)}
+            part = load_file(path) if is_safe else torch.load(path, map_location='cpu', weights_only=True)
+            # load_file gives pages of the file, which change when the file is overwritten
+            weights |= {name: p.clone() if is_safe else p for name, p in part.items() if isinstance(p, torch.Tensor)}
         except Exception as e:   # bytes of another kind fail in a dozen ways
             if isinstance(e, OSError) or is_out_of_memory(e):
                 raise
-            raise ValueError(f'{path} is not a whole file of weights ({type(e).__name__})') from None
+            raise ValueError(f'{path} is not a whole file of weights ({type(e).__name__}): fetch it again') from None
     return weights
 
 
@@ -92,32 +94,6 @@ def weight_files(folder):
                                  f'{os.path.basename(missing[0])}: was its download cut off?')
             return paths
     return []
-
-
-def read_safetensors(path):
-    """{name: tensor} of a file: the length of the header in 8 bytes, the header in JSON, little-endian numbers."""
-    raw, tensors = torch.from_file(path, size=os.path.getsize(path), dtype=torch.uint8), {}   # mapped, not read
-    data = 8 + int.from_bytes(raw[:8].numpy().tobytes(), 'little')
-    for name, entry in json.loads(raw[8:data].numpy().tobytes()).items():
-        if name != '__metadata__':
-            start, end = entry['data_offsets']
-            numbers = raw[data + start:data + end].clone()   # from a file's odd byte to one that any dtype may begin at
-            tensors[name] = numbers.view(DTYPES[entry['dtype']]).view(entry['shape'])
-    return tensors
-
-
-def write_safetensors(path, tensors):
-    """Write {name: tensor}, each in its own dtype. Raises OSError when the disk is full."""
-    kinds, header, end = {dtype: kind for kind, dtype in DTYPES.items()}, {}, 0
-    for name, p in tensors.items():
-        start, end = end, end + p.numel() * p.element_size()
-        header[name] = {'dtype': kinds[p.dtype], 'shape': list(p.shape), 'data_offsets': [start, end]}
-    head = json.dumps({'__metadata__': {'format': 'pt'}} | header).encode()
-    head += b' ' * (-len(head) % 8)
-    with open(path, 'wb') as f:
-        f.write(len(head).to_bytes(8, 'little') + head)
-        for p in tensors.values():
-            f.write(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 class WithoutDraws(TorchFunctionMode):
