@@ -8,35 +8,29 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
     python bench.py ensemble --n_positions=64
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
     python bench.py memory --batch_size=8 --n_layer=12 --compile=False
-    python bench.py loss
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
     python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
     python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16,32,64 --windows=8,32
-    python bench.py lossless --ckpt=out/ckpt.pt --orders=random,l2r
 
-sample    seconds and tokens/s of generation at several numbers of steps, the share of what the device could do (its
-          measured matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted
-          vocabulary, torch.multinomial. Then lossless unmasking, whose drafts are right with probability `acceptance`
+sample    generation at several numbers of steps: seconds, tokens/s, the share of what the device could do (its measured
+          matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary,
+          torch.multinomial. Then lossless unmasking, whose drafts are right with probability `acceptance`
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
-          head everywhere for every position and member, of which some are timed and the rest extrapolated
+          head everywhere for every position and member; some passes are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
-memory    of an update: the estimate of `train.py --plan`, by part, and the measured peak; always two micro-batches
-loss      seconds, peak memory and error of the loss and its gradients alone, ours and others
-grid      seconds of generation of decoder, mixed network and two streams, with their caches, and of the encoder;
+memory    an update of two micro-batches: the estimate of `train.py --plan`, by part, and the measured peak
+grid      seconds of generation by decoder, mixed network and two streams, with their caches, and by the encoder;
           tokens/s of an update of every network
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
-          judge, entropy, distinct-2, each with its standard error over samples, that of distinct-2 by the jackknife.
-          Seconds are of generation alone. Every way has the same seeds, and so the same orders but where the model
-          chooses. Lossless unmasking draws by other random numbers than the other ways, and one text for all windows
-lossless  passes and slots of lossless unmasking with a trained model, by order and window, and how many texts are those
-          of the first window; how often a draft is right by the number of tokens that it missed
+          judge, entropy, distinct-2, each with its standard error over samples, for distinct-2 by the jackknife.
+          Seconds are generation alone. Every way has the same seeds, and so the same orders unless the model chooses
+          them. Lossless unmasking draws by random numbers of its own, and writes one text for all windows
 """
-from configurator import Config, at_least, one_line_errors, read_options
+from configurator import Config, at_least, numbers, one_line_errors, read_options
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'memory': 'estimate and peak',
-         'loss': 'the loss alone', 'grid': 'decoder, encoder and every network',
-         'frontier': 'quality against passes and seconds', 'lossless': 'passes, and drafts that are right'}
+         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds'}
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -45,11 +39,12 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # sample, train, memory, loss, grid: rows; else samples at a time, 32 unless given
-steps = '16,64,256,1024'   # sample, grid: numbers of forward passes; frontier: shares of the tokens unless given
-cuda_graphs = False        # sample: of ours, see sample.py
+batch_size = 4             # rows; frontier: samples at a time
+steps = ''                 # numbers of forward passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the
+                           # tokens
+cuda_graphs = False        # sample: for ours, see sample.py
 acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right, see results/lossless.md
-plain = '64,256'           # sample: those at which the plain way is timed too; train: '' leaves it out
+plain = '64,256'           # sample: steps at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
 ensemble_block = 1         # ensemble: visits that share a context
@@ -57,16 +52,15 @@ n_plain = 64               # ensemble: passes of the plain way that are timed
 n_updates = 3              # train, grid: updates of a run
 optimizer = 'adamw'        # train, memory, grid: 'adamw' or 'muon'
 compile = True             # train, memory, grid: torch.compile for ours, where there is a compiler
-repeats = 2                # runs of each; the fastest counts; frontier: one
+repeats = 2                # runs of each; the fastest counts; frontier has one
 out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
 seed = 1337
-# frontier, lossless
+# frontier
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
 judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
 n_samples = 64
-windows = '4,8,16,32,64'   # of lossless unmasking; '' leaves it out; also of sample, 32 unless given
-orders = 'random,block,l2r'   # lossless: names of orders
-thresholds = '.5,.7,.9'    # of adaptive policies; '' leaves them out
+windows = '4,8,16,32,64'   # lossless unmasking, also in sample; '' leaves it out
+thresholds = '.5,.7,.9'    # adaptive policies; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
@@ -76,32 +70,24 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
     options = read_options(globals(), ckpt=('',))
 
 import copy
-import gc
+import math
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from anyorder.fast import TokenLoss, freeze, graphed, lean
+from anyorder.fast import freeze, graphed, lean
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.fill import generate
-from anyorder.generation.unmasking import unmask_schedule
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.unmasking import Unmasking, unmask_schedule
 from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.machine.devices import autocast, peak_flops, peak_memory, resolve_compile, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
-from anyorder.speed.acceptance import FixedAcceptance, measure_passes, write
 from anyorder.speed.frontier import Frontier
-from anyorder.speed.plain import (
-    chunked_loss,
-    device_limits,
-    generation_limit,
-    plain_generate,
-    plain_loss,
-    plain_update,
-    torch_loss,
-)
+from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
 from anyorder.training.memory import compare_memory
 from anyorder.training.update import TrainState, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
@@ -117,8 +103,26 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
 
 
+@dataclass(frozen=True)
+class FixedAcceptance(Drawing):
+    """Drawing whose lossless drafts are right with probability `acceptance`, each by itself. The work is the same.
+
+    A model of random weights says nearly the same whatever it reads, so nearly all of its own drafts are right."""
+    acceptance: float = 0.93
+
+    def tokens_by_noise(self, logits, noise):
+        token = super().tokens_by_noise(logits, noise)
+        other = torch.randint_like(token, 1, logits.size(-1))
+        agrees = torch.rand(token.shape, device=token.device) < self.acceptance ** 0.5      # a draft and its check
+        return torch.where(agrees, 0, other)
+
+
 def bench_sample(config):
-    drawing = FixedAcceptance(acceptance=config.acceptance)
+    steps, plain, windows = read_steps(config), numbers_or_none(config, 'plain'), numbers_or_none(config, 'windows')
+    if 'plain' in config.given and not set(plain) <= set(steps):
+        raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
+    if not 0 <= config.acceptance <= 1:
+        raise ValueError(f'acceptance must be a probability, got {config.acceptance}')
     device, dtype = resolve_device(config.device, config.dtype)
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
@@ -131,24 +135,27 @@ def bench_sample(config):
         network = graphed(freeze(model)) if config.cuda_graphs else freeze(model)
         ours = partial(generate, network, torch.zeros_like(order), order, seeds=range(B))
         ours(max(0, N - 8), 8)   # warm up
-        for n_steps in numbers('steps', config.steps):
+        for n_steps in steps:
             ends = unmask_schedule(N, n_steps)
             peak_memory(device, reset=True)
             time = seconds(partial(ours, 0, n_steps), device, config.repeats)
             limit = generation_limit(model, B, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
             line = (f'{len(ends):>6}{time:>10.2f}{1000 * time / len(ends):>10.1f}{order.numel() / time:>11,.0f}'
                     f'{limit / time:>10.1%}{peak_memory(device) / 2 ** 20:>10,.0f}')
-            if n_steps in numbers('plain', config.plain):
+            if n_steps in plain:
                 slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
-        for window in numbers('windows', config.windows) if 'windows' in config.given else [32]:
-            def lossless(window=window):
-                torch.manual_seed(config.seed)   # by which drafts are right: every run takes the same passes
-                return write(network, Canvas(torch.zeros_like(order), order, 0, range(B)), window, drawing)
+        for window in windows:
+            def write_drafts(window=window):
+                torch.manual_seed(config.seed)   # decides which drafts are right: every run takes the same passes
+                canvas = Canvas(torch.zeros_like(order), order, 0, range(B))
+                fill(network, canvas, Unmasking(unmask='lossless', window=window),
+                     FixedAcceptance(acceptance=config.acceptance), with_logprob=False)
+                return int(canvas.step.max()) + 1
             peak_memory(device, reset=True)
-            passes = max(lossless()[0])
-            time = seconds(lossless, device, config.repeats)
+            passes = write_drafts()
+            time = seconds(write_drafts, device, config.repeats)
             print(f'{passes:>6}{time:>10.2f}{1000 * time / passes:>10.1f}{order.numel() / time:>11,.0f}'
                   f'{peak_memory(device) / 2 ** 20:>20,.0f}  lossless, window {window}', flush=True)
 
@@ -180,7 +187,7 @@ def bench_ensemble(config):
         slow = seconds(plain, device, config.repeats) / len(rows) * n_visits * M
     frozen, slots, heads = freeze(model, getattr(torch, dtype)), [], []
 
-    def count(_, args, options):   # of forward(idx, order, columns=): padding counts as what it costs
+    def count(_, args, options):   # args of forward(idx, order, columns=): padding counts as what it costs
         slots.append(args[1].numel())
         heads.append(options['columns'].numel() if options else args[1].numel())
     frozen.register_forward_pre_hook(count, with_kwargs=True)
@@ -194,7 +201,7 @@ def bench_ensemble(config):
 
 
 def training_step(config, device, dtype, n_micro=1, **network):
-    """(model of random weights, whether it is compiled, a function that makes one update of it as train.py does)."""
+    """(model with random weights, whether it is compiled, a function that makes one update as train.py does)."""
     model = lean(random_model(config, device, **network).train())
     run = Config(batch_size=config.batch_size, gradient_accumulation_steps=n_micro, block_size=config.block_size,
                  grad_clip=1.0, l2r_ratio=0.0 if model.slots.masked_loss else 0.1, dtype=dtype, seed=config.seed)
@@ -207,7 +214,7 @@ def training_step(config, device, dtype, n_micro=1, **network):
 
 
 def seconds_of_update(step, config, device):
-    """Of one call of `step`, after a first one that compiles and warms up."""
+    """Seconds of one call of `step`, after a first call that compiles and warms up."""
     step()
     peak_memory(device, reset=True)
     return seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats) / config.n_updates
@@ -247,53 +254,17 @@ def bench_memory(config):
     print(*compare_memory(make_step, config, device, dtype), sep='\n')
 
 
-LOSSES = {'all logits in float32': plain_loss, 'in parts, recomputed': chunked_loss,
-          'F.linear_cross_entropy, in parts': torch_loss, 'TokenLoss': TokenLoss.apply}
-
-
-def bench_loss(config):
-    if not 1 <= config.n_tokens <= config.vocab_size:
-        raise ValueError(f'n_tokens must be 1 to vocab_size={config.vocab_size}, got {config.n_tokens}')
-    device, dtype = resolve_device(config.device, config.dtype)
-    generator, n = torch.Generator(device).manual_seed(config.seed), config.batch_size * config.block_size
-    shapes = ((n, config.n_embd), 1), ((config.vocab_size, config.n_embd), 0.1), (config.vocab_size, 0.1)
-    x, weight, bias = (torch.randn(shape, device=device, generator=generator).mul_(std).to(getattr(torch, dtype))
-                       for shape, std in shapes)
-    for tensor in (x, weight, bias):
-        tensor.requires_grad_()
-    tokens = torch.randint(config.n_tokens, (n,), device=device, generator=generator)
-    with torch.no_grad():
-        exact = float(chunked_loss(x.float(), weight.float(), bias.float(), tokens).double().mean())
-    print(f'{n:,} rows of width {config.n_embd}, vocabulary {config.vocab_size}, {device}, {dtype}, torch '
-          f'{torch.__version__}; the loss of float32 products is {exact:.4f} nats a token')
-    print(f"{'':<34}{'seconds':>10}{'peak MiB':>10}{'off by':>10}")
-    for name, loss in LOSSES.items():
-        if loss is torch_loss and not hasattr(F, 'linear_cross_entropy'):
-            print(f'{name:<34}{"not in this torch":>30}')
-            continue
-
-        def mean_and_gradients(loss=loss):
-            nll = loss(x, weight, bias, tokens)
-            torch.autograd.grad(nll.sum(), (x, weight, bias))
-            return float(nll.detach().double().mean())
-        error = abs(mean_and_gradients() - exact)
-        gc.collect()
-        peak_memory(device, reset=True)
-        time = seconds(mean_and_gradients, device, config.repeats)
-        print(f'{name:<34}{time:>10.2f}{peak_memory(device) / 2 ** 20:>10,.0f}{error:>10.4f}', flush=True)
-
-
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
             'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
             'rotary alone': {'rotary': True, 'learned_positions': False},
             'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'attention': 'bidirectional'},
             'mixed': {'attention': 'mixed'}, 'two streams': {'target_position': 'two_stream'}}
-# whose generation is timed
+# the networks whose generation is timed
 WRITERS = {'decoder': {}} | {name: NETWORKS[name] for name in ('encoder', 'mixed', 'two streams')}
 
 
 def generation_times(config, device, dtype):
-    """Prints and returns [{'steps', 'decoder', ...}]: seconds of generate of the WRITERS at each number of steps."""
+    """Prints and returns [{'steps', 'decoder', ...}]: seconds that `generate` takes by WRITERS and number of steps."""
     models = {name: random_model(config, device, **network) for name, network in WRITERS.items()}
     B, N, times = config.batch_size, config.block_size, []
     order = sample_order(B, N, device=device)
@@ -301,7 +272,7 @@ def generation_times(config, device, dtype):
           f"vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
           f"generation, seconds, and times the decoder's\n{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
     with autocast(device, dtype):
-        for n_steps in numbers('steps', config.steps):
+        for n_steps in read_steps(config):
             row = {'steps': n_steps}
             for name, model in models.items():
                 run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
@@ -314,7 +285,7 @@ def generation_times(config, device, dtype):
 
 
 def training_rates(config, device, dtype):
-    """Prints and returns [{'network', 'parameters', 'compiled', 'tokens_per_sec'}]: updates of every network."""
+    """Prints and returns [{'network', 'parameters', 'compiled', 'tokens_per_sec'}] for updates of every network."""
     rates = []
     print(f'\ntraining, {config.optimizer}')
     print(f"{'':<14}{'parameters':>12}{'ms/update':>11}{'tokens/s':>11}{'of adaln':>10}")
@@ -343,52 +314,36 @@ def bench_grid(config):
 
 
 def bench_frontier(config):
-    at_least(config, 2, 'n_samples')   # of which the errors are
+    at_least(config, 2, 'n_samples')   # whose spread gives the errors
     check_out('out', config.out, '.json', config.ckpt, config.judge)
-    values = {'n_steps': numbers('steps', config.steps) if 'steps' in config.given else [],
-              'threshold': numbers('thresholds', config.thresholds, float),
-              'window': numbers('windows', config.windows)}
-    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, samples_at_a_time(config),
-             config.seed, *resolve_device(config.device, config.dtype)).measure(config, config.out)
-
-
-def bench_lossless(config):
-    at_least(config, 2, 'n_samples')
-    measure_passes(config.ckpt, config.orders.split(','), numbers('windows', config.windows, some=True),
-                   config.temperature, config.n_samples, samples_at_a_time(config), config.seed,
-                   *resolve_device(config.device, config.dtype))
-
-
-def samples_at_a_time(config):
-    return config.batch_size if 'batch_size' in config.given else 32
+    values = {'n_steps': numbers_or_none(config, 'steps'),
+              'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
+              'window': numbers_or_none(config, 'windows')}
+    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, config.batch_size, config.seed,
+             *resolve_device(config.device, config.dtype)).measure(config, config.out)
 
 
 BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
-           'loss': bench_loss, 'grid': bench_grid, 'frontier': bench_frontier, 'lossless': bench_lossless}
+           'grid': bench_grid, 'frontier': bench_frontier}
 
 
-def numbers(option, text, kind=int, some=False):
-    """[n, ...] of an option with commas between: from 1 if they are int, probabilities if float; '' is none of them."""
-    try:
-        found = [kind(n) for n in text.split(',') if text]
-    except ValueError:
-        found = [-1]
-    if some and not found or not all(n >= 1 if kind is int else 0 <= n <= 1 for n in found):
-        raise ValueError(f"{option} must be numbers from {'1' if kind is int else '0 to 1'} with commas between, got "
-                         f'{text!r}')
-    return found
+def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
+    """See numbers; '' is none."""
+    return numbers(config, name, kind, least, most) if config[name] else []
+
+
+def read_steps(config):
+    return numbers_or_none(config, 'steps') or [16, 64, 256, 1024]
 
 
 def main(config):
     at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
-    name, wants = config.words[0], config.words[0] in ('frontier', 'lossless')
-    if wants != bool(config.ckpt):
-        raise ValueError(f'bench.py {name} ' + ('wants a trained model: name one by --ckpt=out/ckpt.pt' if wants else
-                         'times a new model of the sizes that are given: leave out --ckpt'))
-    steps, plain = numbers('steps', config.steps, some=True), numbers('plain', config.plain)
-    if 'plain' in config.given and not set(plain) <= set(steps):
-        raise ValueError(f'plain must be of steps={config.steps}, got {config.plain}')
-    BENCHES[config.words[0]](config)
+    name, = config.words
+    if config.ckpt and name != 'frontier':
+        raise ValueError(f'bench.py {name} times a new model of the sizes that are given: leave out --ckpt')
+    if name == 'frontier' and not config.ckpt:
+        raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
+    BENCHES[name](config)
 
 
 if __name__ == '__main__':

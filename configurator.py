@@ -223,6 +223,18 @@ def at_least(config, bound, *names):
             raise ValueError(f'{name} must be at least {bound}, got {config[name]}')
 
 
+def numbers(config, name, kind=int, least=0, most=math.inf):
+    """[n, ...] of the option `name`, which has commas between them: finite numbers from `least` to `most`."""
+    try:
+        found = [kind(part) for part in config[name].split(',')]
+    except ValueError:
+        found = [math.nan]
+    if not all(least <= n <= most and math.isfinite(n) for n in found):
+        bounds = f'from {least}' if most == math.inf else f'from {least} to {most}'
+        raise ValueError(f'{name} must be numbers {bounds} with commas between, got {config[name]!r}')
+    return found
+
+
 @contextlib.contextmanager
 def one_line_errors(*signals):
     """Wrong input (ValueError), files that cannot be used (OSError) and too little memory end a script with one line

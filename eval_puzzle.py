@@ -11,7 +11,7 @@ with the latents that the model itself wrote. Errors are standard errors over pu
 slots: those that the network ran, without padding, by the puzzles. seconds: the time of the solving, by the puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
-from configurator import Config, at_least, one_line_errors, read_options
+from configurator import Config, at_least, numbers, one_line_errors, read_options
 
 ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                        # masked:FOLDER is a masked model of others
@@ -68,22 +68,12 @@ from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
 
 
-def read_numbers(text, name, kind):
-    try:
-        values = [kind(part) for part in text.split(',')]
-        if all(0 <= value < math.inf for value in values):
-            return values
-    except ValueError:
-        pass
-    raise ValueError(f'{name} must be numbers from 0 with commas between, got {text!r}')
-
-
 def read_runs(c):
     """[(policy, n_steps, noise, Unmasking, what read_order gave)], a row of the table each."""
     policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else c.policies.split(',')
     orders = {policy: read_order(policy, *SCORES) for policy in policies}
     orders |= dict.fromkeys(SCORES, 'random')   # of equal scores the first in a random order is the best
-    steps, noises = read_numbers(str(c.n_steps), 'n_steps', int), read_numbers(str(c.noises), 'noises', float)
+    steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if max(noises) and not set(policies) & set(SCORES):
         raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
     if c.unmask == 'lossless':
@@ -278,7 +268,7 @@ def print_error_map(model, puzzles, config, checkpoint):
 
 
 def main(config):
-    runs, show = read_runs(config), read_numbers(str(config.show), 'show', int)
+    runs, show = read_runs(config), numbers(config, 'show')
     at_least(config, 1, 'batch_size')
     at_least(config, 0, 'n_puzzles')
     if config.temperature != 'auto':

@@ -10,7 +10,7 @@ import bench
 from anyorder.fast import lean
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import unmask_schedule
-from anyorder.speed.plain import generation_limit, plain_generate, plain_loss, plain_nll
+from anyorder.speed.plain import generation_limit, plain_generate, plain_nll
 from anyorder.training.update import training_flops
 from bench import NETWORKS
 from configurator import configure
@@ -44,18 +44,11 @@ def test_the_plain_loss_is_the_loss(batch):
     torch.testing.assert_close(plain_nll(model, *batch), model(*batch), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize('name', bench.LOSSES)
-def test_the_losses_that_are_timed_are_one(name):
-    if name.startswith('F.') and not hasattr(torch.nn.functional, 'linear_cross_entropy'):
-        pytest.skip('this torch has none')
-    g = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(*shape, generator=g, requires_grad=True) for shape in ((600, 8), (50, 8), (50,)))
-    tokens, upstream = torch.randint(50, (600,), generator=g), torch.rand(600, generator=g)
-    results = []
-    for loss in (bench.LOSSES[name], plain_loss):
-        nll = loss(x, weight, bias, tokens)
-        results.append((nll, torch.autograd.grad(nll, (x, weight, bias), upstream)))
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+def test_a_draft_is_right_with_the_probability_that_is_fixed():
+    torch.manual_seed(0)
+    drawing, logits = bench.FixedAcceptance(acceptance=0.64), torch.zeros(20_000, 11)
+    draft, check = (drawing.tokens_by_noise(logits, lambda: torch.zeros(20_000, 11)) for _ in range(2))
+    assert (draft == check).float().mean() == pytest.approx(0.64 + 0.04 / 10, abs=0.02)   # wrong ones may agree
 
 
 def test_training_flops_are_those_of_the_matrix_products(batch):
@@ -103,7 +96,8 @@ def test_peak_memory_does_not_grow_with_the_steps(process):
 def test_the_commands_count_what_they_time(script, tmp_path):
     tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16',
             '--device=cpu')
-    rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
+    rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4', '--windows=32')
+    rows = rows.stdout.splitlines()
     assert [line.split()[0] for line in rows[1:4]] == ['steps', '4', '64']
     assert len(rows[2].split()) == 8 and len(rows[3].split()) == 6
     passes, time, of_pass = map(float, rows[4].split()[:3])
@@ -131,7 +125,9 @@ def test_the_commands_count_what_they_time(script, tmp_path):
 
 
 @pytest.mark.parametrize('argv, said', [
-    (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['lossless'], 'name one by --ckpt=')])
-def test_a_checkpoint_is_for_the_benches_that_read_one(argv, said):
+    (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['frontier'], 'name one by --ckpt='),
+    (['sample', '--plain=8'], 'plain must be among the steps'), (['sample', '--steps=0'], 'steps must be numbers'),
+    (['sample', '--acceptance=2'], 'acceptance must be a probability, got 2')])
+def test_wrong_options_are_one_line(argv, said):
     with pytest.raises(ValueError, match=said):
         bench.main(configure(vars(bench), argv))

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
 
 from anyorder.machine.devices import matmul_flops, seconds
 from model import modulate
@@ -95,23 +94,6 @@ def plain_update(model, optimizer, average, tokens, batch_size, device):
         for mean, p in zip(average.parameters(), model.parameters()):
             mean.mul_(0.999).add_(p, alpha=0.001)
     return loss.item()
-
-
-def plain_loss(x, weight, bias, tokens):
-    """-log p (R,) of tokens (R,) given x (R, C), all logits at once."""
-    return F.cross_entropy(F.linear(x, weight, bias).float(), tokens, reduction='none')
-
-
-def chunked_loss(x, weight, bias, tokens, n=256):
-    """plain_loss of n rows at a time, whose logits are computed again for the backward pass."""
-    parts = zip(x.split(n), tokens.split(n))
-    return torch.cat([checkpoint(plain_loss, part, weight, bias, token, use_reentrant=False) for part, token in parts])
-
-
-def torch_loss(x, weight, bias, tokens):
-    """plain_loss by PyTorch's own loss in parts, which is in 2.13 and later."""
-    options = torch.nn.LinearCrossEntropyOptions()
-    return F.linear_cross_entropy(x, weight, tokens, linear_bias=bias, reduction='none', options=options)
 
 
 def device_limits(device, dtype):
