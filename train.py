@@ -47,7 +47,6 @@ order_seed = 0                    # which one 'fixed', 'block' and 'swaps' are
 order_block = 4                   # positions of a block; --order=block:4 says both
 order_swaps = 16                  # random transpositions of left to right, by 'swaps'; --order=swaps:16 says both
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
-l2r_ratio_end = None              # that share at max_iters, on a line from l2r_ratio; None: it stays
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
 max_iters = 100000                # updates
@@ -122,7 +121,7 @@ from anyorder.training.start import (
     start_model,
     start_state,
 )
-from anyorder.training.update import Clock, get_lr, l2r_ratio_of, lr_of, update, validate  # noqa: F401
+from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # noqa: F401
 
 
 class Data:
@@ -219,8 +218,6 @@ def loop(state, data, clock, folder, config):
             loss, norm = state.averages(folder.way_on(), with_weights=saving or stopping)
             if evaluating or saving or logging:
                 entry = {'iter': state.iter_num, 'tokens': state.n_seen, 'loss': loss, 'lr': lr, 'grad_norm': norm}
-                if config.l2r_ratio_end is not None:
-                    entry['l2r_ratio'] = l2r_ratio_of(state.iter_num - 1, config)
                 entry |= clock.read(state.iter_num)
                 if evaluating:
                     val = validate(state.ema.model, data.blocks, data.given, config)

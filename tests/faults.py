@@ -655,9 +655,6 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices', [
     ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks / config.gradient_accumulation_steps'],
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
     ['device=device, **order_of(config))', 'device=device)'],
-    ['state.model.slots.masked_loss, device, state.iter_num)', 'state.model.slots.masked_loss, device)'],
-    ["(end - start) * min(1, it / max(1, config['max_iters']))", "(end - start) * it / max(1, config['max_iters'])"],
-    ["return start if end is None else start +", 'return start if not end else start +'],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 
@@ -718,7 +715,6 @@ FAULTS['results/gpu/run.py'] = 'test_gpu_run', [
 ]
 
 FAULTS['train.py'] = 'test_train', [
-    ['l2r_ratio_of(state.iter_num - 1, config)', 'l2r_ratio_of(state.iter_num, config)'],
     ["order_of(config, 'l2r')", "order_of({}, 'random')"],
     ['sampling = evaluating and not', 'sampling = not'],
     ['run_id = config.wandb_run_id or (', 'run_id = ('],

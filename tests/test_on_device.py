@@ -173,7 +173,7 @@ def test_the_loss_in_parts_is_that_of_all_logits(device, dtype, tolerance, monke
 # ---- updates: the batch is drawn on the device, so both ways are of the device
 
 OPTIONS = Config(batch_size=4, gradient_accumulation_steps=2, block_size=64, grad_clip=1.0, l2r_ratio=0.1,
-                 l2r_ratio_end=None, order='random', order_seed=0, order_block=4, order_swaps=16, seed=1)
+                 order='random', order_seed=0, order_block=4, order_swaps=16, seed=1)
 
 
 def weights_after(device, dtype, wrapped, optimizer='adamw'):

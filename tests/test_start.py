@@ -6,6 +6,7 @@ import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.training.start import check_options, start_checkpoint
 from configurator import configure
+from model import EMA
 
 
 @pytest.fixture
@@ -14,6 +15,14 @@ def checkpoint(tmp_path):
     path = tmp_path / 'ckpt.pt'
     save_checkpoint(path, make_model(n_layer=1, vocab_size=320, n_tokens=257), tokenizer='bytes')
     return path
+
+
+def resumed(tmp_path, saved, *options):
+    """(the options of a run that was saved with the options `saved` and is resumed, what that changes in words)."""
+    model = make_model(n_layer=1, vocab_size=320, n_tokens=257)
+    save_checkpoint(tmp_path / 'ckpt.pt', model, EMA(model, 0.9), config=saved, tokenizer='bytes', iter_num=7,
+                    optimizer=[], n_seen=0, logged=0, totals=None)
+    return start_checkpoint(configure(vars(train), ['--init_from=resume', f'--out_dir={tmp_path}', *options]))[1:]
 
 
 def test_a_checkpoint_overrules_the_shape_of_a_config_file_but_not_what_is_typed(checkpoint, tmp_path, capsys):
@@ -31,6 +40,11 @@ def test_a_checkpoint_overrules_the_shape_of_a_config_file_but_not_what_is_typed
         start('--n_layer=12')   # as in the file
     start_checkpoint(configure(vars(train), [f'--init_from={checkpoint}']))
     assert capsys.readouterr().out == ''   # defaults are overruled in silence
+
+
+def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp_path):
+    config, changed = resumed(tmp_path, {'l2r_ratio': 0.25, 'l2r_ratio_end': 0.5, 'order_noise_kind': 'gaussian'})
+    assert config.l2r_ratio == 0.25 and not config.keys() & {'l2r_ratio_end', 'order_noise_kind'} and changed == []
 
 
 @pytest.mark.parametrize('batch_size, steps, world_size, said', [

@@ -17,7 +17,6 @@ from anyorder.training.update import (
     TrainState,
     draw_batch,
     get_lr,
-    l2r_ratio_of,
     lr_of,
     make_optimizers,
     update,
@@ -48,25 +47,6 @@ def test_schedule_by_hand():
     options = {'learning_rate': 1.0, 'min_lr': 0.1, 'warmup_iters': 4, 'lr_decay_iters': 14, 'max_iters': 99}
     assert [lr_of(it, options) for it in range(20)] == lrs
     assert lr_of(9, options | {'lr_decay_iters': 0, 'max_iters': 14}) == lrs[9]
-
-
-def test_the_share_of_left_to_right_is_a_line():
-    options = {'l2r_ratio': 0.8, 'l2r_ratio_end': 0.3, 'max_iters': 10}
-    shares = [l2r_ratio_of(it, options) for it in range(12)]
-    assert shares == pytest.approx([0.8 - 0.05 * it for it in range(10)] + [0.3, 0.3])
-    assert l2r_ratio_of(5, options | {'l2r_ratio_end': 0.0}) == 0.4
-    assert l2r_ratio_of(7, options | {'l2r_ratio_end': None}) == l2r_ratio_of(7, {'l2r_ratio': 0.8}) == 0.8
-
-
-def test_an_update_has_the_share_of_its_iteration():
-    state, shares = start(learner()), []
-    config = Config(OPTIONS | {'l2r_ratio': 0.0, 'l2r_ratio_end': 1.0, 'max_iters': 2, 'batch_size': 400})
-    state.model.register_forward_pre_hook(
-        lambda _, args: shares.append(float((args[1] == torch.arange(9)).all(1).double().mean())))
-    for it in (0, 1, 2):
-        state.iter_num = it
-        update(state, TOKENS, 1e-9, config)
-    assert shares[:2] == [0, 0] and shares[4:] == [1, 1] and all(0.4 < share < 0.6 for share in shares[2:4])
 
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])

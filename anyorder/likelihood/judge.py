@@ -179,7 +179,7 @@ def open_judge(name):
     Raises ValueError for a checkpoint that never read left to right."""
     checkpoint = Checkpoint(name)
     kind = checkpoint.order['kind']
-    if kind not in ('random', 'l2r') and not any(checkpoint.run.get(name) for name in ('l2r_ratio', 'l2r_ratio_end')):
+    if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '
                          'another --judge')
     return Judge(name, checkpoint.model(checkpoint.weights), checkpoint.tokenizer)

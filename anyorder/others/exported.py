@@ -24,7 +24,7 @@ VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelFo
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
 ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # of a checkpoint
 # the options of a run that say what the weights are; none is a path of a machine
-OPTIONS = ('dataset', 'block_size', 'order', 'order_seed', 'order_block', 'order_swaps', 'l2r_ratio', 'l2r_ratio_end',
+OPTIONS = ('dataset', 'block_size', 'order', 'order_seed', 'order_block', 'order_swaps', 'l2r_ratio',
            'batch_size', 'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate',
            'muon_learning_rate', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'beta1', 'beta2',
            'grad_clip', 'ema_decay', 'dropout', 'seed', 'dtype')

@@ -14,7 +14,7 @@ from anyorder.machine.processes import check_same, gather, is_split, processes
 from anyorder.orders import derive_seed, order_options
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
-from anyorder.training.update import TrainState, check_update, l2r_ratio_of, lr_of, make_optimizers
+from anyorder.training.update import TrainState, check_update, lr_of, make_optimizers
 from configurator import Config, at_least
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -63,10 +63,9 @@ def start_checkpoint(config):
         return checkpoint, resolved, []
     changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()
                if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
-    for name, at in (('learning rate', lr_of), ('share of left to right', l2r_ratio_of)):
-        old, new = (f'{at(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
-        if old != new:
-            changed.append(f'{name} at once {old} -> {new}')
+    old, new = (f'{lr_of(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
+    if old != new:
+        changed.append(f'learning rate at once {old} -> {new}')
     return checkpoint, resolved, changed
 
 

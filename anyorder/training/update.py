@@ -32,12 +32,6 @@ def lr_of(it, config):
     return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters)
 
 
-def l2r_ratio_of(it, config):
-    """Share of left-to-right rows in update `it`, from 0: linear from l2r_ratio to l2r_ratio_end at max_iters."""
-    start, end = config['l2r_ratio'], config.get('l2r_ratio_end')
-    return start if end is None else start + (end - start) * min(1, it / max(1, config['max_iters']))
-
-
 OPTIMIZERS = ('adamw', 'muon')
 
 
@@ -52,13 +46,11 @@ def check_update(config, network):
             raise ValueError(f'{name} must be at least 0 and below 1, got {config[name]}')
     if config.optimizer not in OPTIMIZERS:
         raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {config.optimizer!r}')
-    for name in ('l2r_ratio', 'l2r_ratio_end'):
-        share = config[name]
-        if share is not None and (type(share) not in (int, float) or not 0 <= share <= 1):
-            raise ValueError(f'{name} must be 0 to 1, got {share!r}')
-        if share and network.slots.masked_loss:
-            raise ValueError(f'attention={network.attention} is trained on the masked loss alone: {name} must be 0, '
-                             f'got {share}')
+    if not 0 <= config.l2r_ratio <= 1:
+        raise ValueError(f'l2r_ratio must be 0 to 1, got {config.l2r_ratio}')
+    if config.l2r_ratio and network.slots.masked_loss:
+        raise ValueError(f'attention={network.attention} is trained on the masked loss alone: l2r_ratio must be 0, '
+                         f'got {config.l2r_ratio}')
     order = order_of(config)
     if network.slots.masked_loss and order['kind'] != 'random':
         raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
@@ -169,15 +161,15 @@ class TrainState:
         self.logged = self.iter_num
 
 
-def draw_batch(tokens, config, masked_loss, device, it=0):
-    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch of update `it`.
+def draw_batch(tokens, config, masked_loss, device):
+    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch.
 
     All is drawn from torch's default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given
     is how many visits are given, as clues are, which come first and cost nothing."""
     B, N = config.batch_size, config.block_size
     idx = random_blocks(tokens, B, N)
     idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
-    order = sample_order(B, N, l2r_ratio=l2r_ratio_of(it, config), device=device, **order_of(config))
+    order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
     n_given = order.new_zeros(B)
     if tokens.ndim == 2:   # puzzles
         idx, given = unpack(idx)
@@ -201,7 +193,7 @@ def update(state, tokens, lr, config):
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
-        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device, state.iter_num)
+        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device)
         n_blanks = (config.block_size - n_given).sum()
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
