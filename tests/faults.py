@@ -407,7 +407,6 @@ FAULTS['anyorder/others/exported.py'] = 'test_exported test_export', [
     ['dict(model.named_parameters())', 'model.state_dict()'],
     ["name.removeprefix('network.')", 'name'],
     ["entries if config.get('weights') == 'raw' else entries | ", 'entries | '],
-    ["if wrong or 'model_args' not in config", "if 'model_args' not in config"],
     ['math.exp(nats)', 'nats'],
 ]
 

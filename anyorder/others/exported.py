@@ -10,6 +10,7 @@ from it.
 import json
 import math
 import os
+import re
 import shutil
 from dataclasses import asdict
 
@@ -18,8 +19,7 @@ from anyorder.others.tokenizer_files import tokenizer_files
 from anyorder.others.weights import read_json, read_weights
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py',
-          'LICENSE-CODE': 'LICENSE'}
+COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
 VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelForCausalLM': 'AOGPTForCausalLM',
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
 ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # of a checkpoint
@@ -51,15 +51,14 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
         end = {} if tokenizer is None or tokenizer.eos is None else dict.fromkeys(
             ('bos_token_id', 'eos_token_id', 'pad_token_id'), tokenizer.eos)
         files['generation_config.json'] = {'do_sample': True, 'max_length': model.config.block_size, **end}
-    for name, value in files.items():
+    texts = {name: json.dumps(value, indent=2, ensure_ascii=False) + '\n' for name, value in files.items()}
+    for name, text in (texts | {'README.md': model_card(model, config, tokenizer, measured)}).items():
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
-            f.write(json.dumps(value, indent=2, ensure_ascii=False) + '\n')
+            f.write(text)
     for name, path in COPIED.items():
         shutil.copyfile(os.path.join(ROOT, path), os.path.join(folder, name))
     with open(os.path.join(folder, 'model.safetensors'), 'wb') as f:   # save_file has no OSError for a full disk
         f.write(save(dict(model.named_parameters()), {'format': 'pt'}))
-    with open(os.path.join(folder, 'README.md'), 'w', encoding='utf-8') as f:
-        f.write(card(model, config, tokenizer, measured))
 
 
 def read_exported(folder):
@@ -69,13 +68,8 @@ def read_exported(folder):
     Raises ValueError in one line when config.json or the weights are not those of an AO-GPT."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
-    kinds = {'model_args': dict, 'training': dict, 'iter_num': int, 'tokenizer': str, 'puzzle': dict}
-    wrong = [name for name, kind in kinds.items() if not isinstance(config.get(name, kind()), kind)]
-    if not wrong and not isinstance(config.get('training', {}).get('order', ''), str | list):
-        wrong = ['training.order']
-    if wrong or 'model_args' not in config:
-        raise ValueError(f'{path} is not that of an AO-GPT: {(wrong or ["model_args"])[0]} is missing or of another '
-                         'type; export the checkpoint again')
+    if not config.get('model_args'):
+        raise ValueError(f'{path} is not the file of an AO-GPT: it has no model_args; export the checkpoint again')
     weights = {name.removeprefix('network.'): p for name, p in read_weights(folder).items()}
     if not weights:
         raise ValueError(f'{folder} holds no weights of an AO-GPT: model.safetensors is missing')
@@ -84,90 +78,17 @@ def read_exported(folder):
     return entries if config.get('weights') == 'raw' else entries | {'ema_model': {'shadow_params': weights}}
 
 
-CARD = """---
-library_name: transformers
-pipeline_tag: {pipeline}
-tags: [any-order, masked-diffusion, ao-gpt]
-# license: yours to choose
----
-
-# An any-order language model
-
-{what}
-Source: *Any-Order GPT as Masked Diffusion Model*, Xue et al. 2025, arXiv 2506.19935.
-
-{sizes}
-
-## Use
-
-```python
-{use}
-```
-
-`trust_remote_code=True` runs `modeling_aogpt.py` and `model.py` of this folder: read them first. They need torch and
-transformers 5, and are under the licence in `LICENSE-CODE`.
-
-{views}
-
-AO-GPT's own commands read this folder without running code from it, and write text in any order:
-
-```sh
-python sample.py --ckpt=DIR
-```
-"""
-
-CAUSAL = """import torch
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained('DIR', trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained('DIR', trust_remote_code=True)   # left to right
-text = model.generate(**tokenizer('{prompt}', return_tensors='pt'), max_length={N})
-print(tokenizer.decode(text[0]))
-
-model = AutoModel.from_pretrained('DIR', trust_remote_code=True)              # any order
-idx = torch.randint({V}, (1, {N}))                    # (B, N) tokens
-order = torch.randperm({N}).unsqueeze(0)            # (B, N) positions
-nll = model(idx, order)                            # (B, N) nats: column d is of position order[:, d]
-logits = model.predict(idx, order, n_known={half})      # of positions order[:, {half}:], given those before them"""
-
-MASKED = """import torch
-from transformers import AutoModel, AutoModelForMaskedLM
-
-idx = torch.randint({V}, (1, {N}))                    # (B, N) tokens
-blanks = torch.rand(1, {N}) < 0.5
-model = AutoModelForMaskedLM.from_pretrained('DIR', trust_remote_code=True)
-logits = model(idx.masked_fill(blanks, {V})).logits  # {V} is the id of a blank
-
-model = AutoModel.from_pretrained('DIR', trust_remote_code=True)
-order, n_known = torch.randperm({N}).unsqueeze(0), torch.randint({N}, (1,))
-nll = model(idx, order, n_known)                   # (B, N) nats; their sum is a bound on -log p in the mean
-logits = model.predict(idx, order, n_known)        # of positions order[:, n_known:], given those before"""
-
-
-def card(model, config, tokenizer, measured):
-    """README.md: what the model is, how it is loaded, its sizes, and its validation if that is known."""
-    c, run, masked = model.config, config['training'], model.slots.masked_loss
-    kinds = {'causal': 'It is a causal decoder that reads and predicts the tokens of a text in any order.',
-             'bidirectional': 'It is an encoder that fills any blanks of a text: masked diffusion.',
-             'mixed': 'It fills any blanks of a text: known tokens see those before them, blanks see all.'}
-    order = run.get('order')
-    rows = [('parameters', f'{model.n_parameters():,}'), ('positions', c.block_size),
-            ('layers, heads, width', f'{c.n_layer}, {c.n_head}, {c.n_embd}'),
-            ('tokens', f"{c.n_real:,}, {tokenizer.name if tokenizer else 'of a tokenizer that is not known'}"),
-            ('weights', f"{'moving average' if config['weights'] == 'ema' else 'raw'}, float32"),
-            ('target position', c.target_position), ('updates', config.get('iter_num')),
-            ('trained on', run.get('dataset')), ('order', 'a list of positions' if isinstance(order, list) else order),
-            ('of it left to right', run.get('l2r_ratio'))]
-    sizes = '\n'.join(['| | |', '|---|---|', *(f'| {name} | {value} |' for name, value in rows if value is not None)])
-    if measured:
-        sizes += '\n\n'.join(['', '## Validation', '\n'.join([
-            f"| {run.get('dataset', '')} | nats a token | perplexity |", '|---|---|---|',
-            *(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured)])])
-    prompt = tokenizer.texts[0] if tokenizer and tokenizer.eos is None else 'The '
-    views = ('It has no left-to-right view, and `generate` of transformers is not for it.' if masked else
-             f'`AutoModelForCausalLM` reads at most {c.block_size - 1} tokens, and before the first [None], no token.\n'
-             '`generate` keeps keys and values. `attention_mask` may hide the ends of a row.\n'
-             f'`AutoModelForMaskedLM` predicts all blanks at once, which are the id {c.n_real}.')
-    use = (MASKED if masked else CAUSAL).format(N=c.block_size, V=c.n_real, half=c.block_size // 2, prompt=prompt)
-    return CARD.format(pipeline='fill-mask' if masked else 'text-generation', what=kinds[c.attention], sizes=sizes,
-                       use=use, views=views)
+def model_card(model, config, tokenizer, measured):
+    """README.md: card.md, with the comments that are about this model, and without rows whose value is not known."""
+    c, run, masked = model.config, dict.fromkeys(OPTIONS) | config['training'], model.slots.masked_loss
+    about = {c.attention, 'masked' if masked else 'left_to_right', 'measured' if measured else ''}
+    with open(os.path.join(os.path.dirname(__file__), 'card.md'), encoding='utf-8') as f:
+        card = f.read()
+    card = re.sub(r'(?s)<!-- (\w+)\s(.*?)\s-->\n', lambda m: m[2] + '\n' if m[1] in about else '', card).format(
+        c=c, run=run, pipeline='fill-mask' if masked else 'text-generation', n_parameters=model.n_parameters(),
+        tokenizer=tokenizer.name if tokenizer else 'of a tokenizer that is not known', n_read=c.block_size - 1,
+        weights='moving average' if config['weights'] == 'ema' else 'raw', updates=config.get('iter_num'),
+        order='a list of positions' if isinstance(run['order'], list) else run['order'], half=c.block_size // 2,
+        prompt=tokenizer.texts[0] if tokenizer and tokenizer.eos is None else 'The ',
+        measured='\n'.join(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured))
+    return re.sub(r'\|.*\| None \|\n', '', card)
