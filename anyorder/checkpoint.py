@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 
 import torch
 
-from anyorder.machine.files import MASKED, check_checkpoint, is_out_of_memory, whole_files
+from anyorder.machine.files import MASKED, check_checkpoint, reading, whole_files
 from anyorder.machine.processes import whole
 from anyorder.orders import order_of
 from anyorder.others.exported import read_exported
@@ -53,13 +53,8 @@ def load_checkpoint(name):
     path = local_path(os.fspath(name))
     if os.path.isdir(path):
         return read_folder(path)
-    try:
+    with reading(f'{path} ({os.path.getsize(path):,} bytes)', 'a checkpoint', 'name another, or copy it again'):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    except Exception as e:   # bytes that are no pickle fail in a dozen ways
-        if isinstance(e, PermissionError) or is_out_of_memory(e):
-            raise            # the file may be fine
-        raise ValueError(f'{path} ({os.path.getsize(path):,} bytes) is no checkpoint, or not a whole one '
-                         f'({type(e).__name__})') from None
     if not is_checkpoint(checkpoint):
         raise ValueError(f"{path} is not a checkpoint: it must hold a dict with 'model', tensors by name, "
                          "and 'model_args'")

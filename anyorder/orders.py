@@ -5,6 +5,7 @@ A family of orders is one function here and one entry of ORDERS; every command t
 """
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from anyorder.machine.devices import widest
+from anyorder.machine.files import reading
 
 # ---------------------------------------------------------------------------------------------------------------------
 # named streams of random numbers
@@ -176,18 +178,15 @@ def read_order(text, *others):
     names = [name for name in ORDERS if name != 'listed']
     if text in others or name in names and (not colon or number.isdecimal() and ORDERS[name].parameter is not None):
         return text
-    try:
-        with open(text, encoding='utf-8') as f:
-            positions = json.load(f)
-    except (ValueError, RecursionError):
-        raise ValueError(f'{text} must hold a list of positions in JSON') from None
-    except OSError:
+    if not os.path.isfile(text):
         numbered = [f'{name}:NUMBER' for name in names if ORDERS[name].parameter is not None]
         raise ValueError(f'an order must be {", ".join([*others, *names, *numbered])}, or a JSON file with a list of '
-                         f'positions, got {text!r}') from None
-    if (not isinstance(positions, list) or not positions or any(type(p) is not int for p in positions)
-            or sorted(positions) != list(range(len(positions)))):
-        raise ValueError(f'{text} must hold a list of positions, every one from 0 on once')
+                         f'positions, got {text!r}')
+    with reading(text, 'a JSON list of positions', 'it must hold every position from 0 on once'):
+        with open(text, encoding='utf-8') as f:
+            positions = json.load(f)
+        if not positions or sorted(positions) != list(range(len(positions))):
+            raise ValueError('no permutation')
     return positions
 
 

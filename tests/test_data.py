@@ -131,7 +131,7 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
     before = files()
     (tmp_path / 'bad.jsonl').write_text('{"text": "fine"}\n' * 30 + '{"text": "\\ud800"}\n' * 30)
-    with pytest.raises(ValueError, match='document 31 must be .* in valid Unicode'):
+    with pytest.raises(ValueError, match='document 31 .* in valid Unicode'):
         p.prepare('text', tmp_path, source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)
     assert files() == before
     with pytest.raises(ValueError, match='document 31'):

@@ -1,5 +1,6 @@
 """Disk and terminal: files that are whole or not there, bars, names that are checked before the work begins."""
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from anyorder.machine.files import (
     check_out,
     is_out_of_memory,
     progress,
+    reading,
     replace_file,
     whole_files,
     whole_folder,
@@ -54,6 +56,22 @@ def test_a_bar_is_one_of_the_terminal_and_outlives_it(monkeypatch):
     bar.close()
     with contextlib.suppress(OSError):
         stream.close()
+
+
+@pytest.mark.parametrize('error', [
+    ValueError, RecursionError, KeyError('a'), OverflowError, EOFError, gzip.BadGzipFile('no gzip'),
+    OSError(22, 'Invalid argument')])
+def test_what_a_file_of_another_kind_raises_is_one_line(error):
+    with pytest.raises(ValueError, match='^a.json cannot be read as a log: name another$'), \
+            reading('a.json', 'a log', 'name another'):
+        raise error
+
+
+@pytest.mark.parametrize('error', [MemoryError, RuntimeError('CUDA out of memory'), PermissionError(13, 'not yours'),
+                                   FileNotFoundError(2, 'No such file'), KeyboardInterrupt])
+def test_what_may_leave_a_file_fine_passes(error):
+    with pytest.raises(type(error) if isinstance(error, Exception) else error), reading('a.json', 'a log', ''):
+        raise error
 
 
 def test_files_that_belong_together_are_replaced_together(tmp_path):

@@ -135,7 +135,7 @@ def test_folders_that_are_not_whole_are_one_line(weights, tmp_path):
     folder = write_folder(tmp_path / 'gpt2', weights)
     path = folder / 'model.safetensors'
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match='model.safetensors is not a whole file of weights'):
+    with pytest.raises(ValueError, match='model.safetensors cannot be read as weights'):
         load_checkpoint(folder)
     path.unlink()
     with pytest.raises(ValueError, match='holds no weights of a GPT-2'):
@@ -144,7 +144,7 @@ def test_folders_that_are_not_whole_are_one_line(weights, tmp_path):
     with pytest.raises(ValueError, match='a head of its own'):
         load_checkpoint(folder)
     (folder / 'config.json').write_text('[1]')
-    with pytest.raises(ValueError, match='config.json is not a JSON file'):
+    with pytest.raises(ValueError, match='config.json cannot be read as names and values'):
         load_checkpoint(folder)
     (folder / 'config.json').unlink()
     with pytest.raises(ValueError, match='is a folder without the config.json'):

@@ -64,18 +64,13 @@ def test_another_evaluation_is_refused(tmp_path):
 
 @pytest.mark.parametrize('text', [
     'hello\n', '3\n', '[1, 2]\n', 'no line end', '{"half', '{}\n3\n', '\n', '{}\n\n', '\xff\n',
-    '{}\n' + '[' * 100_000 + '\n',
-    *(f'{{}}\n{line}\n' for line in (
-        '["a", "b", "c", 1, 5.0]', '["a", "b", "c", 1, []]', '["a", "b", "c", 1, [NaN]]', '["a", "b", "c", 1, [1e999]]',
-        '["a", "b", "c", 1, ["5"]]', '["a", "b", "c", 1, [true]]', '["a", "b", "c", 1, [null]]',
-        '["a", "b", "c", 1, [[1]]]', '["a", "b", "c", 1.0, [5.0]]', '["a", "b", "c", -1, [5.0]]',
-        '["a", "b", "c", "1", [5.0]]', '["a", "b", 1, [5.0]]', '["a", "b", "c", "d", 1, [5.0]]',
-        '[["a"], "b", "c", 1, [5.0]]', '{"a": 1}', '"abcde"', '[]', 'null',
-        '["a", "b", "c", 1, {"0": 5.0}]', '["a", "b", "c", 1, [1' + '0' * 400 + ']]'))])
+    '{}\n' + '[' * 100_000 + '\n', '{}\n{"prompt": "a"}\n', '{}\n["a", "b", "c", 1, 5.0]\n',
+    '{}\n["a", "b", "c", 1, [NaN]]\n', '{}\n["a", "b", "c", 1, [1e999]]\n',
+    '{}\n["a", "b", "c", 1, [1' + '0' * 400 + ']]\n'])
 def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path, text):
     path = tmp_path / 'x.jsonl'
     path.write_bytes(text.encode('latin-1'))
-    with pytest.raises(ValueError, match='x.jsonl is no list of finished blocks: remove it or choose another --out'):
+    with pytest.raises(ValueError, match='x.jsonl cannot be read as a list of finished blocks: remove it or'):
         Journal(str(path), {})
     assert path.read_bytes() == text.encode('latin-1')
 

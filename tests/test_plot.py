@@ -307,12 +307,12 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, p
 
 
 @pytest.mark.parametrize('args, said', [
-    (['c'], 'no log c'), (['x.json'], 'x.json is not what'), (['n.json'], 'no file n.json'), (['word.json'], 'neither'),
-    (['huge.jsonl'], 'huge.jsonl has a line'), (['number.json'], 'number.json is not what'),
-    (['steps.json'], 'steps.json is not what'), (['points.json'], 'points.json is not what'),
-    (['way.json'], 'way.json is not what'), (['map.json'], 'map.json is not what'),
-    (['frontier.json', 'e.json'], 'of one kind'),
-    (['none.json'], 'nor times of generation'), (['null.json'], 'null.json is not what'),
+    (['c'], 'no log c'), (['x.json'], 'x.json cannot be read'), (['word.json'], 'neither'),
+    (['cut.json'], 'cut.json cannot be read'), (['nan.json'], 'nan.json cannot be read'),
+    (['large.json'], 'large.json cannot be read'), (['map.json'], 'map.json cannot be read'),
+    (['null.json'], 'null.json cannot be read as the JSON file of a result: name what eval_ppl.py'),
+    (['huge.jsonl'], 'huge.jsonl has a line'),
+    (['frontier.json', 'e.json'], 'of one kind'), (['none.json'], 'nor times of generation'),
     (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
     ([], 'name the runs'), (['a', '-p', 'x.png'], 'no option -p'), (['a', '-o'], '-o needs a value'),
@@ -328,11 +328,10 @@ def test_wrong_input_is_one_line(runs, args, said):
     (runs / 'null.jsonl').write_text('{"iter": 1, "loss": null}\n')
     (runs / 'bin.jsonl').write_bytes(b'\xff\n')
     (runs / 'huge.jsonl').write_text('{"iter": 1, "loss": 1%s}\n' % ('0' * 400))
-    write(runs / 'number.json', {'results': [result('any order x 1', 2, dataset=1)]})
-    write(runs / 'steps.json', {'generation': [{'steps': 0, 'decoder': 1, 'encoder': 1}]})
+    write(runs / 'nan.json', {'results': [result('any order x 1', math.nan)]})
+    write(runs / 'large.json', {'generation': [{'steps': 4, 'decoder': 10 ** 400, 'encoder': 1}]})
+    (runs / 'cut.json').write_text((runs / 'e.json').read_text()[:-3])
     write(runs / 'none.json', {'generation': []})
-    write(runs / 'points.json', points(fixed=[(0, 1.0, 2.5)]))
-    write(runs / 'way.json', {'reference': 'fixed', 'frontier': [{'passes': 1, 'seconds': 1}]})
     write(runs / 'frontier.json', points(fixed=[(1, 1.0, 2.5)]))
     with pytest.raises(ValueError, match=said):
         main(args)

@@ -32,7 +32,7 @@ def test_files_of_prompts(tmp_path):
         if content[0] == 0xef:
             assert read_prompts(f'FILE:{tmp_path}/p.jsonl') == ['a', 'b[[1]]']
         else:
-            with pytest.raises(ValueError, match=r'p.jsonl must name a .jsonl file .* \(line 1: '):
+            with pytest.raises(ValueError, match='line 1 of .*/p.jsonl cannot be read as a prompt: write'):
                 read_prompts(f'FILE:{tmp_path}/p.jsonl')
     with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
         parse_prompts(['a', 'abcd'], Bytes(), 3)

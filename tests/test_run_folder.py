@@ -73,7 +73,7 @@ def test_the_newest_checkpoint_that_is_whole_is_offered():
     run_of(2, 4, 6, 8, keep=3)
     for path in ('out/ckpt.pt', 'out/ckpt_0000006.pt'):
         os.truncate(path, os.path.getsize(path) - 1000)
-    with pytest.raises(ValueError, match='not a whole one .*; the one of iteration 4 is whole: '
+    with pytest.raises(ValueError, match='cannot be read as a checkpoint: .*; the one of iteration 4 is whole: '
                                          'cp out/ckpt_0000004.pt out/ckpt.pt, then resume again'):
         open_newest('out')
     shutil.copy('out/ckpt_0000004.pt', 'out/ckpt.pt')

@@ -76,7 +76,7 @@ def test_a_header_that_does_not_give_each_number_to_one_tensor_is_refused(tmp_pa
         (tmp_path / 'model.safetensors').write_bytes(len(head).to_bytes(8, 'little') + head + bytes(range(8)))
         return read_weights(tmp_path)
     assert read(WHOLE.encode())['a'].tolist() == [*range(8)]
-    with pytest.raises(ValueError, match='is not a whole file of weights'):
+    with pytest.raises(ValueError, match='cannot be read as weights'):
         read(BROKEN[name].encode())
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_whole_is_one_line(tmp_path, spoil):
     path = tmp_path / 'model.safetensors'
     save_file(TENSORS, path)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(ValueError, match='model.safetensors is not a whole file of weights') as e:
+    with pytest.raises(ValueError, match='model.safetensors cannot be read as weights') as e:
         read_weights(tmp_path)
     assert '\n' not in str(e.value)
 

@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from anyorder.machine.files import replace_file
+from anyorder.machine.files import reading, replace_file
 from anyorder.machine.processes import gather, processes
 
 
@@ -71,24 +71,13 @@ def read_journal(path, evaluation):
     """(evaluation, {key: nats}) of the lines of a journal; an empty file is of the `evaluation` that begins it.
 
     Raises ValueError for a file with any other line."""
-    try:
+    with reading(path, 'a list of finished blocks', 'remove it or choose another --out'):
         with open(path, encoding='utf-8') as f:
             text = f.read()
         if not text:
             return evaluation, {}
         first, *others = map(json.loads, text.split('\n')[:-1])   # behind the last line end: nothing, or half a line
-        if not isinstance(first, dict):
-            raise TypeError
-        return first, dict(map(read_entry, others))
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        raise ValueError(f'{path} is no list of finished blocks: remove it or choose another --out') from None
-
-
-def read_entry(line):
-    """((set, digest, work, block), nats) of a line. Raises TypeError or ValueError for a line of any other shape."""
-    *key, nats = line
-    if [*map(type, key)] != [str, str, str, int] or key[-1] < 0:
-        raise TypeError
-    if not isinstance(nats, list) or not nats or not all(type(x) in (int, float) and math.isfinite(x) for x in nats):
-        raise TypeError
-    return tuple(key), nats
+        done = {(dataset, digest, work, block): nats for dataset, digest, work, block, nats in others}
+        if not all(math.isfinite(x) for nats in done.values() for x in nats):
+            raise ValueError('nats are not finite')
+        return {**first}, done

@@ -2,6 +2,7 @@
 Disk and terminal: files that are never half-written, bars, names and folders that are checked before the work begins.
 """
 import contextlib
+import errno
 import glob
 import importlib.metadata
 import importlib.util
@@ -100,7 +101,8 @@ def reading(path, what, way_out):
     try:
         yield
     except Exception as e:   # such a file fails in a dozen ways
-        if isinstance(e, OSError) and e.errno or is_out_of_memory(e):   # gzip's own OSError has no errno
+        # gzip's own OSError has no number; in a zip that is cut off torch seeks a place before its start
+        if is_out_of_memory(e) or isinstance(e, OSError) and e.errno not in (None, errno.EINVAL):
             raise
         raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
 

@@ -8,7 +8,7 @@ import os
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, is_out_of_memory, need_extra, quiet_hub
+from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, reading
 
 
 def local_path(name, files=('config.json',)):
@@ -53,27 +53,17 @@ def read_weights(folder):
         if is_safe:
             need_extra('safetensors')
             from safetensors.torch import load_file
-        try:
+        with reading(path, 'weights', 'fetch it again'):
             part = load_file(path) if is_safe else torch.load(path, map_location='cpu', weights_only=True)
             # load_file gives pages of the file, which change when the file is overwritten
             weights |= {name: p.clone() if is_safe else p for name, p in part.items() if isinstance(p, torch.Tensor)}
-        except Exception as e:   # bytes of another kind fail in a dozen ways
-            if isinstance(e, OSError) or is_out_of_memory(e):
-                raise
-            raise ValueError(f'{path} is not a whole file of weights ({type(e).__name__}): fetch it again') from None
     return weights
 
 
 def read_json(path):
     """The dict of a JSON file. Raises ValueError for others."""
-    try:
-        with open(path, encoding='utf-8') as f:
-            value = json.load(f)
-        if isinstance(value, dict):
-            return value
-    except (ValueError, RecursionError):
-        pass
-    raise ValueError(f'{path} is not a JSON file of names and values')
+    with reading(path, 'names and values in JSON', 'fetch it again'), open(path, encoding='utf-8') as f:
+        return {**json.load(f)}
 
 
 def weight_files(folder):

@@ -8,7 +8,7 @@ import math
 import os
 import re
 
-from anyorder.machine.files import moved_aside
+from anyorder.machine.files import moved_aside, reading
 
 # of an entry: its key in the JSON file of eval_ppl.py, whose value may be null
 EXTRAS = {'nats_error': 'stderr', 'gain': 'gain', 'gain_error': 'gain_stderr'}
@@ -50,16 +50,12 @@ def read_results(path):
     the any-order bound, as one of an encoder, has one member. Of eval_puzzle.py, for each policy: what is solved, and
     what it cost. Of bench.py grid, for each network: the seconds of generation by the steps. Of bench.py frontier, for
     each way of unmasking: its points, see frontier."""
-    try:
+    with reading(path, 'the JSON file of a result', 'name what eval_ppl.py, eval_puzzle.py or bench.py wrote by --out'):
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
         found = (generation_times(result) if 'generation' in result else
                  frontier(result) if 'frontier' in result else
                  puzzles(result) if 'set' in result else likelihoods(result))
-    except FileNotFoundError:
-        raise ValueError(f'no file {path}') from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise ValueError(f'{path} is not what eval_ppl.py, eval_puzzle.py or bench.py writes with --out') from None
     if not any(found.values()):
         raise ValueError(f'{path} has neither likelihoods nor solved puzzles nor times of generation: run eval_ppl.py '
                          'or eval_puzzle.py, or bench.py grid or frontier')
@@ -67,30 +63,24 @@ def read_results(path):
 
 
 def finite(value):
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError
-    return value
-
-
-def above_0(value):
-    if finite(value) <= 0:
-        raise ValueError
+    if not math.isfinite(value):
+        raise ValueError(f'{value} is not finite')
     return value
 
 
 def generation_times(result):
     rows = result['generation']
-    return {network: [{'steps': above_0(row['steps']), 'seconds': above_0(row[network])} for row in rows]
+    return {network: [{'steps': row['steps'], 'seconds': finite(row[network])} for row in rows]
             for network in (rows or [{}])[0] if network != 'steps'}
 
 
 def frontier(result):
     """{way of unmasking: entries}, by the number of passes. The way that is the measure of all has a `level`."""
     found, level = {}, result['reference']
-    for point in sorted(result['frontier'], key=lambda point: above_0(point['passes'])):
+    for point in sorted(result['frontier'], key=lambda point: point['passes']):
         entry = {'level': 1} if point['way'] == level else {}
         entry |= {name: finite(value) for name, value in point.items() if name not in ('way', 'setting')}
-        found.setdefault(point['way'], []).append(entry | {'seconds': above_0(point['seconds'])})
+        found.setdefault(point['way'], []).append(entry)
     return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
 
@@ -101,7 +91,7 @@ def puzzles(result):
         policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
         entry = {name: finite(row[name]) for name in ('n_steps', 'solved', 'right', 'slots')}
         entry |= {f'{name}_error': finite(row[f'{name}_stderr']) for name in ('solved', 'right')}
-        found.setdefault(policy, []).append(entry | {'puzzle_seconds': above_0(row['seconds'])})
+        found.setdefault(policy, []).append(entry | {'puzzle_seconds': finite(row['seconds'])})
     return found
 
 
@@ -111,13 +101,11 @@ def likelihoods(result):
     for row in result['results']:
         if 'nats_per_token' not in row or row['estimate'].startswith('iw '):   # an accuracy, or another bound
             continue
-        if not isinstance(row['dataset'], str):
-            raise TypeError
         kind, _, members = row['estimate'].partition(' x ')
         entry = {'nats': finite(row['nats_per_token'])}
         entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}
         if kind == 'ensemble':
-            found.setdefault(row['dataset'], []).append({'members': above_0(int(members)), **entry})
+            found.setdefault(row['dataset'], []).append({'members': int(members), **entry})
             continue
         orders.setdefault(row['dataset'], []).append({'order': kind, **entry})
         if kind == 'any order':

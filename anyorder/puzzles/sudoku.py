@@ -8,7 +8,7 @@ import numpy as np
 
 from anyorder.machine.files import progress
 from anyorder.puzzles.solver import blanks_right, count_solutions
-from anyorder.tokens.sources import UNREADABLE, open_text
+from anyorder.tokens.sources import reading_text
 
 
 class Sudoku:
@@ -149,20 +149,20 @@ class Sudoku:
     def read_grids(self, path):
         """(puzzles, solutions), each (n, cells) digits of a CSV; a solution that it does not have is all 0."""
         puzzles, solutions = [], []
-        try:
-            with open_text(path, '') as f:
-                lines = csv.DictReader(f)
-                if 'puzzle' not in (lines.fieldnames or ()):
-                    has = ', '.join(lines.fieldnames or ['nothing'])[:80]
-                    raise ValueError(f'{path} must have the column puzzle, it has {has}')
-                for line in lines:
-                    puzzle = (line.get('puzzle') or '').replace('.', '0')
-                    for text in (puzzle, line.get('solution') or puzzle):
-                        if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
-                            raise ValueError(f'{path}: puzzle {len(puzzles) + 1} must be {self.n ** 2} digits from 0 '
-                                             f'(blank) to {self.n}, got {text[:90]!r}')
-                    puzzles.append([int(c) for c in puzzle])
-                    solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
-        except (OSError, *UNREADABLE, csv.Error) as e:
-            raise ValueError(f'{path} cannot be read: {e}') from None
+        for line in lines_of(path):
+            if 'puzzle' not in line:
+                raise ValueError(f'{path} must have the column puzzle, it has {", ".join(map(str, line))[:80]}')
+            puzzle = (line['puzzle'] or '').replace('.', '0')
+            for text in (puzzle, line.get('solution') or puzzle):
+                if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
+                    raise ValueError(f'{path}: puzzle {len(puzzles) + 1} must be {self.n ** 2} digits from 0 (blank) '
+                                     f'to {self.n}, got {text[:90]!r}')
+            puzzles.append([int(c) for c in puzzle])
+            solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
         return [np.array(grids, int).reshape(-1, self.n ** 2) for grids in (puzzles, solutions)]
+
+
+def lines_of(path):
+    """Yields {column: text} of the lines of a CSV."""
+    with reading_text(path, '') as f:
+        yield from csv.DictReader(f)

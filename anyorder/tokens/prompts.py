@@ -1,7 +1,9 @@
 """Prompts with blanks: text becomes tokens, and what is to be written between them."""
 import json
+import os
 import re
 
+from anyorder.machine.files import reading
 from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
 
 
@@ -12,19 +14,16 @@ def prompt_file(prompt):
 
 def read_prompts(prompt):
     """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
-    path, n, prompts = prompt_file(prompt), 0, []
+    path, prompts = prompt_file(prompt), []
     if path is None:
         return [prompt]
-    try:
-        # bytes that are no UTF-8 come through, and parse_prompt says which prompt has them
-        with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:
-            for n, line in enumerate(f, 1):
-                if line.strip():
+    if not os.path.isfile(path):
+        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file')
+    with open(path, 'rb') as f:
+        for n, line in enumerate(f, 1):
+            if line.strip():
+                with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."} in UTF-8'):
                     prompts.append(json.loads(line)['prompt'] + '')
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        where = f'line {n}: {type(e).__name__}' if n else type(e).__name__
-        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file with a string under "prompt" on every line '
-                         f'({where})') from None
     if not prompts:
         raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
     return prompts

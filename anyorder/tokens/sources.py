@@ -3,6 +3,7 @@ Where do documents come from? A source is a file, the standard library, a downlo
 are anything with len() that can be iterated again.
 """
 import ast
+import contextlib
 import gzip
 import hashlib
 import json
@@ -10,10 +11,9 @@ import lzma
 import os
 import sysconfig
 import urllib.request
-import zlib
 from inspect import cleandoc
 
-from anyorder.machine.files import quiet_hub
+from anyorder.machine.files import quiet_hub, reading
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
@@ -46,14 +46,13 @@ def pydocs(source):
     return [text for text in dict.fromkeys(documents) if text]
 
 
-# what reading a file raises that is cut, corrupt or not text
-UNREADABLE = (EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
-
-
-def open_text(path, newline):
-    """A text file, also .gz and .xz, to read."""
+@contextlib.contextmanager
+def reading_text(path, newline):
+    """A text file, also .gz and .xz, for the body to read."""
     opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
-    return opener(path, 'rt', encoding='utf-8-sig', newline=newline)
+    with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
+          opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):
+        yield f
 
 
 class TextFile:
@@ -74,14 +73,11 @@ class TextFile:
         self.whole = self.kind == 'txt' and not by_line
 
     def _lines(self):
-        try:
-            with open_text(self.path, '\n') as f:
-                if self.whole:
-                    yield f.read()
-                else:
-                    yield from (line for line in f if self.kind != 'jsonl' or line.strip())
-        except UNREADABLE as e:
-            raise ValueError(f'{self.path} cannot be read as {self.kind} text: {e}') from None
+        with reading_text(self.path, '\n') as f:
+            if self.whole:
+                yield f.read()
+            else:
+                yield from (line for line in f if self.kind != 'jsonl' or line.strip())
 
     def __len__(self):
         return sum(1 for _ in self._lines())
@@ -89,12 +85,9 @@ class TextFile:
     def __iter__(self):
         for number, line in enumerate(self._lines(), 1):
             if self.kind == 'jsonl':
-                try:
+                with reading(f'document {number} of {self.path}', 'JSON', 'write {"text": "..."} in valid Unicode'):
                     line = json.loads(line)['text']
                     line.encode()   # half a surrogate pair is no text
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                    raise ValueError(f'{self.path}: document {number} must be a JSON object with a string under '
-                                     '"text", in valid Unicode') from None
             yield line
 
 
