@@ -256,7 +256,6 @@ def bench_memory(config):
 
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
             'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
-            'rotary alone': {'rotary': True, 'learned_positions': False},
             'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'attention': 'bidirectional'},
             'mixed': {'attention': 'mixed'}, 'two streams': {'target_position': 'two_stream'}}
 # the networks whose generation is timed

@@ -105,17 +105,17 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     return [torch.cat(part) for part in zip(*parts)]
 
 
-class CountedRun:
-    """Network.run, and the number of slots that it has run, without those that pad short rows."""
+class CountedTrunk:
+    """The trunk of a network, and the number of slots that it has run, without those that pad short rows."""
 
-    def __init__(self, run, n_streams):
-        self.run, self.n_streams, self.n_slots = run, n_streams, 0
+    def __init__(self, trunk):
+        self.trunk, self.n_slots = trunk, 0
 
-    def __call__(self, idx, order, bounds, sizes, cache=None):
-        _, first, start, end = bounds
-        queries = (order.size(1) - first).clamp(max=sizes.n_targets) * (self.n_streams - 1)
-        self.n_slots = self.n_slots + (end - start + queries).sum()   # on the device, without a wait for it
-        return self.run(idx, order, bounds, sizes, cache)
+    def __call__(self, idx, order, slots, cache=None):
+        streams = slots.visit.tensor_split([slots.number.size(1)], 1)   # queries stand behind the content
+        # on the device, without a wait for it
+        self.n_slots = self.n_slots + sum(len(x) + x.diff(dim=1).count_nonzero() for x in streams if x.size(1))
+        return self.trunk(idx, order, slots, cache)
 
 
 def solve_all(model, puzzles, runs, trained, show, c):
@@ -125,15 +125,15 @@ def solve_all(model, puzzles, runs, trained, show, c):
     task, tokens, given, _ = puzzles
     model, drawing = freeze(model), Drawing(c.temperature)
     solve(model, tokens[:1], given[:1], order_of(trained), Unmasking(1), drawing, c.seed)   # warm up
-    run = model.run
+    trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:
         order = order_of(trained, order)
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             def on_step(step, n_new, part, bar=bar):
                 bar.update(int(n_new.sum()))
-            start, model.run = time.perf_counter(), CountedRun(run, model.slots.n_streams)
+            start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, on_step)
-            cost = {'slots': int(model.run.n_slots), 'seconds': time.perf_counter() - start}
+            cost = {'slots': int(model.trunk.n_slots), 'seconds': time.perf_counter() - start}
         counts, right = task.check_answer(*(x[show].numpy() for x in (tokens, given, idx)))
         shown = []
         for p, wrong in zip(show, (counts & ~right).tolist()):

@@ -4,8 +4,8 @@ AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any
     "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture", Xue et al. 2025,
     arXiv 2506.19935, here AO
 
-The one idea of this file is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ...
-A slot reads one visited token and is told which position to predict next. With the first n_known visits known,
+The one idea is the slot. An order is a permutation of the positions; number its visits 0, 1, 2, ... A slot reads one
+visited token and is told which position to predict next. With the first n_known visits known,
 
     the slot that predicts visit d reads visit min(d, n_known) - 1 (visit -1 is [None]);
     it sees the slots before it that are below n_known, and itself.
@@ -17,91 +17,73 @@ A slot reads one visited token and is told which position to predict next. With 
     sees       0      0-1    0-2    0-3                  sees       0      0,1    0,2    0,3
 
 Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a
-cache is the same call that starts later. A draft is checked as if it were known, by columns that begin earlier. Other
-networks have other slots: the encoder, the mixed network between the two, and two streams. Outside this file tokens
-stay in natural order, and nothing is known of [None] or masks; of slots only what a cache keeps and a pass costs.
+cache is the same call that starts later. To check a draft, the call takes its tokens as known, and its columns begin
+at the first of them. Outside this file tokens stay in natural order, and nothing is known of [None] or masks.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
 slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary,
-L layers. anyorder/fast.py makes a model faster from outside and leaves its answers equal up to rounding.
+L layers. The decoder comes first, then its memory and its average. Other networks differ in their slots alone: the
+encoder, the mixed network and two streams are the last section. tests/test_equalities.py says what must hold.
 """
 import copy
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+# how a slot is told its target: AdaLN; an embedding that is added to the input, again in every layer (the same one, or
+# another one in each layer); a query beside it, see TwoStreamSlots                                     (AO, ablation)
 TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer', 'two_stream')
+
+# what must hold for a config: the fields, the rule, and whether their values keep it
+RULES = (
+    *((size, f'{size} must be at least 1', lambda n: n >= 1) for size in (
+        'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')),
+    ('n_embd n_head', 'n_embd must be divisible by n_head', lambda C, H: C % H == 0),
+    ('dropout', 'dropout must be at least 0 and below 1', lambda p: 0 <= p < 1),
+    ('n_tokens vocab_size', 'n_tokens must be 0 (all) to vocab_size', lambda n, V: 0 <= n <= V),
+    ('target_position', f'target_position must be {", ".join(TARGET_POSITIONS)}', TARGET_POSITIONS.__contains__),
+    ('attention', 'attention must be {ATTENTION}', lambda kind: kind in ATTENTION),
+    ('target_position attention', 'target_position=two_stream is a decoder: attention must be causal',
+     lambda kind, attention: kind != 'two_stream' or attention == 'causal'),
+    ('rotary n_embd n_head', 'rotary wants heads of even width', lambda rotary, C, H: not rotary or C // H % 2 == 0),
+)
 
 
 @dataclass
 class AOGPTConfig:
-    """Sizes and kind of the network.
-
-    block_size         N, positions
-    n_layer, n_head, n_embd   L blocks, H heads of attention, width C
-    n_cond             width of the embedding of the target position, from which AdaLN makes its numbers
-    dropout, bias      of embeddings, attention and residual branches; in the linear layers of the blocks
-    vocab_size         V, rows of embedding and head
-    n_tokens           the real vocabulary, 0 is all of vocab_size; the rows above it are padding of probability zero
-    gate_init          where the biases of the AdaLN gates start: 0 in the paper; 1 learns faster in runs of minutes
-    target_position    how a slot is told what to predict: 'adaln', or an embedding added to its 'input', the same one
-                       again in every layer ('layer_shared'), or another one in every layer ('layer') (AO, ablation);
-                       'two_stream': by a query beside it, see TwoStreamSlots
-    rotary             rotate queries by the target position and keys by the position of their token
-    learned_positions  embeddings of the positions that are read; rotary can do without
-    gpt2_blocks        LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
-                       target_position='input' the network is sigma-GPT
-    gelu_tanh          GELU by GPT-2's approximation, which uses tanh
-    attention          which slots see which: 'causal' is the decoder, 'bidirectional' the encoder-only masked diffusion
-                       model, 'mixed' the network between them, see ATTENTION
-    """
-    block_size: int = 1024
-    vocab_size: int = 50304
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    n_cond: int = 128
-    dropout: float = 0.0
-    bias: bool = True
-    n_tokens: int = 0
-    gate_init: float = 0.0
-    target_position: str = 'adaln'
-    rotary: bool = False
-    learned_positions: bool = True
-    gpt2_blocks: bool = False
-    gelu_tanh: bool = False
-    attention: str = 'causal'
+    """Sizes and kind of the network."""
+    block_size: int = 1024           # N, positions
+    vocab_size: int = 50304          # V, rows of embedding and head
+    n_layer: int = 12                # L, blocks
+    n_head: int = 12                 # H, heads of attention
+    n_embd: int = 768                # C, width
+    n_cond: int = 128                # width of the embedding of the target position, from which AdaLN makes its numbers
+    dropout: float = 0.0             # on embeddings, attention and residual branches
+    bias: bool = True                # in the linear layers of the blocks
+    n_tokens: int = 0                # the real vocabulary, 0 is vocab_size; the rows above it have probability zero
+    gate_init: float = 0.0           # where the biases of the AdaLN gates start: 0 in AO; 1 learns faster in short runs
+    target_position: str = 'adaln'   # how a slot is told its target
+    rotary: bool = False             # rotate queries by the target position and keys by the position of their token
+    gpt2_blocks: bool = False        # LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
+                                     # target_position='input' the network is sigma-GPT
+    gelu_tanh: bool = False          # GELU by GPT-2's approximation, which uses tanh
+    attention: str = 'causal'        # which slots see which: a name of ATTENTION
 
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) is not field.type and not (field.type is float and type(value) is int):
                 raise ValueError(f'{field.name} must be of type {field.type.__name__}, got {value!r}')
-        for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond'):
-            if getattr(self, name) < 1:
-                raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
-        if self.n_embd % self.n_head:
-            raise ValueError(f'n_embd must be divisible by n_head, got n_embd={self.n_embd} and n_head={self.n_head}')
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f'dropout must be at least 0 and below 1, got {self.dropout}')
-        if not 0 <= self.n_tokens <= self.vocab_size:
-            raise ValueError(f'n_tokens must be 0 (all) to vocab_size={self.vocab_size}, got {self.n_tokens}')
-        if self.target_position not in TARGET_POSITIONS:
-            raise ValueError(f'target_position must be {", ".join(TARGET_POSITIONS)}, got {self.target_position!r}')
-        if self.attention not in ATTENTION:
-            raise ValueError(f'attention must be {", ".join(ATTENTION)}, got {self.attention!r}')
-        if self.target_position == 'two_stream' and self.attention != 'causal':
-            raise ValueError(f'target_position=two_stream is a decoder: attention must be causal, got {self.attention}')
-        if self.rotary and self.n_embd // self.n_head % 2:
-            raise ValueError(f'rotary wants heads of even width, got n_embd={self.n_embd} and n_head={self.n_head}')
-        if not self.learned_positions and not self.rotary:
-            raise ValueError('learned_positions=False wants rotary=True: a slot must know where its token stands')
+        for names, rule, holds in RULES:
+            values = {name: getattr(self, name) for name in names.split()}
+            if not holds(*values.values()):
+                got = ', '.join(f'{name}={value!r}' for name, value in values.items())
+                raise ValueError(f'{rule.format(ATTENTION=", ".join(ATTENTION))}, got {got}')
 
     @property
     def n_real(self):
@@ -110,7 +92,7 @@ class AOGPTConfig:
 
     @property
     def slots(self):
-        """The kind of the network: which class of Slots plans its passes."""
+        """The kind of the network: the class of Slots that plans its passes."""
         return TwoStreamSlots if self.target_position == 'two_stream' else ATTENTION[self.attention]
 
 
@@ -123,28 +105,29 @@ NONE, QUERY = -1, -2   # what a slot reads that reads no visit: [None], or what 
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and sees.
 
-    number   (B, S) the visit by which a cache keeps the key of a slot; short rows repeat their last slot. Slots behind
-             the last number have no keys
+    number   (B, S) the slot's own number, under which a cache keeps its key; a short row repeats its last slot
     visit    (B, S) the visit that a slot predicts, `target` (B, S) its position
     reads    (B, S) the visit whose token a slot reads, or NONE or QUERY
     stands   (B, S) the position at which a slot reads, -1 is the place of [None]
     sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if `causal`, else all
     columns  (B, n) the slots that the caller asks for; None: all
 
-    A network is a subclass, named in ATTENTION: `see` says which slots see which, `read` what they read, `span` which
-    of them `predict` runs. Its flags:
+    This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots see
+    which, `read` what they read, `span` which of them `predict` runs. Its flags:
 
     masked           a pass over all visits needs the mask of `see`; else it is plain causal, or full
+    causal           what a pass without a mask is
     masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known
     cached           the keys of known slots stay as they are
     targets_in_keys  these keys depend on targets
-    """
-    masked = True
-    causal = masked_loss = cached = targets_in_keys = False
-    share, n_streams = 1.0, 1   # the part of all pairs of slots that training needs, of each stream: see training_flops
+
+    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
+    targets, and k + r if the model chooses its order."""
+    masked = masked_loss = False
+    causal = cached = targets_in_keys = True
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
-        """The plan of all visits of order (B, T), or of the visits `number` (B, S). The first `known` (B, 1) visits are
+        """The plan of all visits of order (B, T), or of the slots `number` (B, S). The first `known` (B, 1) visits are
         known; `asked` (B, n) are asked for. With `n_keys` there is a mask over so many keys. Visits from `end` (B, 1)
         on are padding."""
         T = order.size(1)
@@ -157,13 +140,22 @@ class Slots:
             key, end = torch.arange(n_keys or T, device=order.device), T if end is None else end.unsqueeze(-1)
             self.sees = self.see(self.visit.unsqueeze(-1), key, known.unsqueeze(-1), end).unsqueeze(1)
 
-    @classmethod
-    def between(cls, order, known, first, start, end, sizes):
-        """The slots `start` to `end` - 1 of each row, (B, 1) each; the visits from `first` (B, 1) on are asked for."""
-        slots, targets = (torch.arange(n, device=order.device) for n in (sizes.n_slots, sizes.n_targets))
-        number = torch.minimum(start + slots, end - 1)                                      # (B, S)
-        asked = (first + targets).clamp(max=order.size(1) - 1)                              # (B, n)
-        return cls(order, known, asked, number, sizes.n_keys if sizes.masked else None, end)
+    @staticmethod
+    def see(query, key, known, end):
+        """Whether slot `query` (B, S, 1) sees slot `key` (keys,); `known` and `end` are (B, 1, 1)."""
+        return (key < query) & (key < known) | (key == query)
+
+    def read(self, order, known):
+        """(reads, stands) (B, S): a slot reads the visit before its own, or the last known one, where that token is."""
+        reads = self.visit.clamp(max=known) - 1
+        return reads, order.gather(1, reads.clamp(min=0)).masked_fill(reads == NONE, -1)
+
+    @staticmethod
+    def span(known, first, n, T, visits):
+        """(end, kept, masked) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
+        each (B,) on the host. `masked` says whether a pass without a cache needs a mask."""
+        end = (first + n).clamp(max=T)
+        return end, torch.minimum(known + 1, end), bool((end > known + 1).any())   # else it is plain causal attention
 
     def lay_out(self, asked):
         """(visit, columns) of the slots."""
@@ -179,117 +171,6 @@ class Slots:
             keys = torch.arange(self.number.size(1), device=columns.device)
             return (keys <= columns.unsqueeze(-1)).unsqueeze(1)
         return take(self.sees[:, 0], columns).unsqueeze(1)
-
-
-class Sizes(NamedTuple):
-    """What a pass of `predict` is in numbers: the same numbers are the same shapes."""
-    n_slots: int     # S, of two streams without the queries
-    n_targets: int   # n
-    n_keys: int      # keys that the slots may see
-    masked: bool     # whether they need a mask
-
-
-class DecoderSlots(Slots):
-    """The causal decoder: a slot reads the visit before its own, or the last known one, and stands where that token is.
-    It sees the known slots before it, so that the keys of a slot are final once its target is.
-
-    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
-    targets, and k + r if the model chooses its order."""
-    masked = False
-    causal, cached, targets_in_keys, share = True, True, True, 0.5
-
-    @staticmethod
-    def see(query, key, known, end):
-        """Whether slot `query` (B, S, 1) sees slot `key` (keys,); `known` and `end` are (B, 1, 1)."""
-        return (key < query) & (key < known) | (key == query)
-
-    def read(self, order, known):
-        """(reads, stands) (B, S)."""
-        reads = self.visit.clamp(max=known) - 1
-        return reads, order.gather(1, reads.clamp(min=0)).masked_fill(reads == NONE, -1)
-
-    @staticmethod
-    def span(known, first, n, T, visits):
-        """(end, kept, masked) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
-        each (B,) on the host. `masked` says whether a pass without a cache needs a mask."""
-        end = (first + n).clamp(max=T)
-        return end, torch.minimum(known + 1, end), bool((end > known + 1).any())   # else it is plain causal attention
-
-
-class BlankSlots(Slots):
-    """A slot stands at the position that it predicts and reads its own token, or [None] if the visit is not known. Only
-    these blanks are predicted.
-
-    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
-    masked_loss = True
-
-    def read(self, order, known):
-        return torch.where(self.visit < known, self.visit, NONE), self.target
-
-    @classmethod
-    def span(cls, known, first, n, T, visits):
-        end = visits.clamp(min=1)
-        return end, known, cls.masked or bool((end < end.max()).any())
-
-
-class EncoderSlots(BlankSlots):
-    """The encoder-only masked diffusion model: a slot sees every slot. What it says depends on which visits are known,
-    not on their order; a new token changes all keys, so that there is nothing to cache. A step runs all slots."""
-    masked = False
-
-    @staticmethod
-    def see(query, key, known, end):
-        return (key < end) & (query >= 0)   # the second is always true, and gives a row of keys to every query
-
-
-class MixedSlots(BlankSlots):
-    """Between the two: known slots see the known ones before them, in the order of their visits, and the others see
-    every slot. The keys of known slots are final, whatever is visited next, and unknown visits know of each other. What
-    it says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
-    cached, share = True, 2 / 3
-
-    @staticmethod
-    def see(query, key, known, end):
-        return ((key <= query) | (query >= known)) & (key < end)
-
-
-class TwoStreamSlots(DecoderSlots):
-    """XLNet's two streams, on the same weights. Slot d of the content reads visit d - 1 where it stands, sees the
-    content before it and itself, and knows no target. A query slot predicts visit d: it stands at order[d], reads one
-    learned vector, and sees the content slots 0 to min(d, n_known). Queries come behind the content and have no keys,
-    so that a cache is final whatever is visited next, and one prompt's cache serves many orders. (Yang et al. 2019,
-    arXiv 1906.08237)
-
-    A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n targets."""
-    targets_in_keys, n_streams = False, 2
-
-    def lay_out(self, asked):
-        S, self.masked = self.number.size(1), asked is not None   # whole, each stream is plainly causal
-        queries = asked if self.masked else self.number                                     # (B, n)
-        columns = torch.arange(S, S + queries.size(1), device=queries.device).expand(queries.shape)
-        return torch.cat([self.number, queries], 1), columns
-
-    @staticmethod
-    def see(query, key, known, end):
-        return key <= torch.minimum(query, known)
-
-    def read(self, order, known):
-        reads, stands = super().read(order, known)
-        asks = torch.arange(reads.size(1), device=order.device) >= self.number.size(1)
-        self.target = torch.where(asks, self.target, stands)   # content has none: rotary turns it by where it stands
-        return reads.masked_fill(asks, QUERY), self.target
-
-    def mask(self, columns):
-        return self.sees if self.sees is None else super().mask(columns)
-
-    @staticmethod
-    def span(known, first, n, T, visits):
-        end = (known + 1).clamp(max=T)
-        return end, end, True
-
-
-# config.attention: another network is a subclass of Slots, named here
-ATTENTION = {'causal': DecoderSlots, 'bidirectional': EncoderSlots, 'mixed': MixedSlots}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -398,10 +279,8 @@ class Block(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.ln_1 = make_norm(config)
-        self.attn = SelfAttention(config)
-        self.ln_2 = make_norm(config)
-        self.mlp = MLP(config)
+        self.ln_1, self.attn = make_norm(config), SelfAttention(config)
+        self.ln_2, self.mlp = make_norm(config), MLP(config)
         kind = config.target_position
         self.adaLN = AdaLN(config, 6) if kind == 'adaln' else None
         self.wtpe = nn.Embedding(config.block_size, config.n_embd) if kind == 'layer' else None
@@ -431,7 +310,7 @@ class FinalLayer(nn.Module):
 
 
 class Head(nn.Linear):
-    """Logits over the vocabulary. Its padding, the rows from n_tokens on, gets -inf: it has no probability anywhere."""
+    """Logits over the vocabulary; -inf for its padding, the rows from n_tokens on: it has no probability anywhere."""
 
     def __init__(self, config):
         super().__init__(config.n_embd, config.vocab_size, bias=not config.gpt2_blocks)
@@ -447,12 +326,13 @@ class Head(nn.Linear):
         return bias.masked_fill(torch.arange(self.out_features, device=bias.device) >= self.n_real, -torch.inf)
 
     def nll(self, x, tokens):
-        """-log p (R,) in nats of tokens (R,) given x (R, C), in float32 or better."""
+        """-log p (R,) in nats of tokens (R,) given x (R, C), in float32 or better. Training runs LeanHead.nll of
+        anyorder/fast.py: `lean` makes a model faster from outside and leaves its answers equal up to rounding."""
         return F.cross_entropy(float32_or_better(self(x)), tokens, reduction='none')
 
 
 class Network(nn.Module):
-    """What is asked of any network is forward, predict, run, n_parameters, device, config and slots, and of a module
+    """What is asked of any network is forward, predict, n_parameters, device, config and slots, and of a module
     training and parameters; of one with a cache also dtype. A subclass has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
@@ -475,7 +355,7 @@ class Network(nn.Module):
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
 
-    def forward(self, idx, order, n_known=None, columns=None, n_given=None):
+    def forward(self, idx, order, n_known=None, columns=None):
         """Negative log-likelihood of each visit given the visits before it.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
@@ -485,8 +365,6 @@ class Network(nn.Module):
         n_known  (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
                  others T / (T - n_known) times their nll. For a uniform n_known the sum of the row is then an unbiased
                  bound in nats (AO, L_MDM)
-        n_given  (B,) visits that are given, as the clues of a puzzle are: their columns are 0. n_known must be at least
-                 n_given, and the factor becomes (T - n_given) / (T - n_known)
         columns  (B, n) visits, for a decoder only, by default all T: head and last block are not run for the others
         returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
@@ -497,20 +375,17 @@ class Network(nn.Module):
             raise ValueError(f'a masked loss wants n_known (B,), the number of known visits of each row, 0 to {T - 1}, '
                              'and no columns: single visits are given by predict')
         for name, x in (('n_known', n_known), ('columns', columns)):
-            if x is None or x.device.type != 'cpu' or torch.compiler.is_compiling():
-                continue   # a check would wait for the device
-            if not 0 <= x.min() <= x.max() < T:
+            on_host = x is not None and x.device.type == 'cpu' and not torch.compiler.is_compiling()
+            if on_host and not 0 <= x.min() <= x.max() < T:   # elsewhere a check would wait for the device
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
         known = order.new_full((len(order), 1), T - 1) if n_known is None else n_known.to(idx.device).unsqueeze(1)
         columns = columns if columns is None else columns.to(idx.device)
-        visits = take(torch.arange(T, device=idx.device).expand(order.shape), columns)      # (B, n)
         x = self.trunk(idx, order, self.slots(order, known, columns))                       # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                        # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
-        given = 0 if n_given is None else n_given.to(idx.device).unsqueeze(1)
-        if n_known is not None:
-            return torch.where(visits < known, 0, nll * (T - given) / (T - known))
-        return nll if n_given is None else torch.where(visits < given, 0, nll)
+        if self.slots.masked_loss:
+            nll = torch.where(torch.arange(T, device=idx.device) < known, 0, nll * T / (T - known))
+        return nll
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
         """Logits of `n_targets` visits, in parallel: each sees the known visits before it and nothing of the others.
@@ -544,9 +419,12 @@ class Network(nn.Module):
             raise ValueError(f'attention={self.config.attention} has no cache: every slot depends on which are known')
         end, kept, masked = self.slots.span(known, first, n, T, visits)
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
-        bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True).unsqueeze(-1)   # (4, B, 1)
-        sizes = Sizes(int((end - start).max()), n, int(end.max()), masked or cache is not None)
-        x = self.run(idx, order, bounds, sizes, cache)
+        n_slots, n_keys = int((end - start).max()), int(end.max()) if masked or cache is not None else None
+        bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True)  # one copy to the device
+        known, first, start, end = bounds.unsqueeze(-1)                                     # (B, 1) each
+        number = torch.minimum(start + torch.arange(n_slots, device=idx.device), end - 1)   # (B, S)
+        asked = (first + torch.arange(n, device=idx.device)).clamp(max=T - 1)               # (B, n)
+        x = self.trunk(idx, order, self.slots(order, known, asked, number, n_keys, end), cache)
         if cache is not None:
             cache.length = kept
         return self.lm_head(x if picked is None else x[picked])
@@ -563,10 +441,6 @@ class Network(nn.Module):
                              f'N={idx.size(1)} tokens')
         return order.shape
 
-    def run(self, idx, order, bounds, sizes, cache=None):
-        """The part of `predict` that runs on the device: last hidden states (B, n, C), see Slots.between."""
-        return self.trunk(idx, order, self.slots.between(order, *bounds, sizes), cache)
-
 
 class AOGPT(Network):
     """The any-order network. Parameter names and order are those of the published checkpoints."""
@@ -576,8 +450,7 @@ class AOGPT(Network):
         adaln = config.target_position == 'adaln'
         t = self.transformer = nn.ModuleDict()
         t['wte'] = nn.Embedding(config.vocab_size, config.n_embd)
-        if config.learned_positions:
-            t['wpe'] = nn.Embedding(config.block_size + 1, config.n_embd)   # row 0 for [None], row p + 1 for position p
+        t['wpe'] = nn.Embedding(config.block_size + 1, config.n_embd)       # row 0 for [None], row p + 1 for position p
         if config.target_position not in ('layer', 'two_stream'):
             t['wtpe'] = nn.Embedding(config.block_size, config.n_cond if adaln else config.n_embd)
         t['wnonee'] = nn.Embedding(1, config.n_embd)                        # [None]
@@ -612,8 +485,7 @@ class AOGPT(Network):
         x = torch.where(none.unsqueeze(-1), t.wnonee.weight, token)                         # (B, S, C)
         if self.config.target_position == 'two_stream':
             x = torch.where((slots.reads == QUERY).unsqueeze(-1), t.wquery.weight, x)
-        if self.config.learned_positions:
-            x = x + t.wpe(slots.stands + 1)
+        x = x + t.wpe(slots.stands + 1)
         x = F.dropout(x, self.config.dropout, self.training)
         rotary = [self._cos_sin(p) for p in (slots.target, slots.stands)] if self.config.rotary else None
         for layer, block in enumerate(t.h):
@@ -643,9 +515,8 @@ class AOGPT(Network):
 # its memory and its average
 
 class KVCache:
-    """Keys and values of the slots that are kept, allocated once: 2 L B N C numbers. `length` (B,), on the host, is the
-    number of slots kept in each row; later ones are overwritten by their number. The key of a slot may depend on its
-    target, see Network.predict. There is room for `n_slots`, by default N."""
+    """Keys and values of the kept slots, allocated once: 2 L B N C numbers. `length` (B,), on the host, counts the kept
+    slots of each row; later ones are overwritten by their number. There is room for `n_slots`, by default N."""
 
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head
@@ -689,3 +560,83 @@ class EMA:
         self.n_updates += 1
         decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
         torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), 1 - decay)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# other networks, which differ in their slots
+
+class BlankSlots(Slots):
+    """A slot stands at the position that it predicts and reads its own token, or [None] if the visit is not known. Only
+    these blanks are predicted.
+
+    A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
+    masked_loss = True
+    causal = targets_in_keys = False
+
+    def read(self, order, known):
+        return torch.where(self.visit < known, self.visit, NONE), self.target
+
+    @classmethod
+    def span(cls, known, first, n, T, visits):
+        end = visits.clamp(min=1)
+        return end, known, cls.masked or bool((end < end.max()).any())
+
+
+class EncoderSlots(BlankSlots):
+    """The encoder-only masked diffusion model: a slot sees every slot. What it says depends on which visits are known,
+    not on their order; a new token changes all keys, so that there is nothing to cache. A step runs all slots."""
+    cached = False
+
+    @staticmethod
+    def see(query, key, known, end):
+        return (key < end) & (query >= 0)   # the second is always true, and gives a row of keys to every query
+
+
+class MixedSlots(BlankSlots):
+    """Between the two: known slots see the known ones before them, in the order of their visits, and the others see
+    every slot. The keys of known slots are final, whatever is visited next, and unknown visits know of each other. What
+    it says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
+    masked = True
+
+    @staticmethod
+    def see(query, key, known, end):
+        return ((key <= query) | (query >= known)) & (key < end)
+
+
+class TwoStreamSlots(Slots):
+    """XLNet's two streams, on the same weights. Slot d of the content reads visit d - 1 where it stands, sees the
+    content before it and itself, and knows no target. A query slot predicts visit d: it stands at order[d], reads one
+    learned vector, and sees the content slots 0 to min(d, n_known). Queries come behind the content and have no keys,
+    so that a cache is final whatever is visited next, and one prompt's cache serves many orders. (Yang et al. 2019,
+    arXiv 1906.08237)
+
+    A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n targets."""
+    targets_in_keys = False
+
+    def lay_out(self, asked):
+        S, self.masked = self.number.size(1), asked is not None   # whole, each stream is plainly causal
+        queries = asked if self.masked else self.number                                     # (B, n)
+        columns = torch.arange(S, S + queries.size(1), device=queries.device).expand(queries.shape)
+        return torch.cat([self.number, queries], 1), columns
+
+    @staticmethod
+    def see(query, key, known, end):
+        return key <= torch.minimum(query, known)
+
+    def read(self, order, known):
+        reads, stands = super().read(order, known)
+        asks = torch.arange(reads.size(1), device=order.device) >= self.number.size(1)
+        self.target = torch.where(asks, self.target, stands)   # content has none: rotary turns it by where it stands
+        return reads.masked_fill(asks, QUERY), self.target
+
+    def mask(self, columns):
+        return self.sees if self.sees is None else super().mask(columns)
+
+    @staticmethod
+    def span(known, first, n, T, visits):
+        end = (known + 1).clamp(max=T)
+        return end, end, True
+
+
+# config.attention: another network is a subclass of Slots, named here
+ATTENTION = {'causal': Slots, 'bidirectional': EncoderSlots, 'mixed': MixedSlots}

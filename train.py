@@ -34,7 +34,6 @@ gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the pa
 target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer',
                                   # or by a query beside it in 'two_stream'
 rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
-learned_positions = True          # embeddings of the positions that are read; can be left out with rotary
 attention = 'causal'              # 'causal' is the decoder, 'bidirectional' the encoder, 'mixed' between them: a cache,
                                   # and blanks that see each other
 gelu_tanh = False                 # GELU by tanh, as in GPT-2

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import AOGPT, AdaLN, Head, SelfAttention, Sizes, float32_or_better
+from model import AOGPT, AdaLN, Head, SelfAttention, float32_or_better
 
 
 def product_dtype(x):
@@ -201,35 +201,37 @@ def graphed(model):
     if device.type == 'cpu' or not model.slots.cached:
         why = f'the device is {device}' if device.type == 'cpu' else f'attention={model.config.attention} has none'
         raise ValueError(f'cuda_graphs is for a network with a cache on a GPU: {why}')
-    model.run = StepGraphs(model.run)
+    model.trunk = StepGraphs(model.trunk)
     return model
 
 
 class StepGraphs:
-    """Network.run as CUDA graphs, one launch for hundreds of kernels: the first call of a size runs eagerly, the second
+    """The trunk as CUDA graphs, one launch for hundreds of kernels: the first call of a size runs eagerly, the second
     is recorded, later ones are replayed. Graphs hold for one cache; another cache starts anew."""
 
-    def __init__(self, run):
-        self.run, self.cache, self.recorded, self.pool = run, None, {}, torch.cuda.graph_pool_handle()
+    def __init__(self, trunk):
+        self.trunk, self.cache, self.recorded, self.pool = trunk, None, {}, torch.cuda.graph_pool_handle()
 
-    def __call__(self, idx, order, bounds, sizes, cache=None):
+    def __call__(self, idx, order, slots, cache=None):
         if cache is None:
-            return self.run(idx, order, bounds, sizes)
+            return self.trunk(idx, order, slots)
         if cache is not self.cache:
             self.cache, self.recorded = cache, {}
-        n, sizes = sizes.n_targets, pad_sizes(sizes, cache)
-        key, inputs = (order.shape, sizes), (idx, order, bounds)
+        n, slots = slots.columns.size(1), padded(slots, cache)
+        inputs = {'idx': idx, 'order': order} | {name: getattr(slots, name) for name in PLAN}
+        key = tuple(x.shape for x in inputs.values())
         if key not in self.recorded:   # which also sets up what cannot be set up while recording
             self.recorded[key] = None
-            return self.run(*inputs, sizes, cache)[:, :n]
+            return self.trunk(idx, order, slots, cache)[:, :n]
         if self.recorded[key] is None:
-            graph, own = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
+            graph, own, plan = torch.cuda.CUDAGraph(), {name: x.clone() for name, x in inputs.items()}, copy.copy(slots)
+            vars(plan).update({name: own[name] for name in PLAN})
             with torch.cuda.graph(graph, pool=self.pool, stream=recording_stream(idx.device)):
-                result = self.run(*own, sizes, cache)
+                result = self.trunk(own['idx'], own['order'], plan, cache)
             self.recorded[key] = graph, own, result
         graph, own, result = self.recorded[key]
-        for mine, x in zip(own, inputs):
-            mine.copy_(x)
+        for name, x in inputs.items():
+            own[name].copy_(x)
         graph.replay()
         return result.clone()[:, :n]   # graphs share their memory
 
@@ -239,10 +241,26 @@ def recording_stream(device):
     return torch.cuda.Stream(device)
 
 
-def pad_sizes(sizes, cache):
-    """The next of few different Sizes; the slots behind the end of a row repeat its last slot."""
-    n_keys = min(-(-sizes.n_keys // 128) * 128, cache.k.size(3))
-    return Sizes(pad_size(sizes.n_slots), pad_size(sizes.n_targets), n_keys, sizes.masked)
+PLAN = ('number', 'visit', 'target', 'reads', 'stands', 'sees', 'columns')   # tensors of Slots
+KEYS = 128   # a mask is as wide as the next multiple
+
+
+def padded(slots, cache):
+    """The plan in one of few sizes: the last slot and the last column repeat, and nothing sees the further keys."""
+    S, n, device = slots.number.size(1), slots.columns.size(1), slots.number.device
+    content, columns = (torch.arange(pad_size(size), device=device).clamp(max=size - 1) for size in (S, n))
+    every, plan = content, copy.copy(slots)
+    if slots.visit.size(1) > S:   # two streams: the queries stand behind the content
+        every = torch.cat([content, S + columns])
+        plan.columns = torch.arange(len(content), len(every), device=device).expand(len(slots.number), -1)
+    else:
+        plan.columns = slots.columns[:, columns]
+    plan.number = slots.number[:, content]
+    for name in ('visit', 'target', 'reads', 'stands'):
+        setattr(plan, name, getattr(slots, name)[:, every])
+    n_keys = min(-(-slots.sees.size(-1) // KEYS) * KEYS, cache.k.size(3))
+    plan.sees = F.pad(slots.sees[:, :, every], (0, n_keys - slots.sees.size(-1)))
+    return plan
 
 
 def pad_size(n):

@@ -37,7 +37,7 @@ FAULTS['model.py'] = 'test_model', [
     ['return end, torch.minimum(known + 1, end)', 'return end, known + 1'],
     ['return end, torch.minimum(known + 1, end)', 'return end, end'],
     ['torch.minimum(cache.length.cpu(), first).minimum(end - 1)', 'cache.length.cpu().minimum(end - 1)'],
-    ['asked = (first + targets)', 'asked = (known + targets)'],
+    ['asked = (first + torch', 'asked = (known + torch'],
     ['(first > known).any() or ', ''],
     ['return (key < end) & (query >= 0)', 'return (key <= end) & (query >= 0)'],
     ['((key <= query) | (query >= known)) & (key < end)', '(key <= query) | (query >= known)'],
@@ -66,9 +66,8 @@ FAULTS['model.py'] = 'test_model', [
     ['0.02 / (2 * self.config.n_layer) ** 0.5', '0.02 / self.config.n_layer ** 0.5'],
     ['t.wte(read.masked_fill(none, 0))', 't.wte(read)'],
     # the loss
-    ['nll * (T - given) / (T - known)', 'nll * T / (T - known)'],
-    ['torch.where(visits < known, 0,', 'torch.where(visits <= known, 0,'],
-    ['else torch.where(visits < given, 0, nll)', 'else torch.where(visits <= given, 0, nll)'],
+    ['nll * T / (T - known)', 'nll * (T - known)'],
+    ['device=idx.device) < known, 0', 'device=idx.device) <= known, 0'],
     # the cache and the average
     ['self.v[:, :len(rows)], self.length[rows]', 'self.v[:, :len(rows)], self.length[:len(rows)]'],
     ['for memory in (self.k, self.v):\n            for new', 'for memory in (self.k,):\n            for new'],
@@ -332,7 +331,9 @@ FAULTS['anyorder/likelihood/judge.py'] = 'test_judge', [
     ['statistics.stdev(entropies(pairs)) / len(samples) ** 0.5', 'statistics.stdev(entropies(pairs))'],
 ]
 
-FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood', [
+FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles', [
+    ['nll * ((T - n_given)', 'nll * ((T + n_given)'],
+    ['device=nll.device) < n_given, 0)', 'device=nll.device) <= n_given, 0)'],
     ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
     ['nats.append(nll.sum(-1, dtype=widest(idx.device)))', 'nats.append(nll.sum(-1).double())'],
     ['orders = [torch.cat([order, neither]) for order in orders]', 'pass'],
@@ -572,7 +573,7 @@ FAULTS['anyorder/training/memory.py'] = 'test_memory', [
     ["'block': (2, 15)", "'block': (2, 14)"],
     ["'AdaLN': (2, 10),         #", "'AdaLN': (1, 10),         #"],
     ['full += 2 * (b < FLOAT) + 4 * (not cuda)', 'full += 2 + 4 * (not cuda)'],
-    ['else 2 * L - 1', 'else 2 * L'],
+    ['n_streams * L - (n_streams - 1)', 'n_streams * L'],
     ['(mask if compiled else L * mask)', 'mask'],
     ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
     ['max(total for _, total, _ in changes)', 'changes[-1][1]'],
@@ -696,8 +697,6 @@ FAULTS['eval_ppl.py'] = 'test_eval_ppl test_estimates', [
 ]
 
 FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
-    ['self.n_slots + (end - start + ', 'self.n_slots + (end + '],
-    ['self.n_slots = self.n_slots + (end', 'self.n_slots = (end'],
     ['value / len(tokens) for', 'value for'],
     ['derive_seed(seed, r) for r in rows', 'derive_seed(seed) for r in rows'],
 ]

@@ -45,10 +45,10 @@ def test_published_format(name, weights, prefix):
 
 
 @pytest.mark.parametrize('config', [dict(gate_init=1.0, n_cond=24, n_tokens=7), dict(target_position='input'),
-                                    dict(target_position='layer', rotary=True, learned_positions=False),
+                                    dict(target_position='layer', rotary=True),
                                     dict(target_position='input', gpt2_blocks=True, bias=False),
                                     dict(attention='bidirectional'), dict(attention='mixed'),
-                                    dict(target_position='two_stream', rotary=True, learned_positions=False)])
+                                    dict(target_position='two_stream', rotary=True)])
 def test_our_file_gives_the_model_back(tmp_path, config):
     model = make_model(**config).float()
     ema = EMA(model, 0.9)

@@ -8,10 +8,10 @@ import torch
 from conftest import make_model
 
 from anyorder.likelihood.continuations import LEFT_TO_RIGHT, Reading, continuation_scores, last_words, pieces
-from anyorder.likelihood.nll import block_nll, ensemble_nll, one_by_one
+from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
 from anyorder.orders import order_of
 from anyorder.tokens.tokenizers import Bytes
-from model import DecoderSlots
+from model import Slots
 
 ROWS = [([3, 1], [4, 1, 5]), ([], [9, 2, 6, 5, 3]), ([5, 8, 9, 7, 9, 3], [2]), ([2, 3, 8, 4, 6, 2, 6], [4, 3]),
         ([], [3]), ([8, 3, 2], [7, 9, 5, 0, 2, 8])]
@@ -19,7 +19,7 @@ ROWS = [([3, 1], [4, 1, 5]), ([], [9, 2, 6, 5, 3]), ([5, 8, 9, 7, 9, 3], [2]), (
 
 class Network:
     """A decoder of which `logits` (300,) are all it says, and which remembers the texts that it was asked about."""
-    device, slots = torch.device('cpu'), DecoderSlots
+    device, slots = torch.device('cpu'), Slots
     config = SimpleNamespace(block_size=9, vocab_size=300)
 
     def __init__(self, logits):
@@ -146,7 +146,7 @@ def test_a_masked_loss_is_drawn_for_the_bound(attention):
     want = []
     for context, tokens in ROWS:
         text, given = torch.tensor([context + tokens]), torch.tensor([len(context)])
-        draws = [float(model(text, order[None], n_known=known[None], n_given=given).sum())
+        draws = [float(nll_of_blanks(model(text, order[None], known[None]), given, True).sum())
                  for order, known in zip(reading.orders(context, tokens), reading.known(context, tokens))]
         want.append(pytest.approx(sum(draws) / 3, abs=1e-9))
     assert [nats for nats, _ in scores(model, ROWS, reading, 4)] == want

@@ -42,7 +42,7 @@ def views(tmp_path):
 @pytest.mark.parametrize('sizes', [
     dict(), dict(bias=False, n_tokens=7), dict(attention='bidirectional'), dict(attention='mixed'),
     dict(target_position='two_stream'), dict(target_position='input', gpt2_blocks=True),
-    dict(rotary=True, learned_positions=False), dict(target_position='layer')])
+    dict(rotary=True), dict(target_position='layer')])
 def test_it_is_the_network_to_the_last_bit(views, batch, tmp_path, sizes):
     model, load = views(**sizes)
     model, network, (idx, order), known = model.float(), load(dtype=torch.float32), batch, torch.tensor([0, 1, 3, 5, 8])

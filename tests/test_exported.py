@@ -52,7 +52,7 @@ def same_model(a, b, weights='ema'):
 @pytest.mark.parametrize('sizes', [
     dict(), dict(bias=False), dict(attention='bidirectional'), dict(attention='mixed'),
     dict(target_position='two_stream'), dict(target_position='input', gpt2_blocks=True),
-    dict(rotary=True, learned_positions=False), dict(target_position='layer'), dict(target_position='layer_shared')])
+    dict(rotary=True), dict(target_position='layer'), dict(target_position='layer_shared')])
 def test_a_folder_is_the_model_of_its_checkpoint(checkpoint, script, tmp_path, sizes):
     path = checkpoint(**sizes)
     script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf')

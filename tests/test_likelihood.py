@@ -26,12 +26,12 @@ from anyorder.likelihood.nll import (
     powers_of_two,
 )
 from anyorder.orders import draw_orders, stream
-from model import DecoderSlots
+from model import Slots
 
 
 class Network:
     """A decoder that gives nll(idx, order) and remembers what it was asked."""
-    device, config, slots = torch.device('cpu'), SimpleNamespace(block_size=9), DecoderSlots
+    device, config, slots = torch.device('cpu'), SimpleNamespace(block_size=9), Slots
 
     def __init__(self, nll):
         self.nll, self.asked = nll, []

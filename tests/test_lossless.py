@@ -271,9 +271,9 @@ def test_rows_accept_each_for_itself():
 
 def test_a_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(monkeypatch):
     model, order, ran = half_certain(), orders_of('random'), []
-    run = AOGPT.run
-    monkeypatch.setattr(AOGPT, 'run', lambda self, idx, order, bounds, sizes, cache: ran.append(
-        (len(idx), sizes.n_slots, sizes.n_targets)) or run(self, idx, order, bounds, sizes, cache))
+    trunk = AOGPT.trunk
+    monkeypatch.setattr(AOGPT, 'trunk', lambda self, idx, order, slots, cache: ran.append(
+        (len(idx), slots.number.size(1), slots.columns.size(1))) or trunk(self, idx, order, slots, cache))
     for window in (1, 4, 12):
         ran.clear()
         _, trace = lossless(model, torch.ones_like(order), order, window, n_known=0, return_trace=True)

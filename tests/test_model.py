@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import make_model
 
+from anyorder.likelihood.nll import nll_of_blanks
 from anyorder.orders import derive_seed, sample_order
 from model import AOGPT, EMA, AOGPTConfig, KVCache
 
@@ -18,7 +19,6 @@ VARIANTS = [
     dict(target_position='layer_shared'),
     dict(target_position='layer'),
     dict(rotary=True),
-    dict(rotary=True, learned_positions=False),
     dict(target_position='input', gpt2_blocks=True, bias=False),
     dict(target_position='layer', gpt2_blocks=True, rotary=True),
 ]
@@ -62,8 +62,7 @@ def oracle(model, tokens, order, n_known, d):
     vectors = {None: 'wnonee', 'query': 'wquery'}
     x = torch.stack([w[f'{t}{vectors[p]}.weight'][0] if p in vectors else w[t + 'wte.weight'][tokens[p]]
                      for p in read])
-    if c.learned_positions:
-        x = x + w[t + 'wpe.weight'][stand]
+    x = x + w[t + 'wpe.weight'][stand]
 
     def norm(x, name):
         if f'{name}.weight' not in w:
@@ -253,7 +252,7 @@ def test_losses_of_a_bfloat16_model_are_taken_in_float32(batch):
 
 def test_angles_are_those_of_float32_in_a_bfloat16_model():
     """From 256 on bfloat16 holds every other position alone."""
-    model, g = make_model(block_size=400, rotary=True, learned_positions=False), torch.Generator().manual_seed(0)
+    model, g = make_model(block_size=400, rotary=True), torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
         p.copy_(p.mul(4 if name.endswith('q_norm.weight') else 1).bfloat16())   # larger scores: small angles matter
     idx, order = torch.randint(11, (2, 400), generator=g), torch.stack([torch.arange(400), torch.arange(400).flip(0)])
@@ -300,7 +299,7 @@ def test_given_visits_cost_a_masked_loss_nothing_and_are_not_counted(attention, 
     for r, (k, n) in enumerate(zip(known.tolist(), given.tolist())):
         logp = encoder.predict(idx[r:r + 1], order[r:r + 1], k)[0].log_softmax(-1)
         want[r, k:] = -logp.gather(1, idx[r, order[r, k:]].unsqueeze(1))[:, 0] * (9 - n) / (9 - k)
-    torch.testing.assert_close(encoder(idx, order, known, n_given=given), want, **close)
+    torch.testing.assert_close(nll_of_blanks(encoder(idx, order, known), given, True), want, **close)
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
@@ -563,7 +562,3 @@ def test_some_visits_alone_are_those_of_all(model, batch):
             model(idx, order, columns=wrong)
     for columns in (torch.arange(9).expand(5, 9), torch.randint(9, (5, 3)), torch.full((5, 1), 8)):
         torch.testing.assert_close(model(idx, order, columns=columns), nll.gather(1, columns), rtol=0, atol=1e-12)
-        given = torch.where(columns < 4, 0, nll.gather(1, columns))
-        torch.testing.assert_close(
-            model(idx, order, columns=columns, n_given=torch.full((5,), 4)), given, rtol=0, atol=1e-12
-        )

@@ -233,7 +233,7 @@ def test_graphs_replay_what_steps_are(cuda, variant, dtype):
             canvas = Canvas(idx, order, torch.tensor([0, 20, 63]), range(3))
             fill(network, canvas, Unmasking(n_steps), None)
             found.append(canvas.logprob)
-    assert network.run.recorded
+    assert network.trunk.recorded
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 0.5}[dtype]
     for plain, replayed in zip(found[:2], found[2:]):
         assert (plain - replayed).abs().max() < tolerance

@@ -42,9 +42,9 @@ def like(sample):
 def counted(model):
     """A copy of the model, and the numbers of slots that each of its passes has run, of each row."""
     model, slots = copy.deepcopy(model), []
-    run = model.run
-    model.run = lambda idx, order, bounds, sizes, cache=None: (
-        slots.append((bounds[3] - bounds[2])[:, 0].tolist()), run(idx, order, bounds, sizes, cache))[1]
+    trunk = model.trunk
+    model.trunk = lambda idx, order, plan, cache=None: (
+        slots.append([len(row.unique()) for row in plan.number]), trunk(idx, order, plan, cache))[1]
     return model, slots
 
 
@@ -92,7 +92,7 @@ def test_rows_slide_apart_and_a_row_is_a_function_of_its_seed():
 
 def test_the_draws_of_a_stretch_are_its_own():
     greedy = write(ascii_model(), texts('[[..]]', length=30), drawing=Drawing(0))[0]
-    model = ascii_model(target_position='input', learned_positions=True)
+    model = ascii_model(target_position='input')
     for p in model.parameters():
         p.zero_()                              # every token is as likely: a token is its random number
     tokens = write(model, texts('[[..]]', length=20))[0]['tokens']

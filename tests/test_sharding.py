@@ -20,7 +20,7 @@ from model import EMA
 
 NETWORKS = {
     'decoder': {}, 'sigma-gpt': {'gpt2_blocks': True, 'target_position': 'input'},
-    'layer': {'target_position': 'layer', 'rotary': True, 'learned_positions': False},
+    'layer': {'target_position': 'layer', 'rotary': True},
     'shared': {'target_position': 'layer_shared', 'bias': False},
     'two-stream': {'target_position': 'two_stream'}, 'encoder': {'attention': 'bidirectional'},
     'mixed': {'attention': 'mixed', 'rotary': True}}

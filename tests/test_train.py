@@ -243,7 +243,7 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer
     assert_same_runs('whole', 'out')
 
 
-@pytest.mark.parametrize('variant', [['--target_position=layer', '--rotary=True', '--learned_positions=False'],
+@pytest.mark.parametrize('variant', [['--target_position=layer', '--rotary=True'],
                                      ['--target_position=input', '--gpt2_blocks=True'],
                                      ['--target_position=layer_shared'], ['--target_position=two_stream']])
 def test_every_network_is_trained_saved_and_resumed(data, variant):

@@ -30,19 +30,28 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     device, sums = model.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = blocks[rows].to(device), orders[rows].to(device)
-        visits = {'n_known': n_known, 'n_given': n_given}
-        visits = {name: x[rows].to(device) for name, x in visits.items() if x is not None}
         with autocast(device, dtype):
-            if not model.slots.masked_loss or n_known is not None:
-                nll = model(idx, order, **visits)                                           # (B, N)
-            else:
+            if model.slots.masked_loss and n_known is None:
                 nll = one_by_one(model, idx, order)
+            else:
+                nll = model(idx, order, n_known if n_known is None else n_known[rows])      # (B, N)
+        if n_given is not None:
+            nll = nll_of_blanks(nll, n_given[rows].to(device), n_known is not None)
         if counted is not None:
             nll = nll.masked_fill(~counted[rows].to(device), 0)
         sums.append(nll.sum(-1, dtype=widest(device)))
         if bar is not None:
             bar.update(idx.numel())
     return torch.cat(sums).cpu().double() if sums else torch.zeros(0, dtype=torch.float64)
+
+
+def nll_of_blanks(nll, n_given, masked_loss):
+    """nll (B, T) of Network.forward without the first n_given (B,) visits, which are given and cost nothing. A masked
+    loss has weighted T - n_known unknown visits up to T: their weight goes down to the T - n_given blanks."""
+    n_given, T = n_given.unsqueeze(1), nll.size(1)
+    if masked_loss:
+        return nll * ((T - n_given).to(nll.dtype) / T)
+    return nll.masked_fill(torch.arange(T, device=nll.device) < n_given, 0)
 
 
 def check_finite(nats):

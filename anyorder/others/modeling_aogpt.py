@@ -58,9 +58,9 @@ class AOGPTView(PreTrainedModel):
 
 
 class AOGPTModel(AOGPTView):
-    def forward(self, input_ids, order, n_known=None, columns=None, n_given=None):
+    def forward(self, input_ids, order, n_known=None, columns=None):
         """AOGPT.forward: nll (B, n) in nats of the tokens (B, N), in the order (B, T) of positions."""
-        return self.network(input_ids, order, n_known, columns, n_given)
+        return self.network(input_ids, order, n_known, columns)
 
 
 def without_padding(input_ids, attention_mask):

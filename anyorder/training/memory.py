@@ -51,8 +51,9 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
 
     of_slot = B * N * slot_bytes(c, b, compiled, cuda)
     mask = b * B * N * N if c.attention == 'mixed' else 0
-    layers = L if model.slots.n_streams == 1 else 2 * L - 1
-    of_block = model.slots.n_streams * of_slot + mask
+    n_streams = 2 if c.target_position == 'two_stream' else 1
+    layers = n_streams * L - (n_streams - 1)
+    of_block = n_streams * of_slot + mask
     kept = layers * of_slot + (mask if compiled else L * mask)   # compiled, all layers share it
     if recompute:
         kept = layers * B * N * FLOAT * C + of_block

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from anyorder.checkpoint import model_from_checkpoint
-from anyorder.likelihood.nll import block_nll, draw_known, estimate_of
+from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_blanks
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, whole
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
@@ -198,7 +198,7 @@ def update(state, tokens, lr, config):
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
             with autocast(device, config.dtype, cache=False):   # every weight is read once
-                nll = state.run_model(idx, order, n_known, n_given=n_given)                  # (B, N)
+                nll = nll_of_blanks(state.run_model(idx, order, n_known), n_given, n_known is not None)   # (B, N)
                 micro_loss = nll.sum() / n_blanks / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
@@ -214,16 +214,20 @@ def update(state, tokens, lr, config):
     state.n_seen += config.batch_size * config.gradient_accumulation_steps * config.block_size
 
 
+SHARES = {'causal': 1 / 2, 'mixed': 2 / 3, 'bidirectional': 1}   # of all pairs of slots, those that training needs
+
+
 def training_flops(model, batch_size):
     """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
     product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 12 N C times the share of the pairs that
-    see each other, a slot and layer."""
-    c, tokens, n_more = model.config, batch_size * model.config.block_size, model.slots.n_streams - 1
+    see each other, a slot and layer. The content of two streams has no last layer but its keys."""
+    c, tokens = model.config, batch_size * model.config.block_size
+    n_more = int(c.target_position == 'two_stream')
     matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
     adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
     of_content = sum(n for name, n in matrices.items() if '.h.' in name and (
         f'.h.{c.n_layer - 1}.' not in name or 'c_attn' in name))   # in the last layer it gives keys alone
-    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * c.block_size * c.n_embd * model.slots.share
+    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * c.block_size * c.n_embd * SHARES[c.attention]
     return 6 * (tokens * (sum(matrices.values()) - adaln + n_more * of_content) + c.block_size * adaln + attention)
 
 

@@ -52,7 +52,6 @@ RUNS = {
     'fixed': f'{BASE} --l2r_ratio=0 --order=fixed --order_seed=SEED',
     **{position: f'{BASE} --target_position={position}' for position in ('input', 'layer_shared', 'layer')},
     'rotary': f'{BASE} --rotary=True',
-    'rotary_alone': f'{BASE} --rotary=True --learned_positions=False',
     'adamw': ADAMW,
     **{f'adamw_{position}': f'{ADAMW} --target_position={position}' for position in ('input', 'layer_shared', 'layer')},
     'adamw_rotary': f'{ADAMW} --rotary=True',
@@ -132,7 +131,7 @@ FINDINGS = {
     'l2r_data': Finding('3: without and with 10 % left-to-right sequences', {
         'l2r_data': (BY_TOKENS, {'none left to right': 'any', '10 % left to right': 'base'})}),
     'positions': Finding('4: four ways to tell the target position, and rotary; Muon and AdamW', {
-        'positions': (BY_TOKENS, POSITIONS | {'AdaLN and rotary alone': 'rotary_alone'}),
+        'positions': (BY_TOKENS, POSITIONS),
         'positions_adamw': (BY_TOKENS, {label: f'adamw_{run}'.removesuffix('_base')
                                         for label, run in POSITIONS.items()})}),
     'gates': Finding("4: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW", {

@@ -22,7 +22,7 @@ from anyorder.generation.fill import generate
 from anyorder.machine.devices import autocast, resolve_device, seconds
 from anyorder.orders import sample_order
 from configurator import configure, one_line_errors
-from model import AOGPT, AOGPTConfig, Sizes
+from model import AOGPT, AOGPTConfig
 
 WORDS = {'rows': "the gradient of AdaLN's table", 'buckets': 'sizes of CUDA graphs'}
 batch_size = 16
@@ -54,33 +54,32 @@ def rows(config, device, dtype):
 def buckets(config, device, dtype):
     B, N, C, L = (2, 64, 32, 1) if config.toy else (config.batch_size, 1024, 768, 12)
     model = AOGPT(AOGPTConfig(N, 320, L, C // 16 if config.toy else C // 64, C)).to(device).eval()
-    order, pad_sizes = sample_order(B, N, device=device), fast.pad_sizes
+    order, keys, padded = sample_order(B, N, device=device), fast.KEYS, fast.padded
     print(f'{B} x {N} tokens in {N} steps, {device}, {dtype}, torch {torch.__version__}\n'
           f"{'keys':<22}{'seconds':>10}{'first':>10}{'graphs':>8}")
     for step in (16, 64) if config.toy else (64, 128, 256, 1024):
         seen = set()
 
-        def padded(sizes, cache, step=step, seen=seen):
-            n_keys = min(-(-sizes.n_keys // step) * step, cache.k.size(3))
-            seen.add(sizes := Sizes(fast.pad_size(sizes.n_slots), fast.pad_size(sizes.n_targets), n_keys, sizes.masked))
-            return sizes
-        fast.pad_sizes = padded
+        def counted(slots, cache, seen=seen):
+            plan = padded(slots, cache)
+            seen.add((plan.sees.shape, plan.columns.shape))
+            return plan
+        fast.KEYS, fast.padded = step, counted
         with autocast(device, dtype):
             network = fast.freeze(model)
             if device.type == 'cuda':
                 fast.graphed(network)
             else:
-                run = network.run
-                network.run = lambda idx, order, bounds, sizes, cache=None, run=run: run(
-                    idx, order, bounds, sizes if cache is None else fast.pad_sizes(sizes, cache), cache
-                )[:, :sizes.n_targets]
+                trunk = network.trunk
+                network.trunk = lambda idx, order, slots, cache, trunk=trunk: trunk(
+                    idx, order, fast.padded(slots, cache), cache)[:, :slots.columns.size(1)]
 
             def write(network=network):
                 generate(network, torch.zeros_like(order), order, 0, N, seeds=range(B))
             first = seconds(write, device, 1)
             time = seconds(write, device, 1 if config.toy else 2)
         print(f'{f"multiples of {step}":<22}{time:>10.2f}{first:>10.2f}{len(seen):>8}', flush=True)
-    fast.pad_sizes = pad_sizes
+    fast.KEYS, fast.padded = keys, padded
 
 
 def main(config):
