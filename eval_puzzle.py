@@ -57,7 +57,7 @@ from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import MASKED, check_out, progress, write_json
-from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, read_order
+from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of, read_order
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, make_task
@@ -127,7 +127,9 @@ def solve_all(model, puzzles, runs, trained, show, c):
     solve(model, tokens[:1], given[:1], order_of(trained), Unmasking(1), drawing, c.seed)   # warm up
     trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:
+        named = unmasking.policy == 'given' and not isinstance(order, list)   # else it is a score or a file
         order = order_of(trained, order)
+        policy = name_of(order) if named else policy
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             def on_step(step, n_new, part, bar=bar):
                 bar.update(int(n_new.sum()))

@@ -68,7 +68,7 @@ import time
 from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.machine.files import check_out, progress, replace_file
-from anyorder.orders import order_of
+from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
 from anyorder.pictures.watch import Watch, visible
 from anyorder.tokens.prompts import prompt_file, read_prompts
@@ -170,7 +170,8 @@ def main(config):
     print_samples(samples)
 
     # the table
-    order_name, lines = visits['kind'] if order is None else config.order, {}
+    named = policy == 'given' and not isinstance(order, list)   # else it is a score or a file
+    order_name, lines = name_of(visits) if named else config.order, {}
     about = describe(samples, order_name, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)

@@ -43,8 +43,8 @@ batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
 order = 'random'                  # 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or a JSON file with all positions
 order_seed = 0                    # which one 'fixed', 'block' and 'swaps' are
-order_block = 4                   # positions of a block; --order=block:4 says both
-order_swaps = 16                  # random transpositions of left to right, by 'swaps'; --order=swaps:16 says both
+order_block = None                # positions of a block, as --order=block:8 says too; None is 4
+order_swaps = None                # random transpositions of left to right, as --order=swaps:8 says too; None is 16
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
@@ -105,7 +105,7 @@ from anyorder.machine.processes import (
     start_processes,
     stop_requests,
 )
-from anyorder.orders import order_of
+from anyorder.orders import name_of, order_of
 from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.sets import unpack
@@ -262,7 +262,7 @@ def finish(state, data, val, folder, config):
 
 def validation_table(val, data, config):
     """What `validate` gave, as a table; for text with the entropy of its single tokens."""
-    names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': 'own order'}
+    names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': f'own order ({name_of(order_of(config))})'}
     n_bytes = None if data.puzzle else int(data.tokenizer.n_bytes[data.blocks].sum())
     rows = [summarize(names[name], nats, (~data.given).sum(1), n_bytes) for name, nats in val.items()]
     if not data.puzzle:

@@ -88,7 +88,7 @@ class Family(NamedTuple):
     n_numbers: Callable = lambda n, parameter: n
 
 
-# an option names a family, or one and its parameter as NAME:NUMBER; `listed` is the family of JSON files
+# an option names a family, or one and its parameter as NAME:NUMBER; the keys are read without this file's imports too
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -96,11 +96,13 @@ ORDERS = {
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
-    'listed': Family(listed, parameter=(), n_numbers=lambda n, _: 0),
 }
+LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)   # the positions of a JSON file
 
 
 def family_of(kind):
+    if kind == 'listed':
+        return LISTED
     if kind not in ORDERS:
         raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
     return ORDERS[kind]
@@ -129,7 +131,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
 
 @cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
 def one_order(kind, n, parameter, seed, length, device):
-    family = ORDERS[kind]
+    family = family_of(kind)
     u = torch.rand(1, family.n_numbers(length, parameter), dtype=torch.float64, generator=stream(seed, 'order'))
     order = family.orders(u, length, parameter)[0]
     kept = order[order < n]
@@ -150,7 +152,7 @@ def check_order(order, n, block_size):
 
 def name_of(order):
     """What a table calls these arguments of sample_order: NAME, or NAME:NUMBER where there is a number to choose."""
-    return order['kind'] if type(order['parameter']) is not int else f"{order['kind']}:{order['parameter']}"
+    return order['kind'] if type(order.get('parameter')) is not int else f"{order['kind']}:{order['parameter']}"
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
@@ -175,12 +177,11 @@ def read_order(text, *others):
 
     Raises ValueError for any other text, and for a file that is no permutation of the positions from 0 on."""
     name, colon, number = text.partition(':')
-    names = [name for name in ORDERS if name != 'listed']
-    if text in others or name in names and (not colon or number.isdecimal() and ORDERS[name].parameter is not None):
+    if text in others or name in ORDERS and (not colon or number.isdecimal() and ORDERS[name].parameter is not None):
         return text
     if not os.path.isfile(text):
-        numbered = [f'{name}:NUMBER' for name in names if ORDERS[name].parameter is not None]
-        raise ValueError(f'an order must be {", ".join([*others, *names, *numbered])}, or a JSON file with a list of '
+        numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
+        raise ValueError(f'an order must be {", ".join([*others, *ORDERS, *numbered])}, or a JSON file with a list of '
                          f'positions, got {text!r}')
     with reading(text, 'a JSON list of positions', 'it must hold every position from 0 on once'):
         with open(text, encoding='utf-8') as f:
@@ -190,26 +191,37 @@ def read_order(text, *others):
     return positions
 
 
-def order_options(options):
-    """{option: value} of what the Config `options` says of an order: its name or the positions of a file, which a
-    checkpoint keeps, and of NAME:NUMBER the option order_NAME. Raises ValueError if order_NAME is given as another."""
-    order = read_order(options.order)
-    if not isinstance(order, str) or ':' not in order:
-        return {'order': order}
-    name, number = order.split(':')
-    option = f'order_{name}'
-    if option in options.given and options[option] != int(number):
-        raise ValueError(f'order={order} and {option}={options[option]} contradict each other: leave one out')
-    return {'order': name, option: int(number)}
+def order_option(options, saved=None):
+    """What the Config `options` says of an order, as a checkpoint keeps it: NAME, NAME:NUMBER or the positions of a
+    file. What the Config does not say is as in `saved`, the options of the run that is resumed.
+
+    The number may also be given as the option order_NAME. Raises ValueError if both are given and differ."""
+    saved, given = saved or {}, options.given
+    order = read_order(options.order) if 'order' in given else saved.get('order', options.order)
+    numbered = {name: read_order(f"{name}:{options[f'order_{name}']}") for name in ORDERS if f'order_{name}' in given}
+    if isinstance(order, str) and (kind := order.partition(':')[0]) in numbered:
+        if 'order' in given and order not in (kind, numbered[kind]):
+            raise ValueError(f"order={order} and order_{kind}={options[f'order_{kind}']} contradict each other: leave "
+                             'one out')
+        order = numbered[kind]
+    return kept_order(order_of(saved, order))
+
+
+def kept_order(order):
+    """These arguments of sample_order as a checkpoint keeps them, see order_option."""
+    return list(order['parameter']) if order['kind'] == 'listed' else name_of(order)
 
 
 def order_of(run, order=None):
     """The arguments of sample_order of a run with these options (a checkpoint's `config`): of its own order, or of
     another that read_order gave. What the other does not say is as in the run."""
-    order = run.get('order', 'random') if order is None else order
+    own = run.get('order', 'random')
+    order = own if order is None else order
     if isinstance(order, str):
-        kind, _, number = order.partition(':')
-        parameter = int(number) if number else run.get(f'order_{kind}', family_of(kind).parameter)
+        kind = order.partition(':')[0]
+        numbers = dict(text.split(':', 1) for text in (own, order) if isinstance(text, str) and ':' in text)
+        number = numbers.get(kind, run.get(f'order_{kind}'))   # the option order_NAME, as older checkpoints have it
+        parameter = family_of(kind).parameter if number is None else int(number)
     else:
         kind, parameter = 'listed', tuple(order)
     return {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}

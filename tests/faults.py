@@ -92,7 +92,9 @@ FAULTS['anyorder/orders.py'] = 'test_orders', [
     ['pair, order.gather(1, pair.flip(1))', 'pair, order.gather(1, pair)'],
     ['lambda n, n_swaps: 2 * n_swaps', 'lambda n, n_swaps: n_swaps'],
     ['view(len(u), n_swaps, 2)', 'view(len(u), 2, n_swaps).mT'],
-    ["run.get(f'order_{kind}', family_of(kind).parameter)", 'family_of(kind).parameter'],
+    ["numbers.get(kind, run.get(f'order_{kind}'))", 'numbers.get(kind)'],
+    ["numbers.get(kind, run.get(f'order_{kind}'))", "run.get(f'order_{kind}', numbers.get(kind))"],
+    ['for text in (own, order) if', 'for text in (order,) if'],
     ["order | {'seed': s}", 'order'],
     ['stream(seed, int(b))) for b in numbers', 'None) for b in numbers'],
     ['sorted(positions) != list(range(len(positions)))', 'False'],
@@ -399,7 +401,7 @@ FAULTS['anyorder/machine/processes.py'] = 'test_processes test_train test_shardi
 ]
 
 FAULTS['anyorder/others/exported.py'] = 'test_exported test_export', [
-    ["'order_block', 'order_swaps', 'l2r_ratio',", "'order_swaps', 'l2r_ratio',"],
+    ["{'order': kept_order(order_of(run))}", '{}'],
     ["OPTIONS = ('dataset',", "OPTIONS = ('data_dir', 'dataset',"],
     ["ENTRIES = 'iter_num', 'tokenizer', 'puzzle'", "ENTRIES = 'iter_num', 'tokenizer'"],
     ["'model_args': asdict(model.config), 'weights': weights,", "'model_args': asdict(model.config),"],
@@ -541,7 +543,7 @@ FAULTS['anyorder/pictures/replay.html'] = 'test_replay', [
 FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
     ["{policy: ('n_steps', {'policy': policy})", "{policy: ('n_steps', {})"],
     ['[N] if way == REFERENCE else values[option]', 'values[option]'],
-    ["unmasking.adaptive and kind != 'random'", 'False'],
+    ["unmasking.adaptive and order != 'random'", 'False'],
     ['min(window, N) for', 'window for'],
     ['self.seed + first, self.device', 'self.seed, self.device'],
     ['range(0, self.n_samples, self.batch_size)]', 'range(0, self.n_samples - 1, self.batch_size)]'],
@@ -617,8 +619,9 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
 ]
 
 FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes', [
-    ['sorted(config.given)} | order', 'sorted(config.given)}'],
-    ["Config(config | order | {'init_from': start}), []", "Config(config | {'init_from': start}), []"],
+    ["{'order': order_option(config, saved)}", '{}'],
+    ["{'order': order_option(config), 'init_from': start}), []", "{'init_from': start}), []"],
+    ["saved['order'] = kept_order(order_of(checkpoint.run))", 'pass'],
     ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]",
      "os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))"],
     ["init_from.partition(':')[2] or 'scratch'", "'scratch'"],

@@ -47,6 +47,28 @@ def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp
     assert config.l2r_ratio == 0.25 and not config.keys() & {'l2r_ratio_end', 'order_noise_kind'} and changed == []
 
 
+@pytest.mark.parametrize('saved, typed, order, said', [
+    ({'order': 'block:8'}, [], 'block:8', []),
+    ({'order': 'block:8'}, ['--order=block'], 'block:8', []),
+    ({'order': 'block:8'}, ['--order=l2r'], 'l2r', ['order block:8 -> l2r']),
+    ({'order': 'block:8'}, ['--order_block=3'], 'block:3', ['order block:8 -> block:3']),
+    ({'order': 'block:8'}, ['--order_swaps=3'], 'block:8', []),
+    ({'order': 'block', 'order_block': 8, 'order_swaps': 16}, [], 'block:8', []),   # as saved until now
+    ({'order': 'block', 'order_swaps': 9}, ['--order=swaps'], 'swaps:9', ['order block:4 -> swaps:9']),
+    ({'order': 'random', 'order_block': 4, 'order_swaps': 16}, [], 'random', []),
+    ({'order': [1, 0]}, [], [1, 0], []), ({}, [], 'random', [])])
+def test_a_run_is_resumed_in_its_order_and_with_its_number(tmp_path, saved, typed, order, said):
+    config, changed = resumed(tmp_path, saved, *typed)
+    assert config.order == order and [line for line in changed if 'order ' in line] == said
+
+
+@pytest.mark.parametrize('typed, order', [
+    ([], 'random'), (['--order=block'], 'block:4'), (['--order=block', '--order_block=8'], 'block:8'),
+    (['--order=swaps:5', '--order_swaps=5', '--order_block=3'], 'swaps:5'), (['--order_block=8'], 'random')])
+def test_a_run_begins_in_an_order_with_its_number(typed, order):
+    assert start_checkpoint(configure(vars(train), typed))[1].order == order
+
+
 @pytest.mark.parametrize('batch_size, steps, world_size, said', [
     (16, 1, 8, '--batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256 '),
     (12, 3, 4, '--batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43 '),

@@ -21,7 +21,7 @@ from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_che
 from anyorder.likelihood.nll import block_nll
 from anyorder.machine.devices import resolve_compile
 from anyorder.machine.processes import own_device
-from anyorder.orders import sample_order
+from anyorder.orders import ORDERS, Family, sample_order
 from anyorder.tokens.blocks import all_blocks
 from anyorder.training.start import SHAPE
 from anyorder.training.update import get_lr, update
@@ -291,8 +291,9 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     assert abs(entry['val_l2r'] - nats['l2r']) < 1e-6 and abs(entry.get('val_own', nats['own']) - nats['own']) < 1e-6
     evaluated = script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json').stdout
     rows = {r['estimate']: r['nats_per_token'] for r in json.load(open('ppl.json'))['results']}
-    assert list(rows) == ['left to right'] + [f'own order ({order})'] * (order != 'l2r') and list(rows)[-1] in evaluated
-    assert abs(rows.get(f'own order ({order})', nats['own']) - nats['own']) < 1e-6
+    own_row = f"own order ({order}{':5' * (order in ('block', 'swaps'))})"
+    assert list(rows) == ['left to right'] + [own_row] * (order != 'l2r') and list(rows)[-1] in evaluated
+    assert abs(rows.get(own_row, nats['own']) - nats['own']) < 1e-6
     # adds to the journal
     script('eval_ppl.py', '--ckpt=out/ckpt.pt', '--n_blocks=16', '--out=ppl.json', '--estimates=any,l2r')
     if order == 'l2r':
@@ -303,13 +304,16 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     assert json.load(open('short.json'))['samples'][0]['order'] == [p for p in own[0].tolist() if p < 9]
 
 
-def test_the_number_of_an_order_is_the_option_of_its_name(data):
-    run('--order=swaps:5', '--l2r_ratio=0', '--max_iters=1')
-    saved = load_checkpoint('out/ckpt.pt')['config']
-    assert (saved['order'], saved['order_swaps']) == ('swaps', 5)
-    resume('--order_swaps=9', '--max_iters=2')
-    saved = load_checkpoint('out/ckpt.pt')['config']
-    assert (saved['order'], saved['order_swaps']) == ('swaps', 9)
+def test_a_run_keeps_the_number_of_its_order(data, monkeypatch, capsys):
+    """A family of this test has no option order_NAME."""
+    monkeypatch.setitem(ORDERS, 'stride', Family(lambda u, n, step: torch.arange(n).view(-1, step).T.reshape(1, n),
+                                                 parameter=4, n_numbers=lambda n, _: 0))
+    run('--order=stride:8', '--l2r_ratio=0', '--max_iters=2')
+    assert 'own order (stride:8)' in capsys.readouterr().out
+    seen = orders_of_training(monkeypatch)
+    resume('--max_iters=3')
+    assert load_checkpoint('out/ckpt.pt')['config']['order'] == 'stride:8'
+    assert seen and all((rows == torch.arange(16).view(2, 8).T.flatten()).all() for rows in seen)
 
 
 def test_a_run_with_a_file_is_resumed_exactly(data):
@@ -328,10 +332,16 @@ def test_a_run_with_a_file_is_resumed_exactly(data):
     assert log('parts')[-1]['loss'] == log()[-1]['loss']
 
 
-def test_training_draws_the_order_that_is_asked_for(data, monkeypatch):
+def orders_of_training(monkeypatch):
+    """A list that fills with the orders of every micro-batch."""
     seen = []
     monkeypatch.setattr(AOGPT, 'forward', lambda self, idx, order, *a, forward=AOGPT.forward, **k:
                         (self.training and seen.append(order), forward(self, idx, order, *a, **k))[1])
+    return seen
+
+
+def test_training_draws_the_order_that_is_asked_for(data, monkeypatch):
+    seen = orders_of_training(monkeypatch)
     run('--order=block', '--order_seed=7', '--l2r_ratio=0.5', '--max_iters=8')
     l2r, block = sample_order(1, 16, 'l2r'), sample_order(1, 16, 'block', seed=7)
     rows = torch.cat(seen)
@@ -561,8 +571,8 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
     (['--order=no.json'], 'no.json'), (['--order=short.json'], 'from 0 to 15, once; got 3'),
-    (['--order=swaps:-1'], 'swaps:-1'), (['--order_swaps=-1'], 'order_swaps must'),
-    (['--order_block=0'], 'order_block must'), (['--beta1=1.5'], 'beta1 must'),
+    (['--order=swaps:-1'], 'swaps:-1'), (['--order_swaps=-1'], 'swaps:-1'),
+    (['--order=block:0'], 'at least 1 position'), (['--beta1=1.5'], 'beta1 must'),
     (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
     (['--order=swaps:5', '--order_swaps=7'], 'order=swaps:5 and order_swaps=7 contradict'),

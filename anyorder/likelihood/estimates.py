@@ -13,7 +13,7 @@ from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensembl
 from anyorder.likelihood.tables import figure, perplexity, ratio_error, share_error, summarize
 from anyorder.machine.files import progress
 from anyorder.machine.processes import gather, processes
-from anyorder.orders import derive_seed, draw_orders, family_of, order_of
+from anyorder.orders import derive_seed, draw_orders, family_of, name_of, order_of
 
 
 class Estimate:
@@ -132,10 +132,10 @@ class OwnOrder(Along):
 
     def __init__(self, config, checkpoint, asked=()):
         order = checkpoint.order
-        super().__init__(config, checkpoint, asked, order, f"own order ({order['kind']})")
+        super().__init__(config, checkpoint, asked, order, f'own order ({name_of(order)})')
         if estimate_of(order) != self.name:
             raise ValueError("own is of a model trained neither in random order nor left to right, this one's is "
-                             f"{order['kind']}: take {estimate_of(order)}")
+                             f"{name_of(order)}: take {estimate_of(order)}")
 
 
 class AnyOrder(Along):

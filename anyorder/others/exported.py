@@ -15,6 +15,7 @@ import shutil
 from dataclasses import asdict
 
 from anyorder.machine.files import need_extra
+from anyorder.orders import kept_order, order_of
 from anyorder.others.tokenizer_files import tokenizer_files
 from anyorder.others.weights import read_json, read_weights
 
@@ -24,10 +25,9 @@ VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelFo
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
 ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # of a checkpoint
 # the options of a run that say what the weights are; none is a path of a machine
-OPTIONS = ('dataset', 'block_size', 'order', 'order_seed', 'order_block', 'order_swaps', 'l2r_ratio',
-           'batch_size', 'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate',
-           'muon_learning_rate', 'min_lr', 'warmup_iters', 'lr_decay_iters', 'weight_decay', 'beta1', 'beta2',
-           'grad_clip', 'ema_decay', 'dropout', 'seed', 'dtype')
+OPTIONS = ('dataset', 'block_size', 'order', 'order_seed', 'l2r_ratio', 'batch_size', 'gradient_accumulation_steps',
+           'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr', 'warmup_iters', 'lr_decay_iters',
+           'weight_decay', 'beta1', 'beta2', 'grad_clip', 'ema_decay', 'dropout', 'seed', 'dtype')
 
 
 def write_exported(folder, model, entries, tokenizer, weights, measured=()):
@@ -41,6 +41,8 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
     from safetensors.torch import save
     masked = model.slots.masked_loss
     run, architecture = entries.get('config', {}), VIEWS['AutoModelForMaskedLM' if masked else 'AutoModelForCausalLM']
+    if 'order' in run:
+        run = run | {'order': kept_order(order_of(run))}   # with its number
     config = {'model_type': 'aogpt', 'architectures': [architecture], 'dtype': 'float32',
               'auto_map': {auto: f'modeling_aogpt.{name}' for auto, name in VIEWS.items()},
               'tie_word_embeddings': model.config.gpt2_blocks, 'model_args': asdict(model.config), 'weights': weights,

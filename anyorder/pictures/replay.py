@@ -27,7 +27,7 @@ ORDERS_IN_WORDS = {
 
 def written_in_words(order):
     """A title: in which order a text was written. Names that have no words here stand as they are."""
-    return 'Written ' + ORDERS_IN_WORDS.get(order, f'in the order {order}')
+    return 'Written ' + ORDERS_IN_WORDS.get(order.partition(':')[0], f'in the order {order}')
 
 
 def write_replay(path, samples, tokenizer, title, columns=0):

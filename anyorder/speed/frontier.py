@@ -17,6 +17,7 @@ from anyorder.likelihood.judge import measure, open_judge, text_errors
 from anyorder.likelihood.tables import figure
 from anyorder.machine.devices import autocast, seconds
 from anyorder.machine.files import progress, write_json
+from anyorder.orders import name_of
 
 REFERENCE = 'one token a step'
 # of a way: the option of Unmasking that varies along its curve, and the other options. Another way is one entry here
@@ -50,9 +51,9 @@ def settings(checkpoint, values):
 
 def unfit(unmasking, checkpoint):
     """Why a checkpoint cannot unmask so; '' if it can."""
-    kind = checkpoint.order['kind']
-    if unmasking.adaptive and kind != 'random':
-        return f'the checkpoint was trained in the order {kind} and knows no other'
+    order = name_of(checkpoint.order)
+    if unmasking.adaptive and order != 'random':
+        return f'the checkpoint was trained in the order {order} and knows no other'
     try:
         unmasking.check_network(checkpoint.config.slots)
     except ValueError as e:
@@ -145,7 +146,7 @@ class Frontier:
         return (f'{self.checkpoint.about(self.checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
                 f'{self.device}, {self.dtype}, torch {torch.__version__}\n'
                 f'{self.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, {self.batch_size} at a '
-                f"time, order {self.checkpoint.order['kind']}, temperature {self.drawing.temperature:g}, seed "
+                f'time, order {name_of(self.checkpoint.order)}, temperature {self.drawing.temperature:g}, seed '
                 f'{self.seed}\n'
                 f'the judge reads left to right: {self.judge.name}, by {self.judge.tokenizer.name} tokens\n'
                 f'{left_out}\n{HEAD}')

@@ -13,7 +13,7 @@ import torch
 from anyorder.checkpoint import Unset
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
-from anyorder.orders import order_options
+from anyorder.orders import order_option
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import read_meta
 from anyorder.tokens.tokenizers import TOKENIZERS
@@ -81,7 +81,7 @@ def lines_of(config):
     world_size, name, gpu = parse_machine(config.plan)
     start, checkpoint = resolve_start(config.init_from, config.out_dir), None
     if on_hub(start):
-        config = Config(config | (order_options(config) if 'order' in config.given else {}))
+        config = Config(config | {'order': order_option(config)})
     else:   # the shape and the options of the run
         checkpoint, config, _ = start_checkpoint(config)
     check_options(config, world_size)

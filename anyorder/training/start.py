@@ -11,7 +11,7 @@ from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import check_same, gather, is_split, processes
-from anyorder.orders import derive_seed, order_options
+from anyorder.orders import derive_seed, kept_order, order_of, order_option
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.update import TrainState, check_update, lr_of, make_optimizers
@@ -41,14 +41,15 @@ def start_checkpoint(config):
     of the model is the checkpoint's: a line says which values of a config file it overrules, and typed ones are an
     error."""
     start = resolve_start(config.init_from, config.out_dir)
-    order = order_options(config) if 'order' in config.given else {}
     if start == 'scratch':
-        return None, Config(config | order | {'init_from': start}), []
+        return None, Config(config | {'order': order_option(config), 'init_from': start}), []
     resumes = start == 'resume'
     checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(start)
-    given = {name: config[name] for name in sorted(config.given)} | order
     shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
     saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
+    if resumes:
+        saved['order'] = kept_order(order_of(checkpoint.run))
+    given = {name: config[name] for name in sorted(config.given)} | {'order': order_option(config, saved)}
     fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
     overruled = [name for name, value in fixed.items() if given.get(name, value) != value]
     for name in overruled:
@@ -71,9 +72,9 @@ def start_checkpoint(config):
 
 def check_options(c, world_size):
     """Raise ValueError for options that nobody else checks before data, model and device are touched."""
-    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'order_block', 'eval_interval', 'eval_iters',
-             'log_interval', 'save_interval')
-    at_least(c, 0, 'order_swaps', 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
+    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval',
+             'save_interval')
+    at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
              'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
     if c.compile not in ('auto', True, False):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
