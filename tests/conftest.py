@@ -18,6 +18,7 @@ import torch
 from model import AOGPT, AOGPTConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+REFERENCE = os.path.join(ROOT, 'tests', 'reference')
 
 
 def pytest_addoption(parser):
@@ -46,6 +47,17 @@ def batch():
     g = torch.Generator().manual_seed(1)
     idx = torch.randint(11, (5, 9), generator=g)
     return idx, torch.rand(idx.shape, generator=g).argsort(-1)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """An empty working folder whose data/pydocs is there already: a little of the real text."""
+    from anyorder.tokens import prepared as p
+    monkeypatch.chdir(tmp_path)
+    texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
+    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: texts, 'bytes', 0.1, True, '')})
+    p.prepare('pydocs', 'data')
+    return tmp_path
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ seconds = 180   # after which the tests hang
 # by file: the names of the tests that must catch its faults, and the faults, each [text, what to put there]
 FAULTS = {}
 
-FAULTS['model.py'] = 'test_model', [
+FAULTS['model.py'] = 'test_model test_equalities', [
     ['reads = self.visit.clamp(max=known) - 1', 'reads = self.visit.clamp(max=known - 1) - 1'],
     ['.masked_fill(reads == NONE, -1)', '.masked_fill(reads == NONE, 0)'],
     ['return end, torch.minimum(known + 1, end)', 'return end, known + 1'],
@@ -105,7 +105,7 @@ FAULTS['anyorder/orders.py'] = 'test_orders', [
      'visit = (~first).byte().argsort(1).argsort(1)'],
 ]
 
-FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint', [
+FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint test_equalities', [
     ['hashlib.blake2b(repr(model.config).encode(), digest_size=16)', 'hashlib.blake2b(digest_size=16)'],
     ["'shadow_params': dict(ema.model.named_parameters())", "'shadow_params': dict(model.named_parameters())"],
     ["'num_updates': ema.n_updates", "'num_updates': 0"],
@@ -175,7 +175,7 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_lossless', [
     ['        logits = self.tempered(logits)\n        return argmax(', '        return argmax('],
 ]
 
-FAULTS['anyorder/generation/fill.py'] = 'test_generation test_lossless', [
+FAULTS['anyorder/generation/fill.py'] = 'test_generation test_lossless test_equalities', [
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['                cache.length = part.known  ', '                pass  '],
     ['part.u[row, position]', 'part.u[row, visit]'],
@@ -273,7 +273,7 @@ FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['if context and word and ids[-n:] == word_ids:', 'if context and word:'],
 ]
 
-FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood', [
+FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities', [
     ['own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()',
      'own = model(idx[None].to(device), order[None].to(device))[0].cpu()'],
     ['n_groups, n_sampled = -(-block_size // width), n_positions // width',
@@ -714,7 +714,7 @@ FAULTS['results/gpu/run.py'] = 'test_gpu_run', [
     ["int(seconds * found['rows'][0]['tokens/s'] / tokens)", "int(seconds * found['rows'][0]['tokens/s'])"],
 ]
 
-FAULTS['train.py'] = 'test_train', [
+FAULTS['train.py'] = 'test_train test_equalities', [
     ["order_of(config, 'l2r')", "order_of({}, 'random')"],
     ['sampling = evaluating and not', 'sampling = not'],
     ['run_id = config.wandb_run_id or (', 'run_id = ('],

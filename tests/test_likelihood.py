@@ -159,14 +159,6 @@ def test_a_mixture_averages_probabilities():
     assert [powers_of_two(n) for n in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4, 5], [1, 2, 4, 8]]
 
 
-def test_one_context_is_the_plain_nll(batch):
-    model, (idx, order) = make_model(), batch
-    nll = model(idx, order)
-    for i in range(9):
-        logprobs = context_logprobs(model, idx, order, i, 1)
-        torch.testing.assert_close(ensemble_nll(logprobs), nll[:, i], rtol=0, atol=1e-10)
-
-
 def test_contexts_are_shuffles_of_the_prefix(batch):
     model, (idx, order), i = make_model(), batch, 3
     logprobs = context_logprobs(model, idx, order, i, 200, torch.Generator().manual_seed(0))

@@ -10,14 +10,15 @@ import time
 import pytest
 import torture
 from conftest import ROOT
-from test_train import TOY, TWO, data, log, run, wait_for  # noqa: F401 (data is a fixture)
+from test_train import wait_for
+from toy_runs import TOY, TWO, log, run
 
 from anyorder.checkpoint import load_checkpoint
 
 
 @pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; nothing was saved'),
                                            ('data/mine', 'prepare.py')])
-def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):  # noqa: F811
+def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
     """The second process has a disk of its own, as another machine without the shared folder."""
     options = [*TWO, '--init_from=auto', '--dataset=mine']
     os.rename('data/pydocs', 'data/mine')
@@ -39,7 +40,7 @@ def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said): 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('n_processes', [1, 2])
-def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n_processes):   # noqa: F811
+def test_a_run_that_is_killed_and_started_again_is_the_uninterrupted_one(data, n_processes):
     assert 'equal bit for bit' in torture.drill(4, n_processes)
 
 
@@ -58,7 +59,7 @@ case $1 in show) echo 127.0.0.1;; *) echo "$@" >> requests;; esac
 
 
 @pytest.mark.slow
-def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):  # noqa: F811
+def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):
     """With stand-ins for SLURM's commands. The limit, SIGUSR1 to the shell, asks to be requeued; SIGTERM to all, of
     preemption or scancel, and the end do not."""
     os.mkdir('bin')

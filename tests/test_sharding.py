@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import make_model
-from test_train import TWO, assert_alike, data, load_checkpoint, resume, run  # noqa: F401 (data is a fixture)
+from toy_runs import TWO, assert_alike, resume, run
 
-from anyorder.checkpoint import entries_of
+from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.processes import is_split, start_processes
 from anyorder.orders import sample_order
@@ -159,7 +159,7 @@ def test_processes_that_share_blocks_unevenly_validate_together(forked):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_may_be_split_or_whole(data, forked):   # noqa: F811
+def test_a_resumed_run_may_be_split_or_whole(data, forked):
     """One process, two that split the state, and one again; the last checkpoint reads as any other."""
     options = [*TWO, '--optimizer=adamw', '--dropout=0.1', '--lr_decay_iters=9']
     run('--max_iters=9', *options, '--out_dir=one')

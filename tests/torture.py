@@ -19,7 +19,7 @@ import tempfile
 import time
 
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-from test_train import TOY, assert_same_runs
+from toy_runs import TOY, assert_same_runs
 
 from anyorder.checkpoint import load_checkpoint
 from anyorder.machine.files import progress
