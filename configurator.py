@@ -6,7 +6,7 @@ How the flat globals of a script are overridden: nanoGPT's command line, made st
 An option is a lower-case global of the script that holds a number, string, bool or None. Config files hold
 `name = value` lines and nothing else: they are read, not run. Later files override earlier ones, and the command line
 overrides files. A name that is not an option is an error that names the nearest one. `--help` lists every option with
-its default and its comment.
+its default and its comment. FILE.py:TABLE in a comment stands for the keys of this table.
 
 The words beside the options are config files, unless the script has one of these globals:
 
@@ -21,6 +21,7 @@ import itertools
 import math
 import operator
 import os
+import re
 import signal
 import sys
 
@@ -202,7 +203,18 @@ def help_text(namespace, defaults):
             lines += ['', f'  {before[2:]}']
         lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments[0])
         lines += [' ' * 40 + comment for comment in comments[1:]]
-    return '\n'.join(lines)
+    return re.sub(r'([\w/]+\.py):([A-Z]+)', keys_of, '\n'.join(lines))
+
+
+def keys_of(found):
+    """The keys of the table FILE.py:TABLE that was found, by the source of the file, whose imports take seconds."""
+    path, table = found.groups()
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), path), encoding='utf-8') as f:
+        for node in ast.parse(f.read()).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys)) if name == table:
+                    return ', '.join(repr(key.value) for key in keys)
+    raise ValueError(f'{path} has no table {table}')
 
 
 def read_options(namespace, **checkpoints):

@@ -40,8 +40,9 @@ n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
 estimates = ''             # names from the list above, with commas; '' is that of the training and, of a decoder, l2r,
                            # or nothing beside the `orders`
-orders = ''                # 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps' or, with its number, 'swaps:16', and JSON
-                           # files with lists of all positions, with commas
+orders = ''                # anyorder/orders.py:ORDERS,
+                           # or with a number of its own, as swaps:16, or a JSON file with a list of all positions; with
+                           # commas
 n_orders = 1               # any, iw, orders: orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all

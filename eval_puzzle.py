@@ -20,8 +20,10 @@ dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoin
 split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'all'       # orders of the blanks, as random,swaps:9,FILE.json,margin (see anyorder/orders.py); 'all' is
-                       # random, l2r and every score of the model
+policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:ORDERS,
+                       # or with a number of its own, as swaps:9; a JSON file with a list of positions; or the model's
+                       # choice by its scores: anyorder/generation/unmasking.py:SCORES.
+                       # 'all' is random, l2r and every score
 n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
 unmask = 'fixed'       # 'fixed', or 'binomial': numbers of blanks a step are drawn

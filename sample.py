@@ -30,9 +30,10 @@ stop = ''                     # a sample ends with this text, from its first bla
 n_samples = 2                 # of each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
-order = 'own'                 # 'own' (as trained), 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or as 'block:8'
-                              # with a number of its own; a JSON file with a list of positions; or the model's choice:
-                              # 'top_prob', 'margin', 'entropy', see anyorder/generation/unmasking.py
+order = 'own'                 # 'own' (as trained);
+                              # anyorder/orders.py:ORDERS,
+                              # or with a number of its own, as 'block:8'; a JSON file with a list of positions; or the
+                              # model's choice by its scores: anyorder/generation/unmasking.py:SCORES
 order_noise = 0.0             # scale of the Gumbel noise on the scores by which the model chooses
 n_steps = 1024                # forward passes of a stretch; with as many as tokens, or more, one token a step
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)

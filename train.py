@@ -34,17 +34,18 @@ gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the pa
 target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer',
                                   # or by a query beside it in 'two_stream'
 rotary = False                    # rotary embeddings: of the target position on queries, of a token's own on keys
-attention = 'causal'              # 'causal' is the decoder, 'bidirectional' the encoder, 'mixed' between them: a cache,
-                                  # and blanks that see each other
+attention = 'causal'              # model.py:ATTENTION: the decoder, the encoder, and between them a network with a
+                                  # cache whose blanks see each other
 gelu_tanh = False                 # GELU by tanh, as in GPT-2
 gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied head; sigma-GPT if added at the 'input'
 # batch
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
-order = 'random'                  # 'random', 'l2r', 'r2l', 'fixed', 'block', 'swaps', or a JSON file with all positions
-order_seed = 0                    # which one 'fixed', 'block' and 'swaps' are
-order_block = None                # positions of a block, as --order=block:8 says too; None is 4
-order_swaps = None                # random transpositions of left to right, as --order=swaps:8 says too; None is 16
+order = 'random'                  # anyorder/orders.py:ORDERS,
+                                  # or a JSON file with all positions
+order_seed = 0                    # which order it is, where one holds for all sequences: 'fixed', 'block', 'swaps'
+order_block = None                # positions of a block; --order=block:8 says both
+order_swaps = None                # random transpositions of left to right, by 'swaps'; --order=swaps:8 says both
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest

@@ -1,5 +1,4 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
-import os
 import signal
 import subprocess
 import sys
@@ -8,7 +7,10 @@ import pytest
 import torch
 from conftest import ROOT
 
-from configurator import configure, one_line_errors
+from anyorder.generation.unmasking import SCORES
+from anyorder.orders import ORDERS
+from configurator import configure, help_text, one_line_errors
+from model import ATTENTION
 
 OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1,
                SHAPE=(1,), print=print)
@@ -164,11 +166,9 @@ print('torch' in sys.modules)'''
     assert p.stdout == 'False\n', p.stdout + p.stderr
 
 
-@pytest.mark.parametrize('name, registry', [('train', 'ORDERS'), ('sample', 'ORDERS'), ('sample', 'SCORES')])
-def test_the_manual_names_every_order_and_score(name, registry):
-    from anyorder import orders
-    from anyorder.generation import unmasking as generation
-    with open(os.path.join(ROOT, f'{name}.py'), encoding='utf-8') as f:
-        said = f.read().partition("order = '")[2].partition('order_')[0]
-    words = {'ORDERS': orders.ORDERS.keys(), 'SCORES': generation.SCORES.keys()}[registry]
-    assert all(f"'{word}'" in said for word in words)
+@pytest.mark.parametrize('command, tables', [
+    ('train', [ORDERS, ATTENTION]), ('sample', [ORDERS, SCORES]), ('eval_ppl', [ORDERS]), ('eval_puzzle', [ORDERS, SCORES])])
+def test_help_names_every_order_score_and_network(command, tables):
+    namespace = vars(__import__(command))
+    said = help_text(namespace, configure(namespace, []))
+    assert all(', '.join(map(repr, table)) in said for table in tables)
