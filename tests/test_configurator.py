@@ -167,7 +167,8 @@ print('torch' in sys.modules)'''
 
 
 @pytest.mark.parametrize('command, tables', [
-    ('train', [ORDERS, ATTENTION]), ('sample', [ORDERS, SCORES]), ('eval_ppl', [ORDERS]), ('eval_puzzle', [ORDERS, SCORES])])
+    ('train', [ORDERS, ATTENTION]), ('sample', [ORDERS, SCORES]), ('eval_ppl', [ORDERS]),
+    ('eval_puzzle', [ORDERS, SCORES])])
 def test_help_names_every_order_score_and_network(command, tables):
     namespace = vars(__import__(command))
     said = help_text(namespace, configure(namespace, []))
