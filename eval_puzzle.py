@@ -54,7 +54,7 @@ from anyorder.datasets import open_split
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill
+from anyorder.generation.fill import steps
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
@@ -92,7 +92,7 @@ def read_runs(c):
     return runs
 
 
-def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, on_step=None):
+def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, bar=None):
     """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas.
 
     order   arguments of sample_order; puzzle r is a function of (seed, r)"""
@@ -102,7 +102,9 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     for rows in torch.arange(n).split(batch_size):
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
         canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds)
-        fill(model, canvas, unmasking, drawing, on_step=on_step)
+        for _, n_new, _ in steps(model, canvas, unmasking, drawing):
+            if bar is not None:
+                bar.update(int(n_new.sum()))
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]
 
@@ -133,10 +135,8 @@ def solve_all(model, puzzles, runs, trained, show, c):
         order = order_of(trained, order)
         policy = name_of(order) if named else policy
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
-            def on_step(step, n_new, part, bar=bar):
-                bar.update(int(n_new.sum()))
             start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
-            idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, on_step)
+            idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, bar)
             cost = {'slots': int(model.trunk.n_slots), 'seconds': time.perf_counter() - start}
         counts, right = task.check_answer(*(x[show].numpy() for x in (tokens, given, idx)))
         shown = []

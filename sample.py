@@ -93,13 +93,13 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, result, config
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            def on_step(step, n_new, part, scroll):
-                bar.update(int(n_new.sum()))
-                if show and (seen := scroll.first(step, part)):
-                    show(*seen)
-            for batch in writer.write(texts, visits, unmasking, drawing, config.seed, config.batch_size,
-                                      config.context, line_ends(config.stop), with_drafts, on_step):
-                for r, sample in enumerate(batch, len(samples)):
+            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, line_ends(config.stop),
+                                         with_drafts):
+                for n_new in writer.write(scroll, visits, unmasking, drawing):
+                    bar.update(n_new)
+                    if show and (seen := scroll.first()):
+                        show(*seen)
+                for r, sample in enumerate(scroll.samples(), len(samples)):
                     samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
                 if time.perf_counter() - saved > 60:   # what a killed run leaves

@@ -181,15 +181,20 @@ class AnyOrderLM(TemplateLM):
                 group.sort(key=lambda row: -len(row[1][0]))
                 numbers, texts, seeds, (asked, *_), (stops, *_) = zip(*group)
                 unmasking, drawing, context = self.how_to_write(asked)
-                batches = self.writer.write(texts, self.visits, unmasking, drawing, list(seeds), self.batch_size,
-                                            context, stops)
-                samples = (sample for batch in batches for sample in batch)
+                scrolls = self.writer.scrolls(texts, list(seeds), self.batch_size, context, stops)
+                samples = (sample for scroll in scrolls for sample in self.written(scroll, unmasking, drawing))
                 for r, (tokens, known), sample in zip(numbers, texts, samples):
                     written = self.writer.tokenizer.decode(sample['tokens'][sum(known):])
                     found[r] = written[:min((written.find(stop) for stop in stops if stop in written), default=None)]
                     self.cache_hook.add_partial('generate_until', requests[r].args, found[r])
                     bar.update()
         return found
+
+    def written(self, scroll, unmasking, drawing):
+        """The samples of a Scroll."""
+        for _ in self.writer.write(scroll, self.visits, unmasking, drawing):
+            pass
+        return scroll.samples()
 
     def wanted(self, gen_kwargs):
         """(stops, most tokens to write, options for how_to_write) of the gen_kwargs of a request."""

@@ -9,7 +9,6 @@ import torch
 from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze, graphed
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.nll import conditional_logprob
@@ -89,9 +88,11 @@ class Writer:
         texts = self.texts([prompt], visits, length, context, stop) * (n or 1)
         n_blanks = sum(known.count(False) for _, known in texts)
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
-            batches = self.write(texts, visits, unmasking, drawing, seed, batch_size, context, stop,
-                                 on_step=lambda step, n_new, part, scroll: bar.update(int(n_new.sum())))
-            found = [as_text(sample) for samples in batches for sample in samples]
+            found = []
+            for scroll in self.scrolls(texts, seed, batch_size, context, stop):
+                for n_new in self.write(scroll, visits, unmasking, drawing):
+                    bar.update(n_new)
+                found += map(as_text, scroll.samples())
         return found[0] if n is None else found
 
     @torch.no_grad()
@@ -136,29 +137,26 @@ class Writer:
             raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
                              f'(0 is half of it), got {context}')
 
-    def write(self, texts, visits, unmasking, drawing, seed, batch_size, context=0, stop='', with_drafts=False,
-              on_step=None):
-        """Yields the samples of each batch of texts, see Scroll.samples. Text r is a function of seed + r, or, of a
-        list, of seed[r].
-
-        drawing  None: the text that stands in the blanks is scored
-        stop     a text, or a list of texts
-        on_step  called after each step with those of fill, and the Scroll"""
-        unmasking.check_network(self.checkpoint.config.slots)
+    def scrolls(self, texts, seed, batch_size, context=0, stop='', with_drafts=False):
+        """The Scroll of each batch of texts, to be written in turn. Text r is a function of seed + r, or, if `seed` is
+        a list, of seed[r]; stop is a text, or a list of texts."""
         seeds = seeds_of(seed, len(texts))
         for first in range(0, len(texts), batch_size):
             some = slice(first, first + batch_size)
-            scroll = Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts)
+            yield Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts)
 
-            def after_step(step, n_new, part, scroll=scroll):
-                scroll.on_step(step, part)
-                if on_step:
-                    on_step(step, n_new, part, scroll)
-            for canvas in scroll.canvases(visits, self.device):
-                with self.autocast():
-                    fill(self.network, canvas, unmasking, drawing, self.use_cache, on_step=after_step,
-                         ended=scroll.ended if stop else None)
-            yield scroll.samples()
+    def write(self, scroll, visits, unmasking, drawing):
+        """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed.
+
+        drawing  None: the text that stands in the blanks is scored"""
+        unmasking.check_network(self.checkpoint.config.slots)   # before the weights are read
+        steps = scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
+        while True:
+            with self.autocast():   # of a step, not of what the caller does between two
+                n_new = next(steps, None)
+            if n_new is None:
+                return
+            yield n_new
 
 
 def as_text(sample):

@@ -182,8 +182,8 @@ FAULTS['anyorder/generation/fill.py'] = 'test_generation test_lossless test_equa
     ['token_logprob(logits, token)', 'token_logprob(logits / drawing.temperature, token)'],
     ['own.k, own.v, own.length', 'own.k, own.k, own.length'],
     ['= ends[part.rows, min', '= ends[torch.arange(len(part)), min'],
-    ['on_step(step, n_new, part)', 'on_step(step + 1, n_new, part)'],
-    ['            left &= ~ended(part)\n', '            left &= ~ended(part).any()\n'],
+    ['yield step, n_new, part', 'yield step + 1, n_new, part'],
+    ['        left = part.n_blanks > 0\n', '        left = (part.n_blanks > 0).all() & (part.n_blanks > 0)\n'],
     # lossless
     ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
     ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],

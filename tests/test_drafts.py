@@ -3,7 +3,7 @@ import torch
 
 from anyorder.generation.canvas import Canvas, Drafts, draft_at
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill
+from anyorder.generation.fill import steps
 from anyorder.generation.unmasking import Unmasking
 
 
@@ -13,12 +13,10 @@ def test_the_record_gives_the_drafts_of_every_pass(model):
     model.lm_head.weight.mul_(3)   # wrong drafts, whatever the weights that a version of torch draws
     canvas = Canvas.of_texts(texts, {'kind': 'l2r'}, 0)
     drafts, passes = Drafts(canvas), []
-
-    def on_step(step, n_new, part):
+    for step, _, part in steps(model, canvas, Unmasking(unmask='lossless', window=4), Drawing()):
         drafts(step, part)
         passes.append({(int(part.rows[r]), p): int(part.idx[r, p]) for r in range(len(part))
                        for p in part.order[r, part.known[r]:part.known[r] + part.n_drafts[r]].tolist()})
-    fill(model, canvas, Unmasking(unmask='lossless', window=4), Drawing(), on_step=on_step)
     assert [len(row) for row in drafts.rows] == [7, 2] + [9] * 8
     for step, expected in enumerate(passes):
         stood = {(r, p): draft_at(row[p], step) for r, row in enumerate(drafts.rows) for p in range(len(row))

@@ -194,12 +194,12 @@ def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monk
     a, b, c = lm.tok_encode('a') + lm.tok_encode('b') + lm.tok_encode('c')
     seen = []
 
-    def write(texts, *args, **kwargs):   # what the model has written: c, the end of its turn, and more
-        seen.extend(texts)
-        yield [{'tokens': [*tokens[:sum(known)], c, eot, a]} for tokens, known in texts]
-    monkeypatch.setattr(lm.writer, 'write', write)
+    def written(scroll, *args):   # what the model has written: c, the end of its turn, and more
+        seen.extend(row.tokens for row in scroll.rows)
+        return [{'tokens': [*row.tokens[:sum(row.known)], c, eot, a]} for row in scroll.rows]
+    monkeypatch.setattr(lm, 'written', written)
     assert lm.generate_until(asked((lm.apply_chat_template(chat), {'until': [], 'max_gen_toks': 3}))) == ['c']
-    assert seen[0][0] == [user, a, b, eot, ai, 0, 0, 0]
+    assert seen[0] == [user, a, b, eot, ai, 0, 0, 0]
 
 
 @pytest.fixture

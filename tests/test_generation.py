@@ -11,7 +11,7 @@ from test_model import FINAL, VARIANTS
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, generate
+from anyorder.generation.fill import fill, generate, steps
 from anyorder.generation.unmasking import SCORES, Unmasking, binomial_schedule, confidence, draw_noise, unmask_schedule
 from anyorder.orders import order_of, sample_order, stream
 from model import AOGPT, KVCache
@@ -29,9 +29,9 @@ def write(model, texts, order, seed, n_steps, use_cache=True):
 
 @pytest.mark.parametrize('kind', ['linear', 'cosine'])
 def test_schedule_increases_strictly_to_the_end(kind):
-    for n, steps in itertools.product(range(1, 40), range(1, 45)):
-        ends = unmask_schedule(n, steps, kind)
-        assert len(ends) == min(n, steps) and ends[-1] == n
+    for n, n_steps in itertools.product(range(1, 40), range(1, 45)):
+        ends = unmask_schedule(n, n_steps, kind)
+        assert len(ends) == min(n, n_steps) and ends[-1] == n
         assert all(a < b for a, b in zip([0, *ends], ends))
 
 
@@ -365,10 +365,8 @@ def test_a_network_with_a_masked_loss_writes_what_it_scores(attention, policy, u
 
 def test_every_step_is_told_with_what_it_revealed(batch):
     canvas, told = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5)), []
-
-    def on_step(step, n_new, part):
+    for step, n_new, part in steps(make_model(), canvas, Unmasking(2), Drawing()):
         told.append((step, part.rows.tolist(), n_new.tolist(), part.known.tolist()))
-    fill(make_model(), canvas, Unmasking(2), Drawing(), on_step=on_step)
     assert told == [(0, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]), (1, [0, 1, 4], [5, 3, 2], [9, 9, 9])]
 
 
@@ -376,11 +374,9 @@ def test_every_step_is_told_with_what_it_revealed(batch):
 def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch, how):
     whole, part, asked = Canvas(*batch, 2, range(5)), Canvas(*batch, 2, range(5)), []
     fill(make_model(), whole, Unmasking(9, **how), Drawing())
-
-    def ended(canvas):
+    for _, _, canvas in steps(make_model(), part, Unmasking(9, **how), Drawing()):
         asked.append(canvas.rows.tolist())
-        return (canvas.rows % 2 == 0) & (canvas.known >= 4)
-    fill(make_model(), part, Unmasking(9, **how), Drawing(), ended=ended)
+        canvas.end((canvas.rows % 2 == 0) & (canvas.known >= 4))
     assert torch.equal(part.idx[1::2], whole.idx[1::2]) and (part.known[1::2] == 9).all()
     assert (4 <= part.known[::2]).all() and (part.known[::2] < 9).all() and {*asked[-1]} <= {1, 3}
     for r in (0, 2, 4):
@@ -468,13 +464,11 @@ def test_the_cache_is_as_large_as_it_says_and_nothing_else_stays():
     model, live = make_model(**config).float(), []
     cache = KVCache(model.config, 5)
     assert 4 * (cache.k.numel() + cache.v.numel()) == 4 * 2 * 3 * 5 * 64 * 32
-
-    def count(step, n_new, part):
-        gc.collect()
-        tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.layout == torch.strided]
-        live.append(sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()))
     canvas = Canvas(torch.zeros(5, 64, dtype=torch.long), sample_order(5, 64), 0, range(5))
-    fill(model, canvas, Unmasking(8), Drawing(), on_step=count)
+    for _ in steps(model, canvas, Unmasking(8), Drawing()):
+        gc.collect()
+        live.append(sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects()
+                         if type(t) is torch.Tensor and t.layout == torch.strided}.values()))
     assert len(live) == 8 and max(live[1:]) == min(live[1:])
 
 

@@ -9,7 +9,7 @@ import torch
 from conftest import ROOT, make_model
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
-from anyorder.generation.fill import fill
+from anyorder.generation.fill import steps
 from anyorder.orders import sample_order
 from model import EMA
 
@@ -78,8 +78,8 @@ def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatc
     def interrupt():
         raise KeyboardInterrupt
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr('anyorder.writer.fill', lambda *a, calls=[], fill=fill, **k:
-                        (calls.append(1), fill(*a, **k) if len(calls) < 3 else interrupt())[1])
+    monkeypatch.setattr('anyorder.generation.scroll.steps', lambda *a, calls=[]:
+                        (calls.append(1), steps(*a) if len(calls) < 3 else interrupt())[1])
     with pytest.raises(KeyboardInterrupt):
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=9',
                                              '--batch_size=2', '--out=o.json']))

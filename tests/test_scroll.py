@@ -28,9 +28,9 @@ def texts(*prompts, length=20):
 
 def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, **scroll):
     scroll = Scroll(rows, seed, Bytes(), model.config.block_size, **scroll)
-    for canvas in scroll.canvases(order):
-        fill(model, canvas, how or Unmasking(99), drawing or Drawing(), ended=scroll.ended if scroll.stops else None,
-             on_step=lambda step, n_new, part: (scroll.on_step(step, part), look and look(scroll.first(step, part))))
+    for _ in scroll.steps(model, order, how or Unmasking(99), drawing or Drawing()):
+        if look:
+            look(scroll.first())
     return scroll.samples()
 
 

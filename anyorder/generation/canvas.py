@@ -94,6 +94,10 @@ class Canvas:
         part.seeds = [self.seeds[place] for place in places.tolist()]
         return part
 
+    def end(self, rows):
+        """Write nothing more in the rows where `rows` (B,) bool is True, on the host: their blanks stay."""
+        self.n_visits = torch.where(rows, self.known, self.n_visits)
+
     def put(self, part):
         """Write the rows of `part`, which `take` gave, back to their places."""
         at = part.rows.to(self.idx.device, non_blocking=True)
@@ -120,7 +124,7 @@ def sample_of(tokens, order, step, logprob, tokenizer):
 
 
 class Drafts:
-    """Records the drafts of a canvas, as they change: `drafts(step, part)` is for on_step of fill.
+    """Records the drafts of a canvas, as they change: `drafts(step, part)` follows each of fill.steps.
 
     rows      [B] of lists in natural order: of each position its drafts, [[step, token], ...]. Such a token was the
               draft after that step, until the next one of the list or until a token was written. A last draft that is

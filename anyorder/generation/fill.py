@@ -1,5 +1,5 @@
 """
-How is a text written? `fill` reveals blanks step by step, until none is left.
+How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all.
 """
 import itertools
 from functools import partial
@@ -39,9 +39,17 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     return (canvas.idx, trace) if return_trace else canvas.idx
 
 
+def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
+    """Fill the blanks of the canvas, in place, see steps."""
+    for _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
+        pass
+
+
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
-def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, on_step=None, ended=None):
-    """Fill the blanks of the canvas, in place.
+def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
+    """Fill the blanks of the canvas step by step. Yields after each step (step, n_new, part): `part` is the canvas of
+    the rows that ran, n_new (B,) counts the tokens revealed in each. Whoever is done with a row says part.end. The rows
+    come back to the canvas when they have no blank left, or are ended.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
     Lossless unmasking reveals only those that one token a step would draw, see Unmasking.accept.
@@ -49,8 +57,6 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
     drawing       None: the tokens that stand in the blanks are revealed instead of drawn, which scores them
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
     with_logprob  keep the log-probability of each token
-    on_step       called after each step with (step, n_new (B,) revealed in it, the canvas of the rows that ran)
-    ended         asked after each step for (B,) bool on the host: the rows of this canvas that end, blanks or not
     """
     if model.training:
         raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
@@ -94,11 +100,8 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, o
             logits = logits[sure] if unmasking.lossless else logits
             part.logprob[row, position] = token_logprob(logits, token).to(part.logprob.dtype)
         part.known = part.known + n_new
-        if on_step:
-            on_step(step, n_new, part)
+        yield step, n_new, part
         left = part.n_blanks > 0
-        if ended:
-            left &= ~ended(part)
         if not left.all():
             canvas.put(part.take(~left))
             part = part.take(left)

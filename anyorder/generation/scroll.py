@@ -6,6 +6,7 @@ from bisect import bisect_left
 import torch
 
 from anyorder.generation.canvas import Canvas, Drafts, sample_of
+from anyorder.generation.fill import steps
 from anyorder.orders import derive_seed, seeds_of
 
 
@@ -82,8 +83,9 @@ class Scroll:
         self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
         self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts
 
-    def canvases(self, order, device='cpu'):
-        """The canvas of each stretch, to be filled before the next is asked for; `order` as in Canvas.of_texts."""
+    def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
+        """Write the texts. Yields after each step the number of tokens that it revealed; `order` as in Canvas.of_texts,
+        the others as in fill.steps."""
         while True:
             self.written = [row for row in self.rows if self.length(row) is None]
             if not self.written:
@@ -91,7 +93,12 @@ class Scroll:
             *texts, seeds = zip(*(row.slide_on(self.block_size, self.context) for row in self.written))
             canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
             self.record = Drafts(canvas) if self.with_drafts else None
-            yield canvas
+            for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
+                if self.record:
+                    self.record(self.step, self.part)
+                yield int(n_new.sum())
+                if self.stops:
+                    self.part.end(self.stopped())
             drafts = self.record.rows if self.record else [[]] * len(canvas)
             for row, lists, of_row in zip(self.written, canvas.lists(), drafts):
                 row.take_down(*lists, of_row)
@@ -104,13 +111,9 @@ class Scroll:
             return row.first + n_kept
         return n if n == len(row.tokens) else None
 
-    def on_step(self, step, part):
-        """For on_step of fill."""
-        if self.record:
-            self.record(step, part)
-
-    def ended(self, part):
-        """For `ended` of fill: the rows whose first stop is written."""
+    def stopped(self):
+        """(B,) bool on the host: the rows of the last step whose first stop is written."""
+        part = self.part
         visit = part.order.argsort(1)                                                       # (B, N) of each position
         known = visit < part.known.to(visit.device).unsqueeze(1)
         n_leading = known.long().cumprod(1).sum(1)
@@ -122,15 +125,15 @@ class Scroll:
             stopped.append(has_stop(text, self.stops, self.tokenizer))
         return torch.tensor(stopped)
 
-    def first(self, step, part):
-        """What Watch is to show of the first text after this step, or None if the step did not touch it."""
+    def first(self):
+        """What Watch is to show of the first text after the last step, or None if the step did not touch it."""
         row = self.rows[0]
-        if self.written[0] is not row or part.rows[0] != 0:
+        if self.written[0] is not row or self.part.rows[0] != 0:
             return None
-        row.take_down(*part.lists()[0], self.record.rows[0] if self.record else [])
+        row.take_down(*self.part.lists()[0], self.record.rows[0] if self.record else [])
         steps = [None if s < 0 and not k else s for s, k in zip(row.step, row.known)]
         drafts = row.drafts if self.record else None
-        return list(row.tokens), steps, row.n_steps + step, list(row.logprob), drafts
+        return list(row.tokens), steps, row.n_steps + self.step, list(row.logprob), drafts
 
     def samples(self):
         """sample_of each text, up to its stop.

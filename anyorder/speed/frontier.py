@@ -11,7 +11,7 @@ from anyorder.checkpoint import Checkpoint
 from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill
+from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.judge import measure, open_judge, text_errors
 from anyorder.likelihood.tables import figure
@@ -94,8 +94,8 @@ class Frontier:
               progress(total=self.n_samples * self.n_tokens, unit='token', desc=name, leave=False) as bar):
             def write_all():
                 for canvas in canvases:
-                    fill(self.network, canvas, unmasking, self.drawing, with_logprob=False,
-                         on_step=lambda step, n_new, part: bar.update(int(n_new.sum())))
+                    for _, n_new, _ in steps(self.network, canvas, unmasking, self.drawing, with_logprob=False):
+                        bar.update(int(n_new.sum()))
             fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)
             time = seconds(write_all, self.device, 1)
         return [sample for canvas in canvases for sample in canvas.samples(self.tokenizer)], time
