@@ -108,6 +108,11 @@ def family_of(kind):
     return ORDERS[kind]
 
 
+def has_several(order):
+    """Whether the family of the order, arguments of sample_order, has other orders for other draws or seeds."""
+    return family_of(order['kind']).n_numbers(2, order.get('parameter')) > 0
+
+
 def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, parameter=None, seed=0,
                  length=None):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).

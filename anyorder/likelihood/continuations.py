@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from anyorder.generation.drawing import argmax
 from anyorder.likelihood.ensemble import shuffled_contexts
-from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, estimate_of, logits_one_by_one
-from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, stream
+from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
+from anyorder.orders import check_order, derive_seed, draw_orders, given_first, has_several, order_of, stream
 from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
 
@@ -46,13 +46,11 @@ class Reading:
     @property
     def n_passes(self):
         """Orders that a row is read in."""
-        family = family_of(self.order['kind'])
-        several = family.n_numbers(2, self.order.get('parameter')) > 0
-        return self.n_contexts if self.n_contexts > 1 else self.n_orders if several else 1
+        return self.n_contexts if self.n_contexts > 1 else self.n_orders if has_several(self.order) else 1
 
     def is_drawn(self, slots):
-        """Whether a masked loss gives one draw of the bound in a pass, in place of all tokens one by one."""
-        return slots.masked_loss and estimate_of(self.order) == 'any' and self.estimate == 'bound'
+        """Whether a pass is one draw of the bound, in place of all tokens one by one."""
+        return is_drawn(slots, self.order) and self.estimate == 'bound'
 
     def orders(self, context, tokens):
         """(n_passes, T) orders of a row, its context first."""

@@ -9,11 +9,19 @@ import torch
 
 from anyorder.likelihood.continuations import continuation_scores, last_words
 from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, ensemble_totals, sample_groups
-from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, powers_of_two
+from anyorder.likelihood.nll import (
+    block_nll,
+    check_finite,
+    draw_known,
+    ensemble_nll,
+    estimate_of,
+    is_drawn,
+    powers_of_two,
+)
 from anyorder.likelihood.tables import figure, perplexity, ratio_error, share_error, summarize
 from anyorder.machine.files import progress
 from anyorder.machine.processes import gather, processes
-from anyorder.orders import derive_seed, draw_orders, family_of, name_of, order_of
+from anyorder.orders import derive_seed, draw_orders, family_of, has_several, name_of, order_of
 
 
 class Estimate:
@@ -56,15 +64,21 @@ class Estimate:
         return []
 
     def measure(self, model, text, journal):
-        """nats (n, m) of all blocks of a Corpus; those in the journal are not run again."""
-        (n, N), (rank, world_size) = text.blocks.shape, processes()
+        """nats (n, m) of all blocks of a Corpus; those in the journal are not run again. The processes take turns, and
+        all get all nats."""
+        (n, N), (rank, world_size), size = text.blocks.shape, processes(), self.n_at_once()
         name = text.label, text.digest, self.work
-        total = sum(self.n_tokens(block, N) for block in journal.missing(name, n)) // world_size
+        missing = journal.missing(name, n)
+        turns = [missing[i:i + size] for i in range(0, len(missing), size)]
+        total = sum(self.n_tokens(block, N) for block in missing) // world_size
         how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0 or total == 0}
         with progress(total=total, desc=f"{text.label} {self.work.partition(' ')[0]}", **how) as bar:
-            def work(numbers):
-                return check_finite(self.nats(model, text.blocks, numbers, bar))
-            return journal.complete(name, n, self.n_at_once(), work)
+            for i in range(0, len(turns), world_size):
+                mine = turns[i + rank] if i + rank < len(turns) else []
+                nats = check_finite(self.nats(model, text.blocks, mine, bar)).tolist() if mine else []
+                every = gather([((*name, block), row) for block, row in zip(mine, nats, strict=True)])
+                journal.add(dict(chain(*every)))
+        return journal.nats(name, n)
 
     def row(self, label, nats, text, n=1):
         """The row of nats (n,), each of a block by n orders or contexts."""
@@ -85,8 +99,7 @@ class Along(Estimate):
 
     @property
     def several(self):
-        N, order = self.checkpoint.config.block_size, self.order
-        return family_of(order['kind']).n_numbers(N, order.get('parameter')) > 0
+        return has_several(self.order)
 
     @property
     def n_orders(self):
@@ -103,7 +116,7 @@ class Along(Estimate):
         which one pass is an unbiased draw. The importance weights want the nats of the orders themselves."""
         N, K, known = blocks.size(1), self.n_orders, None
         orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)           # (len(numbers) K, N)
-        if model.slots.masked_loss and estimate_of(self.order) == 'any' and ImportanceWeighted.name not in self.asked:
+        if is_drawn(model.slots, self.order) and ImportanceWeighted.name not in self.asked:
             known = draw_known(numbers, N, K, self.c.seed).flatten()
         repeated = blocks[numbers].repeat_interleave(K, 0)
         return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known).view(-1, K)

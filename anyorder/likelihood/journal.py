@@ -1,7 +1,6 @@
 """
 What has an evaluation finished? The nats of its blocks, in a file beside its --out, from which a killed one goes on.
 """
-import itertools
 import json
 import math
 import os
@@ -42,29 +41,16 @@ class Journal:
         """The blocks 0 .. n_blocks - 1 of `name` (set, digest, work) that are still to be done."""
         return [block for block in range(n_blocks) if (*name, block) not in self.done]
 
-    def complete(self, name, n_blocks, n_at_once, work):
-        """Nats (n_blocks, m) float64 of `name`, of which work(blocks) gives (len(blocks), m) for a list of blocks.
-
-        Runs what is missing, n_at_once blocks at a time. The processes take turns, and all get all nats."""
-        rank, world_size = processes()
-        todo = self.missing(name, n_blocks)
-        chunks = [todo[i:i + n_at_once] for i in range(0, len(todo), n_at_once)]
-        for i in range(0, len(chunks), world_size):
-            mine = chunks[i + rank] if i + rank < len(chunks) else []
-            nats = work(mine).tolist() if mine else []
-            parts = gather([((*name, block), nats_of_block) for block, nats_of_block in zip(mine, nats, strict=True)])
-            self.add(dict(itertools.chain(*parts)))
-        nats = [self.done[(*name, block)] for block in range(n_blocks)]
-        if len(set(map(len, nats))) > 1:
-            raise ValueError(f'{self.path} is no list of finished blocks: their numbers of nats differ')
-        return torch.tensor(nats, dtype=torch.float64)
-
     def add(self, entries):
         """Remember {(set, digest, work, block): nats}, here and in the file."""
         self.done.update(entries)
         if self.path and processes()[0] == 0:
             with open(self.path, 'a', encoding='utf-8') as f:
                 f.writelines(json.dumps([*key, nats]) + '\n' for key, nats in entries.items())
+
+    def nats(self, name, n_blocks):
+        """Nats (n_blocks, m) float64 of `name`, all of them finished."""
+        return torch.tensor([self.done[(*name, block)] for block in range(n_blocks)], dtype=torch.float64)
 
 
 def read_journal(path, evaluation):

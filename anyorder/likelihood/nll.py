@@ -90,6 +90,12 @@ def estimate_of(order):
     return {'random': 'any', 'l2r': 'l2r'}.get(order['kind'], 'own')
 
 
+def is_drawn(slots, order):
+    """Whether one pass of a network of these Slots is a draw of the bound: a masked loss is, over random orders. In
+    another order, or for an exact number, such a network takes a pass for each visit."""
+    return slots.masked_loss and estimate_of(order) == 'any'
+
+
 def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
     """Numbers of known visits of the passes of a masked loss, a function of the seed and of the block's number.
 
