@@ -91,6 +91,19 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
     assert json.loads(paths[0].read_text()) == {'ü': [1]}
 
 
+@pytest.mark.parametrize('cause', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
+def test_a_writer_that_fails_again_when_it_is_closed_says_what_it_began_with(tmp_path, cause):
+    """As archives of torch and PDFs of matplotlib do."""
+    with pytest.raises(type(cause)) as e, whole_files(tmp_path / 'f') as (name,), open(name, 'wb') as f:
+        f.write(b'half')
+        try:
+            raise cause
+        finally:
+            raise RuntimeError('enforce fail')
+    assert os.listdir(tmp_path) == []
+    assert e.value is cause and str(cause) in ('', f"[Errno 28] No space left on device: '{tmp_path}/f'")
+
+
 def test_a_folder_is_whole_or_not_there(tmp_path):
     """Nor is a file in its place ever lost."""
     with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / 'new') as folder:

@@ -59,10 +59,25 @@ def whole_files(*paths):
         flush(*temporary)
         for name, path in zip(temporary, paths):
             os.replace(name, path)
+    except Exception as e:
+        cause = cause_of(e)
+        if isinstance(cause, OSError) and cause.filename is None:
+            cause.filename = os.fspath(paths[0])
+        raise cause from None
     finally:
         for name in temporary:
             if os.path.exists(name):
                 os.remove(name)
+
+
+def cause_of(e):
+    """The error of the system or the interruption behind an exception, else the exception itself.
+
+    An archive or a PDF whose writer was stopped is closed, and that fails again, in words of another kind."""
+    cause = e
+    while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
+        cause = cause.__context__
+    return cause or e
 
 
 @contextlib.contextmanager
