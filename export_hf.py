@@ -35,7 +35,7 @@ def validation(ckpt, iter_num):
     It is that of the average. A file that another run moved aside has none: the log is of that run."""
     path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
     log = read_log(path) if ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path) else []
-    last = [entry for entry in log if entry['iter'] == iter_num][-1:]
+    last = [entry for entry in log if entry.get('iter') == iter_num][-1:]
     return [(said, entry[name]) for entry in last for name, said in MEASURED.items() if name in entry]
 
 

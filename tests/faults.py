@@ -389,6 +389,8 @@ FAULTS['anyorder/machine/files.py'] = 'test_files', [
     ['        flush(*temporary)', '        pass'],
     ['        flush(*(os.path', '        list((os.path'],
     ['            if os.path.exists(name):\n                os.remove(name)', '            pass'],
+    ['isinstance(cause, OSError | KeyboardInterrupt)', 'isinstance(cause, OSError)'],
+    ['e.errno not in (None, errno.EINVAL)', 'e.errno is not None'],
     ["key=lambda name: int(name.rpartition('-')[2])", 'key=str'],
 ]
 
@@ -595,8 +597,11 @@ FAULTS['anyorder/training/plan.py'] = 'test_plan', [
 
 FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder', [
     ['return sorted(glob.glob(', 'return list(glob.iglob('],
-    ["entry['iter'] <= self.saved", "entry['iter'] < self.saved"],
-    ['self.writes = processes()[0] == 0', 'self.writes = True'],
+    ["get('iter', 0) <= self.saved", "get('iter', 0) < self.saved"],
+    ["get('iter', 0) <= self.saved", "get('iter', self.saved + 1) <= self.saved"],
+    ['processes()[0] == 0, None', 'True, None'],
+    ['            if not os.path.exists(self.ckpt_path):\n                self.saved = None\n', ''],
+    ['self.lock is None or not os.path.exists(self.lock.name)', 'self.lock is None'],
     ['if name <= kept]', 'if True]'],
     ['[:-self.keep_checkpoints]:', '[:1 - self.keep_checkpoints]:'],
     ['        self.saved = iter_num\n', '        self.saved = self.saved or iter_num\n'],
@@ -607,7 +612,7 @@ FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder', [
     ['            if there != self.saved:', '            if there < self.saved:'],
     ['            self.unsaid = {}\n', ''],
     ['said = e if os.path.exists(path) else', 'said = e if path else'],
-    ["isinstance(value, dict) if name == 'environment' else", "isinstance(value, dict) or"],
+    ["for name, value in entry.items() if name != 'environment'", 'for value in entry.values()'],
 ]
 
 FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [

@@ -1,13 +1,14 @@
 """Curves of logs: what is on the axes, and a picture that is one."""
 import json
 import math
+import resource
 
 import pytest
 
 import plot
 from anyorder.pictures.curves import read_all, read_results, read_run
 from anyorder.pictures.figures import COLORS, curve, draw, mean_curve, styles
-from configurator import configure
+from configurator import configure, one_line_errors
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
            {'iter': 30, 'tokens': 1800, 'tokens_per_sec': 10.0, 'loss': 2.0, 'val_any': 2.5}]
@@ -282,18 +283,17 @@ def test_bands_are_of_seeds_and_bars_of_errors(runs):
     assert 'from the least to the greatest' in figure.legends[0].get_title().get_text()
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_older_one(runs, monkeypatch):
-    draw([('a', read_run('a'))], [('tokens', 'loss')], 'x.png')
-    before = (runs / 'x.png').read_bytes()
+@pytest.mark.parametrize('name', ['x.png', 'x.svg', 'x.pdf'])
+def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_the_older_one(runs, forked, name):
+    (runs / name).write_bytes(b'older')
 
-    def full(self, path, **options):
-        with open(path, 'wb') as f:
-            f.write(b'half')
-        raise OSError(28, 'No space left on device')
-    monkeypatch.setattr('matplotlib.figure.Figure.savefig', full)
-    with pytest.raises(OSError, match='No space'):
-        draw([('a', read_run('a'))], [('tokens', 'loss')], 'x.png')
-    assert (runs / 'x.png').read_bytes() == before and not list(runs.glob('*.tmp'))
+    def plot_on_a_full_disk():   # the kernel refuses what is longer, as it would on a full disk
+        with one_line_errors():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            main(['a', '-o', name])
+    finished, = forked(plot_on_a_full_disk)
+    assert (finished.code, finished.said) == (1, f"error: [Errno 27] File too large: '{name}'\n")
+    assert (runs / name).read_bytes() == b'older' and not list(runs.glob('*.tmp'))
 
 
 @pytest.mark.parametrize('last, panels', [
@@ -311,9 +311,9 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, p
     (['cut.json'], 'cut.json cannot be read'), (['nan.json'], 'nan.json cannot be read'),
     (['large.json'], 'large.json cannot be read'), (['map.json'], 'map.json cannot be read'),
     (['null.json'], 'null.json cannot be read as the JSON file of a result: name what eval_ppl.py'),
-    (['huge.jsonl'], 'huge.jsonl has a line'),
+    (['huge.jsonl'], 'line 1 of huge.jsonl is no entry'),
     (['frontier.json', 'e.json'], 'of one kind'), (['none.json'], 'nor times of generation'),
-    (['null.jsonl'], 'null.jsonl has a line'), (['bin.jsonl'], 'bin.jsonl has a line'),
+    (['null.jsonl'], 'line 1 of null.jsonl is no entry'), (['bin.jsonl'], 'line 1 of bin.jsonl is no entry'),
     (['a', 'e.json'], 'of one kind'), (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'),
     ([], 'name the runs'), (['a', '-p', 'x.png'], 'no option -p'), (['a', '-o'], '-o needs a value'),
     (['a', '--x=loss'], 'x must be tokens'),

@@ -1,11 +1,12 @@
 """What a run leaves on disk: kept checkpoints, a log cut where a run resumes, one writer, an earlier run's files."""
-import json
+import io
 import os
 import resource
 import shutil
 import signal
 
 import pytest
+import torch
 from conftest import make_model
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint
@@ -154,14 +155,19 @@ def test_the_first_line_of_every_start_says_what_computes_it():
     assert read_run('out') == [{'iter': it} for it in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize('line', ['{"loss": 1}', '{"iter": 1, "environment": 2}', '{"iter": 1, "data": {}}', '[1, 2]',
-                                  '3', '{"iter": "a"}', '{"iter": 1, "loss": null}', '{"iter": 1, "on": true}', 'x',
-                                  '', '[' * 100000])
-def test_a_line_that_is_no_entry_of_a_log(tmp_path, line):
-    (tmp_path / 'log.jsonl').write_text(json.dumps({'iter': 1}) + f'\n{line}\n')
-    with pytest.raises(ValueError, match='log.jsonl has a line that is no entry') as e:
-        read_log('log.jsonl')
-    assert '\n' not in str(e.value)
+@pytest.mark.parametrize('line', ['{"loss": 1}', '{"iter": "a"}', '{"iter": 1, "loss": null}', '[1, 2]', '3', 'x', '',
+                                  '\xff', '[' * 100000, '{"iter": 1, "loss": 1%s}' % ('0' * 400)])
+def test_a_line_that_is_no_entry_stops_a_plot_and_no_resume(line):
+    run_of(2, 4)
+    log = f'{{"iter": 2}}\n{line}\n{{"iter": 4}}\n'.encode('latin-1')
+    with open('out/log.jsonl', 'wb') as f:
+        f.write(log + b'{"iter": 6}\n{"it')
+    with pytest.raises(ValueError, match='^line 2 of out/log.jsonl is no entry of a training log: remove it$'):
+        read_run('out')
+    assert read_log('out/log.jsonl') == [{'iter': 2}, {}, {'iter': 4}, {'iter': 6}]
+    RunFolder('out', resumed=4).open()
+    with open('out/log.jsonl', 'rb') as f:
+        assert f.read() == log
 
 
 def test_two_runs_do_not_write_to_one_folder(forked):
@@ -196,7 +202,7 @@ def test_a_save_that_fails_removes_no_older_checkpoint(monkeypatch, error):
     def full(*args, **kwargs):
         raise error('no space')
     monkeypatch.setattr('anyorder.training.run_folder.write_checkpoint', full)
-    with pytest.raises(ValueError, match='iteration 6 could not be written: no space; mend that and go on from .* 4'):
+    with pytest.raises(ValueError, match='iteration 6 could not be written .no space.: go on from .* 4'):
         save(folder, 6)
     assert folder.saved == 4
     os.truncate('out/ckpt.pt', 1000)   # and ckpt_0000004.pt, another name for it
@@ -214,8 +220,35 @@ def test_a_full_disk_is_one_line_and_the_old_checkpoint_intact(forked):
         save(RunFolder('out', resumed=4), 8)
     finished, = forked(save_on_a_full_disk)
     line = finished.said.strip().splitlines()[-1]
-    assert finished.code == 1 and line.startswith('ValueError: out/ckpt.pt of iteration 8 could not be written')
-    assert line.endswith('go on from iteration 4 with: python train.py --init_from=resume --out_dir=out')
+    assert finished.code == 1 and line == (
+        'ValueError: out/ckpt.pt of iteration 8 could not be written (File too large): '
+        'go on from iteration 4 with: python train.py --init_from=resume --out_dir=out')
     assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
     with pytest.raises(ValueError, match='/proc/none could not be written'):
         RunFolder('/proc/none').open()
+
+
+def test_a_save_that_is_interrupted_says_so_and_how_to_go_on(monkeypatch):
+    folder, save_to = run_of(4), torch.save
+
+    class Interrupted(io.BytesIO):
+        def write(self, data):
+            raise KeyboardInterrupt
+    monkeypatch.setattr(torch, 'save', lambda checkpoint, f: save_to(checkpoint, Interrupted()))
+    with pytest.raises(ValueError, match=r'iteration 8 could not be written \(interrupted\): go on from iteration 4 '):
+        save(folder, 8)
+    assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
+
+
+def test_a_folder_that_is_removed_is_made_anew(forked):
+    folder = run_of(2, 4, keep=1)
+    shutil.rmtree('out')
+    folder.log({'iter': 6})
+    assert folder.way_on() == 'start again, nothing was saved yet'
+    save(folder, 6)
+    assert saved('out/ckpt.pt') == 6 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
+    finished, = forked(lambda: RunFolder('out', resumed=6).open())
+    assert 'another process trains in out' in finished.said
+    os.remove('out/ckpt.pt')
+    save(folder, 8)
+    assert saved('out/ckpt.pt') == 8 and not numbered('out')

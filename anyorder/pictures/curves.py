@@ -32,6 +32,8 @@ def read_run(path):
         read_log,  # imports torch, for which --help and a missing file need not wait
     )
     entries, time, tokens = read_log(path), 0.0, 0
+    if {} in entries:
+        raise ValueError(f'line {entries.index({}) + 1} of {path} is no entry of a training log: remove it')
     for entry in entries:
         entry.pop('environment', None)
         if 'tokens' in entry and entry.get('tokens_per_sec', 0) > 0:

@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
-from anyorder.machine.files import moved_aside, replace_file
+from anyorder.machine.files import moved_aside, replace_file, whole_files
 from anyorder.machine.processes import processes
 
 
@@ -63,19 +63,21 @@ def open_newest(out_dir):
 
 
 def read_log(path):
-    """The entries of a log.jsonl, without a last line that is half written. Raises ValueError for other lines.
+    """The entries of the lines of a log.jsonl, without a last line that is half written."""
+    with open(path, 'rb') as f:
+        return [read_entry(line) for line in f if line.endswith(b'\n')]
 
-    Numbers by name; the first entry of every start has an 'environment' too, see environment.py."""
-    try:
-        with open(path, encoding='utf-8') as f:
-            entries = [json.loads(line) for line in f if line.endswith('\n')]
-        if all(isinstance(entry['iter'], int) and all(isinstance(value, dict) if name == 'environment' else
-                                                      is_number(value) for name, value in entry.items())
-               for entry in entries):
-            return entries
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    raise ValueError(f'{path} has a line that is no entry of a training log: move it away')
+
+def read_entry(line):
+    """The entry of a line of a log.jsonl, {} for a line that is none: numbers by name, among them `iter`.
+
+    The first entry of every start has an 'environment' too, see environment.py."""
+    entry = None
+    with suppress(ValueError, RecursionError):
+        entry = json.loads(line)
+    is_entry = isinstance(entry, dict) and 'iter' in entry and all(
+        is_number(value) for name, value in entry.items() if name != 'environment')
+    return entry if is_entry else {}
 
 
 def is_number(value):
@@ -98,15 +100,14 @@ class RunFolder:
         self.saved, self.mine = resumed, resumed is not None
         self.environment = environment or {}
         self.unsaid = {'environment': environment} if environment else {}
-        self.writes = processes()[0] == 0
+        self.writes, self.lock = processes()[0] == 0, None
 
     def open(self):
-        """Make the folder and lock it; drop what an interrupted run logged after the checkpoint that is resumed."""
+        """Make the folder and lock it. Drop what an interrupted run logged after the checkpoint that is resumed; a line
+        that cannot be read stays, for a plot to name."""
         if not self.writes:
             return
         with self.writing(self.out_dir):
-            os.makedirs(self.out_dir, exist_ok=True)
-            self.take_lock()
             if not self.mine:
                 return
             there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num']
@@ -114,11 +115,16 @@ class RunFolder:
                 raise ValueError(f'{self.ckpt_path} was written by another process after this one had read it: '
                                  'start again')
             if os.path.exists(self.log_path):
-                lines = [json.dumps(entry) + '\n' for entry in read_log(self.log_path) if entry['iter'] <= self.saved]
-                replace_file(self.log_path, ''.join(lines).encode())
+                with open(self.log_path, 'rb') as f:
+                    lines = [line for line in f if line.endswith(b'\n')]
+                kept = [line for line in lines if read_entry(line).get('iter', 0) <= self.saved]
+                replace_file(self.log_path, b''.join(kept))
 
     def take_lock(self):
-        """Lock the folder until the process ends. Raises ValueError when another process holds the lock."""
+        """Make the folder, also anew where it was removed, and lock it until the process ends.
+
+        Raises ValueError when another process holds the lock."""
+        os.makedirs(self.out_dir, exist_ok=True)
         self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,12 +160,17 @@ class RunFolder:
 
     @contextmanager
     def writing(self, what):
-        """Make one line of a full disk or a folder that cannot be written to; the last checkpoint is then intact."""
+        """Have the folder there for the body, which writes. A full disk, a folder that cannot be written to and a
+        second Ctrl-C are one line, and the last checkpoint is then intact."""
         try:
+            if self.lock is None or not os.path.exists(self.lock.name):
+                self.take_lock()
+            if not os.path.exists(self.ckpt_path):
+                self.saved = None
             yield
-        except (OSError, RuntimeError) as e:   # torch.save turns a full disk into either
-            raise ValueError(f'{what} could not be written: {str(e).splitlines()[0]}; mend that and {self.way_on()}'
-                             ) from None
+        except (OSError, RuntimeError, KeyboardInterrupt) as e:
+            why = getattr(e, 'strerror', None) or str(e) or 'interrupted'
+            raise ValueError(f'{what} could not be written ({why.splitlines()[0]}): {self.way_on()}') from None
 
     def set_aside(self):
         """Before the first file of a new run is written: those of an earlier one get other names."""
@@ -179,8 +190,8 @@ class RunFolder:
         try:
             os.link(self.ckpt_path, path)
         except OSError:   # a file system without links, or the name is there
-            shutil.copyfile(self.ckpt_path, f'{path}.tmp')
-            os.replace(f'{path}.tmp', path)
+            with whole_files(path) as (temporary,):
+                shutil.copyfile(self.ckpt_path, temporary)
         return path
 
     def way_on(self):
