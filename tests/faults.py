@@ -305,14 +305,13 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
     ['orders = draw_orders(numbers, N, K, self.c.seed, self.order)',
      'orders = draw_orders(range(len(numbers)), N, K, self.c.seed, self.order)'],
     ["f'{label} {derive_seed(order):x}'", 'label'],
-    ["estimate_of(self.order) == 'any' and ", ''],
+    ['is_drawn(model.slots, self.order) and', 'model.slots.masked_loss and'],
     ['self.c.n_orders if self.several else 1', 'self.c.n_orders'],
     ["name, several = 'own', False", "name = 'own'"],
     ['nats.mean(0).std()', 'nats.mean(1).std()'],
     ['.drawn and self.n_orders > 1', '.drawn'],
     ['known = draw_known(numbers, N, K, self.c.seed).flatten()', 'known = draw_known(numbers, N, K).flatten()'],
-    ['return check_finite(self.nats(model, text.blocks, numbers, bar))',
-     'return self.nats(model, text.blocks, numbers, bar)'],
+    ['check_finite(self.nats(model, text.blocks, mine, bar))', 'self.nats(model, text.blocks, mine, bar)'],
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
