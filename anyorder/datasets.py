@@ -5,9 +5,9 @@ import os
 import shlex
 
 from anyorder.machine.files import check_names
-from anyorder.puzzles.prepared import prepare_puzzles
 from anyorder.puzzles.rules import SHARES, TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
+from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import bin_path, read_meta, read_split
 
 

@@ -15,10 +15,10 @@ from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import derive_seed, draw_orders
-from anyorder.puzzles.prepared import prepare_puzzles
 from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens.prepared import prepare
+from anyorder.tokens.puzzles import prepare_puzzles
 from configurator import configure
 from eval_puzzle import Puzzles, loss_by_share, read_runs, score, solve, solve_all
 from model import EMA

@@ -11,7 +11,7 @@ pytest.importorskip('transformers')
 from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
 from anyorder.others import families
 from anyorder.others.masked import MaskedConfig
-from anyorder.puzzles.prepared import prepare_puzzles
+from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import GPT2
 from anyorder.writer import Writer
 from model import Network

@@ -14,10 +14,10 @@ from anyorder.datasets import open_split
 from anyorder.likelihood.nll import draw_known, nll_of_blanks
 from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.orders import draw_orders
-from anyorder.puzzles import prepared as puzzles
-from anyorder.puzzles.prepared import fractions, make_puzzles, prepare_puzzles
 from anyorder.puzzles.rules import SHARES, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
+from anyorder.tokens import puzzles
+from anyorder.tokens.puzzles import fractions, make_puzzles, prepare_puzzles
 from anyorder.tokens.sets import GIVEN, unpack
 from anyorder.training.update import TrainState, make_optimizers, update, validate
 from configurator import Config, configure

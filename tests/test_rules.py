@@ -6,8 +6,8 @@ import pytest
 
 from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
-from anyorder.puzzles.zebra import Zebra
-from anyorder.tokens.tokenizers import get_tokenizer, zebra_names
+from anyorder.puzzles.zebra import Zebra, zebra_names
+from anyorder.tokens.tokenizers import get_tokenizer
 
 
 def solutions_by_hand(grid, n):

@@ -11,8 +11,8 @@ from conftest import make_model
 from masked_kinds import KINDS
 
 from anyorder.checkpoint import save_checkpoint
-from anyorder.puzzles.prepared import prepare_puzzles
 from anyorder.tokens.prepared import prepare
+from anyorder.tokens.puzzles import prepare_puzzles
 
 SMALL = ['--n_layer=1', '--n_head=2', '--n_embd=16', '--block_size=16', '--batch_size=4', '--eval_iters=1',
          '--compile=False', '--n_threads=1', '--eval_interval=100', '--log_interval=100', '--gate_init=1']

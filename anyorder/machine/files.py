@@ -4,9 +4,11 @@ Disk and terminal: files that are never half-written, bars, names and folders th
 import contextlib
 import errno
 import glob
+import gzip
 import importlib.metadata
 import importlib.util
 import json
+import lzma
 import os
 import re
 import shutil
@@ -120,6 +122,15 @@ def reading(path, what, way_out):
         if is_out_of_memory(e) or isinstance(e, OSError) and e.errno not in (None, errno.EINVAL):
             raise
         raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
+
+
+@contextlib.contextmanager
+def reading_text(path, newline):
+    """A text file, also .gz and .xz, for the body to read."""
+    opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
+    with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
+          opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):
+        yield f
 
 
 def check_names(**names):

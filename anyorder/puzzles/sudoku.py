@@ -6,9 +6,8 @@ import csv
 
 import numpy as np
 
-from anyorder.machine.files import progress
+from anyorder.machine.files import progress, reading_text
 from anyorder.puzzles.solver import blanks_right, count_solutions
-from anyorder.tokens.sources import reading_text
 
 
 class Sudoku:

@@ -4,7 +4,21 @@ The rules of Zebra: n houses in a row and k attributes, of each n values, one in
 import numpy as np
 
 from anyorder.puzzles.solver import blanks_right, count_solutions
-from anyorder.tokens.tokenizers import zebra_names, zebra_texts
+
+
+def zebra_names(n):
+    """Letters of a Zebra puzzle's n houses and of the n values of each of its n attributes, n at most 6."""
+    attributes = ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')
+    return ''.join(names[:n] for names in attributes[:n + 1])
+
+
+def zebra_texts(n):
+    """The texts of all tokens: nothing, the houses, and all clues. A=3 and A=b say the same house, A<b right before,
+    A~b next to, A-b somewhere before."""
+    houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
+    return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
+            *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
+              if i // n < j // n or relation in '<-' and i // n > j // n)]
 
 
 class Zebra:

@@ -3,17 +3,14 @@ Where do documents come from? A source is a file, the standard library, a downlo
 are anything with len() that can be iterated again.
 """
 import ast
-import contextlib
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import sysconfig
 import urllib.request
 from inspect import cleandoc
 
-from anyorder.machine.files import quiet_hub, reading
+from anyorder.machine.files import quiet_hub, reading, reading_text
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
@@ -44,15 +41,6 @@ def pydocs(source):
             if new:
                 documents.append('\n\n'.join(new))
     return [text for text in dict.fromkeys(documents) if text]
-
-
-@contextlib.contextmanager
-def reading_text(path, newline):
-    """A text file, also .gz and .xz, for the body to read."""
-    opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
-    with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
-          opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):
-        yield f
 
 
 class TextFile:

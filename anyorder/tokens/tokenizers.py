@@ -10,6 +10,8 @@ import re
 
 import numpy as np
 
+from anyorder.puzzles.zebra import zebra_texts
+
 END_OF_TEXT = '<|endoftext|>'   # how the token that ends a document is shown
 
 
@@ -106,21 +108,6 @@ class Symbols:
 
 def symbols(name, texts):
     return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
-
-
-def zebra_names(n):
-    """Letters of a Zebra puzzle's n houses and of the n values of each of its n attributes, n at most 6."""
-    attributes = ('123456', 'ABCDEF', 'abcdef', 'GHIJKL', 'ghijkl', 'MNOPQR', 'mnopqr')
-    return ''.join(names[:n] for names in attributes[:n + 1])
-
-
-def zebra_texts(n):
-    """The texts of all tokens: nothing, the houses, and all clues. A=3 and A=b say the same house, A<b right before,
-    A~b next to, A-b somewhere before."""
-    houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
-    return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
-            *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
-              if i // n < j // n or relation in '<-' and i // n > j // n)]
 
 
 TOKENIZERS = {

@@ -1,5 +1,5 @@
 """
-How is a set of puzzles prepared? Generated or read, checked, and written as token files, see tokens/sets.py.
+How is a set of puzzles prepared? Generated or read, checked, and written as token files, see sets.py.
 """
 import contextlib
 import functools
