@@ -27,7 +27,7 @@ def open_split(data_dir, name, split):
 def make_split(data_dir, name, split, meta):
     """The meta of a set that is made now, if it is one of the two quick ones; else a ValueError with its command."""
     missing = f'no {bin_path(os.path.join(data_dir, name), split)}'
-    if name == 'sudoku4' and split in SHARES and not meta:
+    if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)
     if split in SHARES and (name in TASKS or 'puzzle' in meta):
         task = meta.get('puzzle', {}).get('task', name)

@@ -23,7 +23,7 @@ from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import print_meta, read_meta
 from configurator import at_least, configure, one_line_errors
 
-WORDS = TASKS
+WORDS = {name: task.about for name, task in TASKS.items()}
 
 # what is generated
 n_train = 0            # puzzles to train on; 0 is 100,000, of sudoku4 20,000
@@ -48,10 +48,10 @@ def main(config):
         raise ValueError(f'split must be {", ".join(SHARES)}, got {config.split!r}')
     task, = config.words
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
-    of_zebra = config.largest if config.largest and 'zebra' in task else None
+    options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
     meta = prepare_puzzles(task, config.data_dir, config.name or None, config.source or None, config.split or None,
-                           n_rows, config.force, config.seed, config.n_latents, config.n_observations, of_zebra)
+                           n_rows, config.force, **options)
     print_meta(config.data_dir, meta, before, config.force)
 
 

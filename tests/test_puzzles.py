@@ -14,7 +14,7 @@ from anyorder.datasets import open_split
 from anyorder.likelihood.nll import draw_known, nll_of_blanks
 from anyorder.likelihood.tables import ratio_error, summarize
 from anyorder.orders import draw_orders
-from anyorder.puzzles.rules import SHARES, NaeSat, make_task
+from anyorder.puzzles.rules import SHARES, TASKS, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens import puzzles
 from anyorder.tokens.puzzles import fractions, make_puzzles, prepare_puzzles
@@ -91,8 +91,10 @@ def test_many_rows_are_made_by_several_processes_and_are_the_same(monkeypatch):
 
 
 def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(puzzles, 'N_ROWS', {'train': 50, 'val': 4, 'test': 3})
+    monkeypatch.setattr(puzzles, 'N_ROWS', {'val': 4, 'test': 3})
     monkeypatch.setattr(puzzles, 'PART', 60)
+    for name, n in ('sudoku4', 10), ('nae_sat', 50):
+        monkeypatch.setitem(TASKS, name, TASKS[name]._replace(n_train=n))
 
     def sizes(*argv):
         command.main(configure(vars(command), [*argv, f'--data_dir={tmp_path}']))
@@ -100,7 +102,7 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
         assert {info['source'] for info in meta['splits'].values()} <= {'sudoku4, seed 0', 'nae_sat, seed 5',
                                                                         'zebra4, seed 0, up to 3 houses'}
         return [meta['splits'][split]['rows'] for split in ('train', 'val', 'test')], meta['puzzle']
-    assert sizes('sudoku4', '--name=a') == ([10, 4, 3], {'task': 'sudoku4'})                 # a fifth to train on
+    assert sizes('sudoku4', '--name=a') == ([10, 4, 3], {'task': 'sudoku4'})
     assert sizes('sudoku4', '--n_train=6', '--n_test=2', '--largest=3', '--name=b')[0] == [6, 4, 2]
     assert sizes('nae_sat', '--seed=5', '--n_latents=9', '--n_observations=4', '--name=c') == (
         [50, 4, 3], {'task': 'nae_sat', 'seed': 5, 'n_latents': 9, 'n_observations': 4})

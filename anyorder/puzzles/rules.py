@@ -11,10 +11,14 @@ A task has
 nae_sat also has groups, {name: (first, end)} of the tokens whose losses are told apart. Sudoku also has read(path), the
 puzzles of a CSV.
 """
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 
 from anyorder.puzzles.sudoku import Sudoku
-from anyorder.puzzles.zebra import Zebra
+from anyorder.puzzles.zebra import Zebra, zebra_texts
 
 
 class NaeSat:
@@ -58,24 +62,42 @@ class NaeSat:
         return np.broadcast_to(counts, answer.shape), np.pad(agree, ((0, 0), (self.n_latents, 0)))
 
 
+class Task(NamedTuple):
+    """A kind of puzzles.
+
+    about    what it is, for --help
+    rules    its class, called with the options
+    symbols  the texts of its tokens
+    options  those of data/puzzles.py that say which puzzles these are; meta.json keeps them
+    made     (option, in words) of those that only say which of them are made
+    n_train  puzzles to train on
+    quick    whether a set that is missing is made when it is asked for"""
+    about: str
+    rules: Callable
+    symbols: Sequence
+    options: tuple = ()
+    made: tuple = ()
+    n_train: int = 100000
+    quick: bool = False
+
+
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
+UP_TO = (('largest', 'up to {} houses'),)
 TASKS = {
-    'sudoku4': 'quick, 4 x 4',
-    'sudoku': '9 x 9',
-    'zebra4': '3 or 4 houses and attributes',
-    'zebra': '3 to 6 houses and attributes',
-    'nae_sat': 'latents and observations',
+    'sudoku4': Task('quick, 4 x 4', partial(Sudoku, 4), '1234', n_train=20000, quick=True),
+    'sudoku': Task('9 x 9', partial(Sudoku, 9), '123456789'),
+    'zebra4': Task('3 or 4 houses and attributes', partial(Zebra, 4), zebra_texts(4), made=UP_TO),
+    'zebra': Task('3 to 6 houses and attributes', partial(Zebra, 6), zebra_texts(6), made=UP_TO),
+    'nae_sat': Task('latents and observations', NaeSat, '01', ('seed', 'n_latents', 'n_observations')),
 }
 
 
-SIZES = {'sudoku4': 4, 'sudoku': 9, 'zebra4': 4, 'zebra': 6}   # digits; houses and attributes
+def task_of(name):
+    if name not in TASKS:
+        raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {name!r}')
+    return TASKS[name]
 
 
 def make_task(puzzle):
-    """The task that these options of meta.json describe: rules, generator and solver."""
-    task = puzzle['task']
-    if task == 'nae_sat':
-        return NaeSat(puzzle['n_latents'], puzzle['n_observations'], puzzle['seed'])
-    if 'zebra' in task:
-        return Zebra(SIZES[task], puzzle.get('largest'))
-    return Sudoku(SIZES[task])
+    """The rules, generator and solver of {'task': its name} and its options, as meta.json has them."""
+    return task_of(puzzle['task']).rules(**{name: value for name, value in puzzle.items() if name != 'task'})

@@ -13,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 
 from anyorder.machine.files import check_folder, check_names, progress
-from anyorder.puzzles.rules import SHARES, TASKS, make_task
+from anyorder.puzzles.rules import SHARES, make_task, task_of
 from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, unpack, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import get_tokenizer
 
-N_ROWS = {'train': 100000, 'val': 1000, 'test': 1000}
+N_ROWS = {'val': 1000, 'test': 1000}
 PART = 1024    # puzzles that are made together
 MANY = 20000   # rows; more are worth the start of other processes
 
@@ -77,22 +77,21 @@ def check_solutions(rules, known):
                              'to another with --name=OTHER')
 
 
-def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=None, force=False, seed=0, n_latents=25,
-                    n_observations=275, largest=None):
-    """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated."""
-    if task not in TASKS:
-        raise ValueError(f'a puzzle is one of {", ".join(TASKS)}, got {task!r}')
-    if source and (split is None or 'sudoku' not in task):
+def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=None, force=False, seed=0, **options):
+    """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated.
+
+    options   of data/puzzles.py; a Task says which of them it has"""
+    row, options = task_of(task), options | {'seed': seed}
+    puzzle = {'task': task} | {option: options[option] for option in row.options}
+    made = {option: options[option] for option, _ in row.made if options.get(option)}
+    rules = make_task(puzzle | made)   # the symbols are those of all that could be made
+    if source and (split is None or not hasattr(rules, 'read')):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
-    puzzle = {'task': task}
-    if task == 'nae_sat':
-        puzzle |= {'seed': seed, 'n_latents': n_latents, 'n_observations': n_observations}
     check_names(name=name)
     directory, origin = os.path.join(data_dir, name or task), name_source(source) if source else f'{task}, seed {seed}'
-    if largest is not None:
-        origin += f', up to {largest} houses'
+    origin += ''.join(f', {words.format(made[option])}' for option, words in row.made if option in made)
     check_folder('--data_dir', directory)
-    n_rows = N_ROWS | ({'train': N_ROWS['train'] // 5} if task == 'sudoku4' else {}) | (n_rows or {})
+    n_rows = {'train': row.n_train} | N_ROWS | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)
     have, tokenizer = whole_splits(directory, meta), get_tokenizer(task)
     same = (meta.get('puzzle') == puzzle and meta['n_tokens'] == tokenizer.n_tokens
@@ -102,7 +101,6 @@ def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=N
     kept = {s: info for s, info in have.items() if s not in wanted}
     if kept and meta.get('puzzle') != puzzle:
         raise ValueError(f'{directory} holds {", ".join(kept)} of other puzzles: use another --name')
-    rules = make_task(puzzle | {'largest': largest})   # the symbols are those of all sizes
     rows = {s: rules.read(source) if source else make_puzzles(rules, s, n_rows[s], seed) for s in wanted}
     known = {s: tokens for s, (tokens, _) in rows.items()}
     known |= {s: unpack(read_split(directory, meta, s).astype(int))[0] for s in kept}

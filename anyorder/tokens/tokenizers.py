@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from anyorder.puzzles.zebra import zebra_texts
+from anyorder.puzzles.rules import TASKS
 
 END_OF_TEXT = '<|endoftext|>'   # how the token that ends a document is shown
 
@@ -110,15 +110,7 @@ def symbols(name, texts):
     return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
 
 
-TOKENIZERS = {
-    'bytes': Bytes,
-    'gpt2': GPT2,
-    'sudoku4': symbols('sudoku4', '1234'),
-    'sudoku': symbols('sudoku', '123456789'),
-    'nae_sat': symbols('nae_sat', '01'),
-    'zebra4': symbols('zebra4', zebra_texts(4)),
-    'zebra': symbols('zebra', zebra_texts(6)),
-}
+TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2} | {name: symbols(name, task.symbols) for name, task in TASKS.items()}
 
 
 @functools.cache
