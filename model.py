@@ -332,7 +332,7 @@ class Head(nn.Linear):
 
 
 class Network(nn.Module):
-    """What is asked of any network is forward, predict, n_parameters, device, config and slots, and of a module
+    """What is asked of any network is forward, predict, trunk, n_parameters, device, config and slots, and of a module
     training and parameters; of one with a cache also dtype. A subclass has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them

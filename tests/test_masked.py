@@ -137,28 +137,40 @@ def count_calls(n_tokens=6, width=None):
     """A callable network of logits that say what it was given, and the calls."""
     calls = []
 
-    def network(tokens, attention_mask=None):
-        calls.append((tokens, attention_mask))
+    def network(tokens):
+        calls.append(tokens)
         return SimpleNamespace(logits=3 * torch.nn.functional.one_hot(tokens, n_tokens).double()[..., :width])
     return network, calls
 
 
-def test_a_callable_sees_prefix_masks_and_suffix_and_a_mask_where_rows_differ():
+def test_a_callable_sees_prefix_masks_and_suffix_and_rows_of_one_length_at_a_time():
     network, calls = count_calls()
     model = MaskedModel(network, MaskedConfig(4, 6, mask_id=5, banned=(0,), prefix=(0, 1), suffix=(2,)))
     idx, order = torch.tensor([[3, 4, 3, 4], [4, 4, 3, 3]]), torch.tensor([[2, 0, 1, 3], [1, 0, 2, 3]])
-    logits = model.predict(idx, order, 2)
-    tokens, attention_mask = calls[0]
-    assert tokens.tolist() == [[0, 1, 3, 5, 3, 5, 2], [0, 1, 4, 4, 5, 5, 2]] and attention_mask is None
-    inf = torch.inf
+    logits, inf = model.predict(idx, order, 2), torch.inf
     assert logits.tolist() == [[[-inf, 0, 0, 0, 0, -inf]] * 2] * 2
     model.predict(idx, order, torch.tensor([1, 2]), 2, n_visits=torch.tensor([4, 3]))
-    tokens, attention_mask = calls[1]
-    assert tokens[0].tolist() == [0, 1, 5, 5, 3, 5, 2] and tokens[1, :6].tolist() == [0, 1, 4, 4, 5, 2]
-    assert attention_mask.tolist() == [[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 0]]
     model.predict(idx, order, 1, 1, n_visits=3)   # all rows end early
-    assert calls[2][0][:, :6].tolist() == [[0, 1, 5, 5, 3, 2], [0, 1, 5, 4, 5, 2]]
-    assert calls[2][1].tolist() == [[1, 1, 1, 1, 1, 1, 0]] * 2
+    assert [call.tolist() for call in calls] == [
+        [[0, 1, 3, 5, 3, 5, 2], [0, 1, 4, 4, 5, 5, 2]], [[0, 1, 4, 4, 5, 2]], [[0, 1, 5, 5, 3, 5, 2]],
+        [[0, 1, 5, 5, 3, 2], [0, 1, 5, 4, 5, 2]]]
+    with pytest.raises(ValueError, match='must be the positions from 0 on'):
+        model.predict(idx, order, 1, n_visits=1)
+
+
+@pytest.mark.parametrize('kind', ['Bert', 'ConvBert', 'FNet', 'MBart', 'MobileBert', 'Nystromformer', 'Yoso'])
+def test_a_network_that_reads_padding_has_the_same_logits_beside_longer_rows(kind):
+    import transformers
+    torch.manual_seed(0)
+    widths = dict.fromkeys(('hidden_size', 'embedding_size', 'intra_bottleneck_size', 'true_hidden_size'), 16)
+    config = getattr(transformers, f'{kind}Config')(vocab_size=45, num_hidden_layers=2, num_attention_heads=2, **widths)
+    network = transformers.AutoModelForMaskedLM.from_config(config).double().eval()
+    model = MaskedModel(network, MaskedConfig(11, 45, 3, prefix=(1,), suffix=(2,))).requires_grad_(False)
+    idx, order, n = torch.randint(5, 45, (3, 11)), torch.arange(11).expand(3, -1), torch.tensor([11, 7, 9])
+    together = model.predict(idx, order, 5, 2, n_visits=n)
+    for r in range(3):
+        alone = model.predict(idx[r:r + 1, :n[r]], order[r:r + 1, :n[r]], 5, 2)
+        torch.testing.assert_close(together[r], alone[0], rtol=0, atol=1e-12)
 
 
 def test_the_shift_reads_the_logits_before_a_token():

@@ -55,10 +55,10 @@ class MaskedConfig:
 
 class MaskedModel(Network):
     """A network with the interface of ours. `network` is called with tokens (B, S) and returns an object with `logits`
-    (B, S, at least n_tokens). Where rows differ in length it also gets attention_mask (B, S), 1 for text and 0 for what
-    no token may see. A module, of transformers or not, or any callable.
+    (B, S, at least n_tokens): a module, of transformers or not, or any callable. Texts of unequal length are read in
+    one call for each length, because some networks read padding whatever attention_mask says.
 
-    Whatever is asked of it, a step is one call on the whole rows: there is no cache and no lossless unmasking."""
+    Whatever is asked of it, a step is a call on the whole rows: there is no cache and no lossless unmasking."""
 
     def __init__(self, network, config):
         super().__init__(config)
@@ -77,22 +77,30 @@ class MaskedModel(Network):
 
     def trunk(self, idx, order, slots, cache=None):
         """Logits (B, n, at least n_tokens) of the columns of `slots`."""
-        c, (B, N), n_before = self.config, idx.shape, len(self.config.prefix)
+        c, N = self.config, idx.size(1)
         token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)          # (B, S)
-        text = torch.full_like(idx, c.mask_id).scatter(1, slots.target, token)               # (B, N), natural order
-        there = torch.zeros_like(idx).scatter(1, slots.target, 1)                            # 0 is padding
-        prefix, suffix = (part.expand(B, -1) for part in (self.prefix, self.suffix))
-        text = torch.cat([prefix, text, torch.full_like(suffix, c.mask_id)], 1)
-        there = torch.cat([torch.ones_like(prefix), there, torch.zeros_like(suffix)], 1)
-        end = n_before + slots.target.amax(1, keepdim=True) + 1                              # (B, 1)
-        behind = end + torch.arange(suffix.size(1), device=idx.device)
-        text, there = text.scatter(1, behind, suffix), there.scatter(1, behind, 1)
-        whole = slots.sees is None and slots.target.size(1) == N
-        logits = (self.network(text) if whole else self.network(text, attention_mask=there)).logits
-        if logits.shape[:2] != text.shape or logits.size(2) < c.n_tokens:
-            raise ValueError(f'the network must give logits {(*text.shape, c.n_tokens)} of tokens {tuple(text.shape)}, '
-                             f'got {tuple(logits.shape)}')
-        return take(logits, n_before - c.shift + take(slots.target, slots.columns))
+        text = torch.full_like(idx, -1).scatter(1, slots.target, token)                      # (B, N); -1 is padding
+        place = len(c.prefix) - c.shift + take(slots.target, slots.columns)                  # (B, n)
+        if slots.sees is None and slots.target.size(1) == N:   # whole rows: nothing waits for the device
+            return self.logits(text, place)
+        lengths, found, rows = (text >= 0).sum(1), [], []
+        if not torch.equal(lengths, slots.target.amax(1) + 1):
+            raise ValueError('the visits of a row must be the positions from 0 on, and padding the positions behind')
+        lengths = lengths.tolist()
+        for length in sorted({*lengths}):
+            here = [r for r, n in enumerate(lengths) if n == length]
+            found.append(self.logits(text[here, :length], place[here]))
+            rows += here
+        return torch.cat(found)[torch.tensor(rows).argsort()]
+
+    def logits(self, text, place):
+        """Logits (B, n, at least n_tokens) at `place` (B, n) of `text` (B, S) with what stands around it."""
+        text = torch.cat([self.prefix.expand(len(text), -1), text, self.suffix.expand(len(text), -1)], 1)
+        logits = self.network(text).logits
+        if logits.shape[:2] != text.shape or logits.size(2) < self.config.n_tokens:
+            raise ValueError(f'the network must give logits {(*text.shape, self.config.n_tokens)} of tokens '
+                             f'{tuple(text.shape)}, got {tuple(logits.shape)}')
+        return take(logits, place)
 
 
 class Allowed(nn.Module):

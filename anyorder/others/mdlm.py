@@ -22,17 +22,17 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(C, 4 * C), nn.GELU(approximate='tanh'), nn.Linear(4 * C, C))
         self.adaLN_modulation = nn.Linear(n_cond, 6 * C)
 
-    def forward(self, x, time, cos_sin, mask):
+    def forward(self, x, time, cos_sin):
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN_modulation(time).chunk(6, -1)    # each (C,)
         qkv = self.attn_qkv(modulate(self.norm1(x), shift_a, scale_a))
         q, k, v = qkv.unflatten(-1, (3, self.n_head, -1)).unbind(2)                          # each (B, S, H, D)
         q, k, v = (part.transpose(1, 2) for part in (apply_rotary(q, cos_sin), apply_rotary(k, cos_sin), v))
-        x = x + gate_a * self.attn_out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+        x = x + gate_a * self.attn_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return x + gate_m * self.mlp(modulate(self.norm2(x), shift_m, scale_m))
 
 
 class MDLM(nn.Module):
-    """(B, S) tokens, and where they are text, to logits (B, S, V)."""
+    """Tokens (B, S) to logits (B, S, V)."""
 
     def __init__(self, vocab_size, hidden_dim, cond_dim, n_blocks, n_heads):
         super().__init__()
@@ -46,15 +46,14 @@ class MDLM(nn.Module):
         b.output_layer.norm_final, b.output_layer.linear = nn.LayerNorm(C, bias=False), nn.Linear(C, vocab_size)
         b.output_layer.adaLN_modulation = nn.Linear(cond_dim, 2 * C)
 
-    def forward(self, input_ids, attention_mask=None):
+    def forward(self, input_ids):
         b, D = self.backbone, self.head_size
         x = b.vocab_embed.embedding[input_ids]                                              # (B, S, C)
         ones = x.new_ones(N_FREQUENCIES)
         time = F.silu(b.sigma_map.mlp(torch.cat([ones, 0 * ones])))                          # cos and sin of 0
         wide = {'device': x.device, 'dtype': torch.promote_types(x.dtype, torch.float32)}
         angle = torch.arange(x.size(1), **wide)[:, None, None] / 10000 ** (torch.arange(0, D, 2, **wide) / D)
-        mask = None if attention_mask is None else attention_mask[:, None, None].bool()
         for block in b.blocks:
-            x = block(x, time, (angle.cos(), angle.sin()), mask)
+            x = block(x, time, (angle.cos(), angle.sin()))
         shift, scale = b.output_layer.adaLN_modulation(time).chunk(2, -1)
         return SimpleNamespace(logits=b.output_layer.linear(modulate(b.output_layer.norm_final(x), shift, scale)))
