@@ -102,7 +102,7 @@ def test_other_options_want_another_folder_and_a_failure_stops(findings, capsys)
         with pytest.raises(ValueError, match='ended with code 3') as e:
             commands = findings('gates', '--seeds=13')
         assert not commands and e.value.args[0].endswith('.part has what it said')
-        assert 'said' in capsys.readouterr().out
+        assert 'failed, and ' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('arguments, said', [
