@@ -27,7 +27,8 @@ frontier  quality of the samples of a trained model against passes and seconds, 
           Seconds are generation alone. Every way has the same seeds, and so the same orders unless the model chooses
           them. Lossless unmasking draws by random numbers of its own, and writes one text for all windows
 """
-from configurator import Config, at_least, numbers, one_line_errors, read_options
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import Config, at_least, numbers
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'memory': 'estimate and peak',
          'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds'}

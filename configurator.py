@@ -15,17 +15,13 @@ The words beside the options are config files, unless the script has one of thes
     SHORT = {'o': 'out'}                                        # `-o FILE` is another way to write `--out=FILE`
 """
 import ast
-import contextlib
 import difflib
 import itertools
 import math
 import operator
 import os
 import re
-import signal
 import sys
-
-from anyorder.machine.files import check_checkpoint, is_out_of_memory
 
 
 class Config(dict):
@@ -217,18 +213,6 @@ def keys_of(found):
     raise ValueError(f'{path} has no table {table}')
 
 
-def read_options(namespace, **checkpoints):
-    """`configure` of a command that is run: what is wrong ends it with one line. Each option named in `checkpoints` is
-    a file that must be there, one of the words that are given for it, or WORD:FILE, which is looked for later. One of
-    several processes looks for all of it later, so that all fail together."""
-    with one_line_errors():
-        config = configure(namespace)
-        for name, words in checkpoints.items():
-            if config[name].partition(':')[0] not in words and 'WORLD_SIZE' not in os.environ:
-                check_checkpoint(config[name])
-    return config
-
-
 def at_least(config, bound, *names):
     for name in names:
         if config[name] < bound:
@@ -245,26 +229,3 @@ def numbers(config, name, kind=int, least=0, most=math.inf):
         bounds = f'from {least}' if most == math.inf else f'from {least} to {most}'
         raise ValueError(f'{name} must be numbers {bounds} with commas between, got {config[name]!r}')
     return found
-
-
-@contextlib.contextmanager
-def one_line_errors(*signals):
-    """Wrong input (ValueError), files that cannot be used (OSError) and too little memory end a script with one line
-    and exit code 1. The `signals` end it so too, so that its temporary files and other processes go with it."""
-    if hasattr(sys.stdout, 'reconfigure'):
-        sys.stdout.reconfigure(errors='replace')   # a terminal that lacks a letter of a sample
-    before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
-    try:
-        yield
-    except (ValueError, OSError) as e:
-        sys.exit(f'error: {e}')
-    except (MemoryError, RuntimeError) as e:
-        if not is_out_of_memory(e):
-            raise
-        said = ' '.join(str(e).split())[:200]
-        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({said})')
-    except KeyboardInterrupt:
-        sys.exit('interrupted')
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

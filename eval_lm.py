@@ -41,7 +41,7 @@ import os
 import sys
 
 from anyorder.machine.processes import end_processes
-from configurator import one_line_errors
+from anyorder.machine.terminal import one_line_errors
 
 DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']   # in place of hf, 1 and cuda:0
 

@@ -25,7 +25,8 @@ processes changes them. Errors are standard errors over blocks, as if blocks wer
 are not. The protocol `paper` reads the test splits, but of WikiText2 the train split, as SEDD and its successors do.
 The protocol `clean` reads test splits only.
 """
-from configurator import at_least, one_line_errors, read_options
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import at_least
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];

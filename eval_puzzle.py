@@ -11,7 +11,8 @@ with the latents that the model itself wrote. Errors are standard errors over pu
 slots: those that the network ran, without padding, by the puzzles. seconds: the time of the solving, by the puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
-from configurator import Config, at_least, numbers, one_line_errors, read_options
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import Config, at_least, numbers
 
 ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                        # masked:FOLDER is a masked model of others
@@ -58,7 +59,8 @@ from anyorder.generation.fill import steps
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
-from anyorder.machine.files import MASKED, check_out, progress, write_json
+from anyorder.machine.files import MASKED, check_out, write_json
+from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of, read_order
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay

@@ -10,7 +10,7 @@ The folder holds the weights in safetensors, the tokenizer, model.py with three 
 AutoModelForCausalLM and AutoModelForMaskedLM, and a model card, whose licence is left to you. Other commands take the
 folder wherever they take a checkpoint, and run no code from it.
 """
-from configurator import one_line_errors, read_options
+from anyorder.machine.terminal import one_line_errors, read_options
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]
 out = ''               # the folder to write, which must be new; it appears whole or not at all

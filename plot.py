@@ -17,9 +17,10 @@ left to right.
 import statistics
 
 from anyorder.machine.files import check_out
+from anyorder.machine.terminal import one_line_errors
 from anyorder.pictures.curves import read_all
 from anyorder.pictures.figures import PICTURES, draw, place
-from configurator import configure, one_line_errors
+from configurator import configure
 
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
 SHORT = {'o': 'out'}

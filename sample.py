@@ -13,7 +13,8 @@ Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]
 A plain [[ is written \\[[.
 <|endoftext|> is the token that ends a document.
 """
-from configurator import at_least, one_line_errors, read_options
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import at_least
 
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
@@ -68,7 +69,8 @@ import time
 
 from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
 from anyorder.likelihood.judge import measure, open_judge
-from anyorder.machine.files import check_out, progress, replace_file
+from anyorder.machine.files import check_out, replace_file
+from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
 from anyorder.pictures.watch import Watch, visible

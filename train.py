@@ -10,7 +10,8 @@ Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, eval
 see anyorder/training/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal finish the iteration, save, and
 say how to go on.
 """
-from configurator import Config, one_line_errors, read_options
+from anyorder.machine.terminal import one_line_errors, read_options
+from configurator import Config
 
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
@@ -96,7 +97,6 @@ from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.environment import environment
-from anyorder.machine.files import progress
 from anyorder.machine.processes import (
     end_processes,
     failing_together,
@@ -106,6 +106,7 @@ from anyorder.machine.processes import (
     start_processes,
     stop_requests,
 )
+from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length

@@ -12,8 +12,8 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.continuations import Reading, continuation_scores
-from anyorder.machine.files import progress
 from anyorder.machine.processes import gather, own_device, processes, start_processes
+from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, order_of
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import END_OF_TEXT

@@ -13,7 +13,7 @@ from anyorder.generation.scroll import Scroll
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
-from anyorder.machine.files import progress
+from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, order_of, read_order, seeds_of, stream
 from anyorder.tokens.prompts import encode, parse_prompt, parse_prompts
 

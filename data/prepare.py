@@ -19,9 +19,10 @@ import sys
 
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import print_meta, read_meta
-from configurator import configure, one_line_errors
+from configurator import configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 

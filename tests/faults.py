@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from anyorder.machine.files import progress
-from configurator import at_least, configure, one_line_errors
+from anyorder.machine.terminal import one_line_errors, progress
+from configurator import at_least, configure
 
 INPUTS = 'parts of the names of the files that are made faulty'
 

@@ -8,8 +8,9 @@ import torch
 from conftest import ROOT
 
 from anyorder.generation.unmasking import SCORES
+from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS
-from configurator import configure, help_text, one_line_errors
+from configurator import configure, help_text
 from model import ATTENTION
 
 OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1,

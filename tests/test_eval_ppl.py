@@ -20,10 +20,10 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood import estimates
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.tables import summarize
+from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, draw_orders, sample_order
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
-from configurator import one_line_errors
 from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal, report
 
 # ---------------------------------------------------------------------------------------------------------------------

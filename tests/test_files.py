@@ -14,13 +14,13 @@ from anyorder.machine.files import (
     check_new_folder,
     check_out,
     is_out_of_memory,
-    progress,
     reading,
     replace_file,
     whole_files,
     whole_folder,
     write_json,
 )
+from anyorder.machine.terminal import progress
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):

@@ -6,9 +6,10 @@ import resource
 import pytest
 
 import plot
+from anyorder.machine.terminal import one_line_errors
 from anyorder.pictures.curves import read_all, read_results, read_run
 from anyorder.pictures.figures import COLORS, curve, draw, mean_curve, styles
-from configurator import configure, one_line_errors
+from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
            {'iter': 30, 'tokens': 1800, 'tokens_per_sec': 10.0, 'loss': 2.0, 'val_any': 2.5}]

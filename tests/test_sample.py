@@ -65,7 +65,8 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'would overwrite')])
 def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     import sample
-    from configurator import configure, one_line_errors
+    from anyorder.machine.terminal import one_line_errors
+    from configurator import configure
     with pytest.raises(SystemExit) as e, one_line_errors():
         sample.main(configure(vars(sample), [f'--ckpt={ckpt}', '--weights=raw', *args]))
     assert said in e.value.code and '\n' not in e.value.code

@@ -21,11 +21,12 @@ from anyorder.checkpoint import load_checkpoint, model_from_checkpoint, save_che
 from anyorder.likelihood.nll import block_nll
 from anyorder.machine.devices import resolve_compile
 from anyorder.machine.processes import own_device
+from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, sample_order
 from anyorder.tokens.blocks import all_blocks
 from anyorder.training.start import SHAPE
 from anyorder.training.update import get_lr, update
-from configurator import configure, one_line_errors
+from configurator import configure
 from model import AOGPT, AOGPTConfig
 from train import Data
 

@@ -22,7 +22,7 @@ sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.p
 from toy_runs import TOY, assert_same_runs
 
 from anyorder.checkpoint import load_checkpoint
-from anyorder.machine.files import progress
+from anyorder.machine.terminal import progress
 
 OPTIONS = [*TOY, '--init_from=auto', '--save_interval=1', '--keep_checkpoints=2', '--optimizer=muon', '--dropout=0.1',
            '--eval_interval=50', '--seed=3', '--gradient_accumulation_steps=2', '--n_threads=1']

@@ -19,8 +19,8 @@ from anyorder.likelihood.nll import (
     powers_of_two,
 )
 from anyorder.likelihood.tables import figure, perplexity, ratio_error, share_error, summarize
-from anyorder.machine.files import progress
 from anyorder.machine.processes import gather, processes
+from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, draw_orders, family_of, has_several, name_of, order_of
 
 

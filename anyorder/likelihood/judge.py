@@ -15,7 +15,7 @@ from torch import nn
 from anyorder.checkpoint import Checkpoint
 from anyorder.likelihood.nll import block_nll, check_finite
 from anyorder.likelihood.tables import jackknife_error, summarize
-from anyorder.machine.files import progress
+from anyorder.machine.terminal import progress
 from anyorder.orders import sample_order
 
 

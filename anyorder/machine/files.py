@@ -1,5 +1,5 @@
 """
-Disk and terminal: files that are never half-written, bars, names and folders that are checked before the work begins.
+Disk: files that are never half-written, names and folders that are checked before the work begins.
 """
 import contextlib
 import errno
@@ -12,37 +12,6 @@ import lzma
 import os
 import re
 import shutil
-import sys
-
-from tqdm import tqdm
-
-
-class Surviving:
-    """A stream for bars, which drops what cannot be written: a reader that is gone or a full disk must not end a run of
-    days."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def write(self, text):
-        with contextlib.suppress(OSError):
-            self.stream.write(text)
-
-    def flush(self):
-        with contextlib.suppress(OSError):
-            self.stream.flush()
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
-        return self.stream is other
-
-
-def progress(rows=None, **how):
-    """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
-    seconds = 0.5 if sys.stderr.isatty() else 30
-    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
 
 
 def flush(*paths):

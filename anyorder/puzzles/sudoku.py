@@ -6,7 +6,8 @@ import csv
 
 import numpy as np
 
-from anyorder.machine.files import progress, reading_text
+from anyorder.machine.files import reading_text
+from anyorder.machine.terminal import progress
 from anyorder.puzzles.solver import blanks_right, count_solutions
 
 

@@ -16,7 +16,8 @@ from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.judge import measure, open_judge, text_errors
 from anyorder.likelihood.tables import figure
 from anyorder.machine.devices import autocast, seconds
-from anyorder.machine.files import progress, write_json
+from anyorder.machine.files import write_json
+from anyorder.machine.terminal import progress
 from anyorder.orders import name_of
 
 REFERENCE = 'one token a step'

@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anyorder.machine.files import check_folder, check_names, progress
+from anyorder.machine.files import check_folder, check_names
+from anyorder.machine.terminal import progress
 from anyorder.tokens.detokenizers import clean_lambada, clean_lm1b, clean_ptb, clean_wikitext
 from anyorder.tokens.sets import is_there, read_meta, whole_splits, write_splits
 from anyorder.tokens.sources import TextFile, name_source, openwebtext, pydocs, shakespeare, zero_shot

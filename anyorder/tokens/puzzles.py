@@ -12,7 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names, progress
+from anyorder.machine.files import check_folder, check_names
+from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
 from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, unpack, whole_splits, write_splits
 from anyorder.tokens.sources import name_source

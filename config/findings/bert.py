@@ -25,9 +25,10 @@ if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from anyorder.datasets import open_split
 from anyorder.machine.files import check_new_folder, need_extra, whole_folder
+from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.sets import unpack
 from anyorder.tokens.tokenizers import get_tokenizer, one_of
-from configurator import at_least, configure, one_line_errors
+from configurator import at_least, configure
 
 dataset = 'sudoku4'      # a set made by data/puzzles.py
 data_dir = 'data'        # where prepared sets are

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = ROOT
-from configurator import at_least, configure, numbers, one_line_errors
+from anyorder.machine.terminal import one_line_errors
+from configurator import at_least, configure, numbers
 
 seeds = '1,2'          # of the trainings, with commas between
 jobs = 1               # commands at a time, each on one core if there are more than one

@@ -23,8 +23,9 @@ if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from anyorder.datasets import open_split
 from anyorder.machine.files import check_folder, whole_files
+from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.tokenizers import get_tokenizer, split_documents
-from configurator import at_least, configure, one_line_errors
+from configurator import at_least, configure
 
 dataset = 'pydocs'         # a prepared set of text
 split = 'val'              # its split; of lambada, wikitext2 and ptb 'test'

@@ -30,7 +30,8 @@ import torch
 
 from anyorder.machine.devices import resolve_device
 from anyorder.machine.files import check_folder, replace_file, write_json
-from configurator import configure, one_line_errors
+from anyorder.machine.terminal import one_line_errors
+from configurator import configure
 
 PARTS = {
     'equalities': 'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.',

@@ -1,0 +1,75 @@
+"""
+Terminal: how a command reads its options, shows how far it is, and ends with one line where something is wrong.
+"""
+import contextlib
+import os
+import signal
+import sys
+
+from tqdm import tqdm
+
+from anyorder.machine.files import check_checkpoint, is_out_of_memory
+from configurator import configure
+
+
+@contextlib.contextmanager
+def one_line_errors(*signals):
+    """Wrong input (ValueError), files that cannot be used (OSError) and too little memory end a script with one line
+    and exit code 1. The `signals` end it so too, so that its temporary files and other processes go with it."""
+    if hasattr(sys.stdout, 'reconfigure'):
+        sys.stdout.reconfigure(errors='replace')   # a terminal that lacks a letter of a sample
+    before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
+    try:
+        yield
+    except (ValueError, OSError) as e:
+        sys.exit(f'error: {e}')
+    except (MemoryError, RuntimeError) as e:
+        if not is_out_of_memory(e):
+            raise
+        said = ' '.join(str(e).split())[:200]
+        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({said})')
+    except KeyboardInterrupt:
+        sys.exit('interrupted')
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def read_options(namespace, **checkpoints):
+    """`configure` of a command that is run: what is wrong ends it with one line. Each option named in `checkpoints` is
+    a file that must be there, one of the words that are given for it, or WORD:FILE, which is looked for later. One of
+    several processes looks for all of it later, so that all fail together."""
+    with one_line_errors():
+        config = configure(namespace)
+        for name, words in checkpoints.items():
+            if config[name].partition(':')[0] not in words and 'WORLD_SIZE' not in os.environ:
+                check_checkpoint(config[name])
+    return config
+
+
+class Surviving:
+    """A stream for bars, which drops what cannot be written: a reader that is gone or a full disk must not end a run of
+    days."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        with contextlib.suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self):
+        with contextlib.suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
+        return self.stream is other
+
+
+def progress(rows=None, **how):
+    """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
+    seconds = 0.5 if sys.stderr.isatty() else 30
+    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
