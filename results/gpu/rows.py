@@ -16,8 +16,9 @@ import torch.nn.functional as F
 
 from anyorder.fast import Rows
 from anyorder.machine.devices import resolve_device, seconds
+from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import sample_order
-from configurator import configure, one_line_errors
+from configurator import configure
 
 batch_size = 16
 block_size = 1024
