@@ -2,12 +2,10 @@
 Runs a script as if on a GPU: tensors of the device `sim` have their numbers in host memory, apart from the CPU's.
 
     python tests/simulated_gpu.py train.py config/quickstart.py --max_iters=2
-    python tests/simulated_gpu.py --mac train.py config/quickstart.py --max_iters=2
 
-An operation on tensors of both devices is an error, as on a GPU. With --mac, float64 on the device is one too. At the
-end come the lines that made the host wait for the device, and how often. A CUDA graph is the list of operations that it
-recorded, done again on the same memory; graphs do not share theirs. Nothing is said of speed, of kernels for CUDA
-alone, of bfloat16, or of a device that waits.
+An operation on tensors of both devices is an error, as on a GPU. At the end come the lines that made the host wait for
+the device, and how often. A CUDA graph is the list of operations that it recorded, done again on the same memory;
+graphs do not share theirs. Nothing is said of speed, of kernels for CUDA alone, of bfloat16, or of a device that waits.
 """
 import collections
 import contextlib
@@ -30,7 +28,6 @@ waits = collections.Counter()   # of (file, line, its text)
 
 
 recording = None   # the operations of the Graph that is being recorded
-has_float64 = True
 
 
 class Graph:
@@ -128,9 +125,6 @@ def simulate(operation, args, kwargs):
     kwargs |= {'device': torch.device('cpu')} if device is not None else {}
     with _disable_current_modes():
         result = operation(*args, **kwargs)
-    if stays and not has_float64 and any(x.dtype == torch.float64 for x in tree_leaves(result)
-                                         if isinstance(x, torch.Tensor)):
-        raise TypeError(f'{name}: the device has no float64')
     if recording is not None and stays:
         assert all(here), f'nothing may come from the host while a graph is recorded: {name}'
         recording.append((operation, args, kwargs, result))
@@ -153,11 +147,7 @@ def main():
     for module in (devices, processes, writer):   # which may have imported it before
         module.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
     devices.matmul_flops = lambda device, dtype: 1e12
-    global has_float64
-    has_float64 = sys.argv[1] != '--mac'
-    if not has_float64:
-        devices.NO_FLOAT64.add('sim')
-    sys.argv = sys.argv[1 if has_float64 else 2:]
+    sys.argv = sys.argv[1:]
     with Simulation():
         runpy.run_path(os.path.join(ROOT, sys.argv[0]), run_name='__main__')
     for (file, number, line), n in waits.items():
