@@ -214,7 +214,7 @@ def update(state, tokens, lr, config):
     state.n_seen += config.batch_size * config.gradient_accumulation_steps * config.block_size
 
 
-SHARES = {'causal': 1 / 2, 'mixed': 2 / 3, 'bidirectional': 1}   # of all pairs of slots, those that training needs
+PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}   # the part of all pairs of slots that training needs; others need all
 
 
 def training_flops(model, batch_size):
@@ -227,7 +227,7 @@ def training_flops(model, batch_size):
     adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
     of_content = sum(n for name, n in matrices.items() if '.h.' in name and (
         f'.h.{c.n_layer - 1}.' not in name or 'c_attn' in name))   # in the last layer it gives keys alone
-    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * c.block_size * c.n_embd * SHARES[c.attention]
+    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * c.block_size * c.n_embd * PAIRS.get(c.attention, 1)
     return 6 * (tokens * (sum(matrices.values()) - adaln + n_more * of_content) + c.block_size * adaln + attention)
 
 
