@@ -39,8 +39,9 @@ split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 # which estimates
-estimates = ''             # names from the list above, with commas; '' is that of the training and, of a decoder, l2r,
-                           # or nothing beside the `orders`
+estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,
+                           # see above, with commas; '' is the one of the training and, for a decoder, l2r, or nothing
+                           # beside the `orders`
 orders = ''                # anyorder/orders.py:ORDERS,
                            # or with a number of its own, as swaps:16, or a JSON file with a list of all positions; with
                            # commas

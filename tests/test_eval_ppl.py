@@ -2,7 +2,6 @@
 import json
 import math
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -29,10 +28,9 @@ from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal, report
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan
 
-def test_every_estimate_is_in_the_manual():
+def test_an_estimate_has_the_name_and_the_options_of_the_command():
     for name, it in ESTIMATES.items():
-        assert name == it.name and re.search(f'^{name} +', eval_ppl.__doc__, re.MULTILINE)
-        assert set(it.options) <= options().keys()
+        assert name == it.name and set(it.options) <= options().keys()
 
 
 def test_programs_find_the_functions_here():

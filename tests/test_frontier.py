@@ -11,7 +11,7 @@ from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.judge import generative_perplexity, text_metrics
 from anyorder.speed.frontier import REFERENCE, WAYS, Frontier, answer, away, settings
 
@@ -46,7 +46,7 @@ def test_the_ways_of_a_checkpoint(frontier):
     (why, ways), = encoder.left_out.items()
     assert ways == ['lossless'] and 'wants a decoder' in why
     (why, ways), = frontier(order='l2r').left_out.items()
-    assert ways == ['top_prob', 'margin', 'entropy', 'top_prob threshold', 'margin threshold']
+    assert ways == [*SCORES, *(f'{score} threshold' for score in PROBABILITIES)]
     assert 'trained in the order l2r' in why
 
 

@@ -247,5 +247,5 @@ class LastWord(Estimate):
                 f'last word, perplexity: {ppl}']
 
 
-ESTIMATES = {estimate.name: estimate
-             for estimate in (LeftToRight, OwnOrder, AnyOrder, ImportanceWeighted, Ensemble, LastWord)}
+ESTIMATES = {'l2r': LeftToRight, 'own': OwnOrder, 'any': AnyOrder, 'iw': ImportanceWeighted, 'ensemble': Ensemble,
+             'accuracy': LastWord}
