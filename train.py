@@ -161,6 +161,8 @@ def introduce(state, data, clock, config, compiled, changed):
           f'validation on {len(data.blocks):,} blocks of {config.block_size}')
     print(f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
           f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}')
+    if data.train.size < 10 ** 7 and not (data.puzzle or state.iter_num or config.order == 'l2r'):
+        print('little text: the loss stays on a plateau at first, near the entropy of single tokens')
     if changed:
         print(f'changed since iteration {state.iter_num}: {", ".join(changed)}')
     if state.iter_num >= config.max_iters > 0:

@@ -71,8 +71,8 @@ def test_a_run_leaves_a_log_and_a_whole_checkpoint(data, capsys):
     assert resolved['device'] == 'cpu' and resolved['compile'] is False and resolved['dtype'] in ('float32', 'bfloat16')
     assert model_from_checkpoint(checkpoint).config == AOGPTConfig(16, 320, 2, 2, 16, n_tokens=257, gate_init=1.0)
     said = capsys.readouterr().out
-    assert all(s in said for s in ('any order (bound)', 'left to right', 'unigram, whole set',
-                                   'written in random order', 'written left to right',
+    assert all(s in said for s in ('little text: the loss stays on a plateau', 'any order (bound)', 'left to right',
+                                   'unigram, whole set', 'written in random order', 'written left to right',
                                    'python sample.py --ckpt=out/ckpt.pt', 'python eval_ppl.py --ckpt=out/ckpt.pt'))
     run('--max_iters=2')
     run('--max_iters=3')
@@ -107,6 +107,7 @@ def test_auto_starts_a_run_and_goes_on_with_it(data, monkeypatch, capsys):
     run(*options)
     said = capsys.readouterr().out
     assert 'finished: the checkpoint is at iteration 6 of 6' in said and 'any order (bound)' in said
+    assert 'plateau' not in said   # which is behind it
     assert os.stat('out/ckpt.pt') == before
 
 
