@@ -375,7 +375,7 @@ FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder', [
      'for path in (self.ckpt_path, self.log_path)'],
     ['            if there != self.saved:', '            if there < self.saved:'],
     ['            self.unsaid = {}\n', ''],
-    ['said = e if os.path.exists(path) else', 'said = e if path else'],
+    ['said = str(e) if there else', 'said = str(e) if path else'],
     ["for name, value in entry.items() if name != 'environment'", 'for value in entry.values()'],
 ]
 

@@ -74,13 +74,13 @@ def test_the_newest_checkpoint_that_is_whole_is_offered():
     run_of(2, 4, 6, 8, keep=3)
     for path in ('out/ckpt.pt', 'out/ckpt_0000006.pt'):
         os.truncate(path, os.path.getsize(path) - 1000)
-    with pytest.raises(ValueError, match='cannot be read as a checkpoint: .*; the one of iteration 4 is whole: '
+    with pytest.raises(ValueError, match='cannot be read as a checkpoint: .*; out/ckpt_0000004.pt is whole: '
                                          'cp out/ckpt_0000004.pt out/ckpt.pt, then resume again'):
         open_newest('out')
     shutil.copy('out/ckpt_0000004.pt', 'out/ckpt.pt')
     assert open_newest('out').iter_num == 4
     os.remove('out/ckpt.pt')
-    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; the one of iteration 4 is whole: cp'):
+    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; out/ckpt_0000004.pt is whole: cp'):
         open_newest('out')
     shutil.rmtree('out')
     with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; nothing was saved there yet: --init_from=a'):
@@ -109,7 +109,7 @@ def test_a_new_run_moves_the_files_of_an_earlier_one_aside_when_it_first_writes(
     assert [saved(path) for path in numbered('out')] == [2]
     os.remove('out/ckpt.pt')
     os.remove('out/ckpt_0000002.pt')
-    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; that of an earlier run is now '
+    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; an earlier run left '
                                          'out/ckpt.pt.old-1: to go on with it, take .old-1 off the names of its files'):
         open_newest('out')
     save(folder, 4)
@@ -206,7 +206,7 @@ def test_a_save_that_fails_removes_no_older_checkpoint(monkeypatch, error):
         save(folder, 6)
     assert folder.saved == 4
     os.truncate('out/ckpt.pt', 1000)   # and ckpt_0000004.pt, another name for it
-    with pytest.raises(ValueError, match='the one of iteration 2 is whole'):
+    with pytest.raises(ValueError, match='out/ckpt_0000002.pt is whole'):
         open_newest('out')
 
 

@@ -1,5 +1,6 @@
 """
-Disk: files that are never half-written, names and folders that are checked before the work begins.
+How does a script meet the disk? Files are never half-written, a file of another kind is one line, and names and folders
+are checked before the work begins.
 """
 import contextlib
 import errno
@@ -15,7 +16,7 @@ import shutil
 
 
 def flush(*paths):
-    """Have the files on disk, so that a rename that survives a power cut finds them whole."""
+    """Have the files on the disk: a rename may survive a power cut that they would not."""
     for path in paths:
         with open(path, 'rb+') as f:
             os.fsync(f.fileno())
@@ -23,7 +24,7 @@ def flush(*paths):
 
 @contextlib.contextmanager
 def whole_files(*paths):
-    """The names of temporary files for the body to write. They become `paths` together, when all of them are whole."""
+    """The names of temporary files for the body to write. They become `paths` together, once all of them are whole."""
     temporary = [f'{path}.tmp' for path in paths]
     try:
         yield temporary
@@ -42,9 +43,9 @@ def whole_files(*paths):
 
 
 def cause_of(e):
-    """The error of the system or the interruption behind an exception, else the exception itself.
+    """The error of the system or the interruption behind an exception; the exception itself where there is neither.
 
-    An archive or a PDF whose writer was stopped is closed, and that fails again, in words of another kind."""
+    An archive or a PDF that could not be written is closed, which fails once more, in words of another kind."""
     cause = e
     while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
         cause = cause.__context__
@@ -53,8 +54,7 @@ def cause_of(e):
 
 @contextlib.contextmanager
 def whole_folder(path):
-    """The name of a temporary folder for the body to fill. It becomes `path`, which is new or an empty folder, when it
-    is whole."""
+    """The name of a temporary folder for the body to fill. Once whole it becomes `path`, a new or an empty folder."""
     path = os.path.abspath(path)
     temporary = f'{path}.{os.getpid()}.tmp'
     os.makedirs(temporary)
@@ -79,15 +79,15 @@ def write_json(path, value):
 
 @contextlib.contextmanager
 def reading(path, what, way_out):
-    """The body reads a file. Whatever it raises over a file that is cut off or of another kind is one ValueError.
+    """The body reads a file and does nothing else. A file that is cut off or of another kind is one ValueError.
 
     what     what the file should be, with its article
     way_out  what the user can do
-    Errors of the system and a lack of memory pass: the file may be fine. The body should do nothing but read."""
+    Errors of the system and a lack of memory pass: the file may be fine."""
     try:
         yield
     except Exception as e:   # such a file fails in a dozen ways
-        # gzip's own OSError has no number; in a zip that is cut off torch seeks a place before its start
+        # gzip's own OSError has no number; in a zip that is cut off torch seeks a place before the start
         if is_out_of_memory(e) or isinstance(e, OSError) and e.errno not in (None, errno.EINVAL):
             raise
         raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
@@ -109,30 +109,31 @@ def check_names(**names):
 
 
 def moved_aside(path):
-    """The name that the file `path` of an earlier run got last, when a new run moved it aside; None if none did."""
+    """The last name under which a new run moved the file `path` of an earlier run aside; None if none did."""
     found = [name for name in glob.glob(f'{glob.escape(path)}.old-*') if name.rpartition('-')[2].isdigit()]
     return max(found, key=lambda name: int(name.rpartition('-')[2]), default=None)
 
 
-GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')   # of the hub
+GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')   # on the hub
 
 
 def on_hub(name):
-    """Whether the name of a checkpoint is one of the Hugging Face hub."""
+    """Whether a checkpoint of this name is on the Hugging Face hub."""
     return name in GPT2_NAMES or name.startswith('hf:')
 
 
-MASKED = 'masked:'   # before the folder of somebody else's masked model, or its name on the hub
+MASKED = 'masked:'   # stands before the folder of somebody else's masked model, or its name on the hub
 
 
 def check_checkpoint(name):
-    """The file of a checkpoint or the folder of a GPT-2 must be there; names of the hub are looked for later. A masked
-    model of others is a folder with a config.json, or OWNER/REPO."""
+    """Raise ValueError unless `name` is a checkpoint's file, a folder with a config.json, or a name on the hub.
+
+    The hub is asked later."""
     if name.startswith(MASKED):
         folder = name.removeprefix(MASKED)
         if not os.path.isfile(os.path.join(folder, 'config.json')) and (
                 os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder)):
-            raise ValueError(f'{name} must name a folder with a config.json, or as {MASKED}OWNER/REPO one of the hub')
+            raise ValueError(f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub')
         return
     there = os.path.isfile(name) or os.path.isfile(os.path.join(name, 'config.json'))
     if os.path.isdir(name) and not there:
@@ -140,12 +141,12 @@ def check_checkpoint(name):
                          f"file, as {os.path.join(name, 'ckpt.pt')}")
     if not (there or on_hub(name)):
         older = moved_aside(name)
-        raise ValueError(f'no checkpoint file {name}; ' + (f'that of an earlier run is now {older}' if older else
+        raise ValueError(f'no checkpoint file {name}; ' + (f'an earlier run left {older}' if older else
                          'train one (python train.py config/quickstart.py) or name another'))
 
 
 def check_folder(option, path):
-    """The folder that `option` names, there or still to be made, must be one that can be written to."""
+    """Raise ValueError unless `option` names a folder that can be written to, there or still to be made."""
     there = os.path.abspath(path)
     while not os.path.exists(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
@@ -154,36 +155,35 @@ def check_folder(option, path):
 
 
 def check_new_folder(option, path):
-    """The folder that `option` names must be still to be made, or empty, where one can be written."""
+    """Raise ValueError unless `option` names a folder that can be made, or an empty one."""
     check_folder(option, path)
     if os.path.isdir(path) and os.listdir(path):
         raise ValueError(f'{option} must name a new folder, and {path} holds files: choose another name, or remove it')
 
 
 def quiet_hub():
-    """The hub's own retries and warnings would bury our one line."""
+    """Silence the hub's own retries and warnings, which would bury our one line."""
     from huggingface_hub import logging
     logging.set_verbosity_error()
 
 
 def check_out(option, path, endings, *others):
-    """Check, before the work begins, the file to write that `option` names; '' is none.
+    """Raise ValueError unless `option` names a file that can be written and overwrites no data and no checkpoint.
 
-    Its folder must exist and be writable. It must be none of the `others` of the run and end in one of `endings`
-    ('.png, .svg'), so that it overwrites no data and no checkpoint."""
-    folder = os.path.dirname(path) or '.'
-    special = os.path.exists(path) and not os.path.isfile(path)   # a folder, a device
-    if path and (special or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
+    The file ends in one of `endings` ('.png, .svg') and is none of the `others` of the run. '' is no file."""
+    if not path:
+        return
+    folder, special = os.path.dirname(path) or '.', os.path.exists(path) and not os.path.isfile(path)   # a device
+    if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
-    if path and (os.path.realpath(path) in map(os.path.realpath, others) or os.path.basename(path) == 'meta.json'):
+    if os.path.realpath(path) in map(os.path.realpath, others) or os.path.basename(path) == 'meta.json':
         raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
-    if path and not path.endswith(tuple(endings.split(', '))):
+    if not path.endswith(tuple(endings.split(', '))):
         raise ValueError(f'--{option}={path} must end in {endings}')
 
 
 def need_extra(package, *version):
-    """Raises ValueError in one line unless the package, one of requirements-extra.txt, is there. `version`, if given,
-    is the oldest (major, minor)."""
+    """Raise ValueError unless a package of requirements-extra.txt is there. `version` is its oldest (major, minor)."""
     if importlib.util.find_spec(package) is None:
         raise ValueError(f'this needs {package}: pip install -r requirements-extra.txt')
     there = importlib.metadata.version(package)
@@ -193,6 +193,6 @@ def need_extra(package, *version):
 
 
 def is_out_of_memory(e):
-    """Whether an exception means that. PyTorch raises several classes, worded by device and system."""
+    """Whether an exception says so. PyTorch raises several classes, in words that depend on device and system."""
     words = ('out of memory', 'allocate memory', 'not enough memory')
     return isinstance(e, MemoryError) or any(said in str(e) for said in words)

@@ -1,5 +1,5 @@
 """
-One process or those of torchrun: who is it, what do the others have, and when was it asked to stop?
+Does this process run alone or with others, under torchrun? What do the others have, and when is it asked to stop?
 """
 import contextlib
 import os
@@ -14,20 +14,20 @@ from anyorder.machine.devices import resolve_device
 
 
 def processes():
-    """(rank, number of processes) of this process, alone or one of torchrun's."""
+    """(rank of this process, number of processes). Alone it is (0, 1)."""
     return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
 
 
 def start_processes(patience=None):
-    """One process of several joins the others; what is on the CPU they exchange by gloo, what is on a GPU by NCCL.
+    """Join the other processes, if there are any. gloo carries what is on the CPU, NCCL what is on a GPU.
 
-    `patience`, a timedelta, is how long they wait for each other before they give up; None is PyTorch's default."""
+    `patience`, a timedelta, is how long a process waits for the others; None is PyTorch's default."""
     if processes()[1] > 1:
         dist.init_process_group('cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo', timeout=patience)
 
 
 def own_device(device, dtype):
-    """(torch.device, dtype name) of this process, see resolve_device. Each of several has a GPU of its own."""
+    """(torch.device, dtype name) of this process, see resolve_device. Each of several processes has its own GPU."""
     _, world_size = processes()
     if world_size > 1 and str(device).startswith('cuda:'):
         raise ValueError(f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}')
@@ -40,10 +40,10 @@ def own_device(device, dtype):
 
 @contextlib.contextmanager
 def failing_together():
-    """The body runs in all processes. Where one of them lacks a file, or is given wrong input, all raise ValueError.
+    """The body runs in all processes. If one of them lacks a file or gets wrong input, all raise ValueError.
 
-    Without it the others would wait for the one that ended, on another machine until they run out of patience. In the
-    body nothing that can fail in one process alone may stand before what the processes exchange."""
+    Otherwise the others would wait for the process that ended, on another machine until they run out of patience. The
+    trap: in the body, a step that can fail in a single process must come after all exchanges between processes."""
     rank, world_size = processes()
     if world_size == 1:
         yield
@@ -61,7 +61,8 @@ def failing_together():
 
 @contextlib.contextmanager
 def first_process_first():
-    """The body runs in the first process, then in the others, which find what it has made; also if it fails."""
+    """The body runs in the first process, and then in the others, which find what the first has made. A body that
+    fails in the first process runs in the others too."""
     rank, world_size = processes()
     if world_size > 1 and rank > 0:
         dist.barrier()
@@ -73,7 +74,7 @@ def first_process_first():
 
 
 def gather(x):
-    """[x of every process], in all of them."""
+    """[x of each process], the same list in all processes."""
     _, world_size = processes()
     every = [x] * world_size
     if world_size > 1:
@@ -92,14 +93,14 @@ def check_same(values):
 
 
 def is_split(x):
-    """Whether a tensor is a part of one, and knows the whole."""
+    """Whether a tensor is the part that this process has of a larger tensor."""
     return hasattr(x, 'full_tensor')
 
 
 def whole(tree, keep=True):
-    """The tensors of nested dicts and lists, each one whole; None in their place without `keep`.
+    """Nested dicts and lists with every split tensor gathered, on the CPU; without `keep` it becomes None.
 
-    All processes call it together. A tensor that was split is gathered for itself and goes to the CPU."""
+    All processes call it together. The tensors are gathered one after the other."""
     gathered = {}   # a tied weight stays one
 
     def joined(x):
@@ -117,7 +118,8 @@ def whole(tree, keep=True):
 
 
 def part_of(x, like):
-    """The part of a whole tensor that this process has of `like`; x itself if `like` is whole, or of another shape."""
+    """The part of a whole tensor x that this process needs beside its part `like`. If `like` is whole or has another
+    shape, x itself."""
     if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
         return x
     from torch.distributed.tensor import distribute_tensor
@@ -126,11 +128,11 @@ def part_of(x, like):
 
 @contextlib.contextmanager
 def stop_requests():
-    """A function to call once an iteration: was a process asked to end, by Ctrl-C, SIGTERM, SIGUSR1 or the end of its
-    terminal?
+    """Yields a function to call once an iteration: was any process asked to end?
 
-    All processes get the same answer; they wait for each other, but for no device. A second Ctrl-C ends a lone process
-    at once. The other signals may come twice: from a scheduler and its launcher, from the shell and the kernel."""
+    Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal ask. All processes get the same answer; they wait for each other, but
+    for no device. A second Ctrl-C ends a lone process at once. The other signals may come twice without a meaning: a
+    scheduler and its launcher both send them, as do the shell and the kernel."""
     asked, (_, world_size) = [], processes()
 
     def ask(number, frame):
@@ -157,7 +159,7 @@ def stop_requests():
 
 
 def end_processes(code=0):
-    """The last line of a script that torchrun may have started."""
+    """End a script that torchrun may have started; it stands in its last line."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()

@@ -2,7 +2,7 @@
 What a training run leaves in out_dir, so that it needs no watching:
 
     ckpt.pt              the newest checkpoint, always whole
-    ckpt_0001000.pt      the `keep_checkpoints` ones before it, by iteration
+    ckpt_0001000.pt      the checkpoints before it, as many as `keep_checkpoints`, by iteration
     log.jsonl            one entry a line
     .lock                locked while a process trains there
 """
@@ -35,25 +35,21 @@ def numbered(out_dir):
 def open_newest(out_dir):
     """The Checkpoint out_dir/ckpt.pt, from which a run goes on.
 
-    Raises ValueError when it holds no run; or is missing or not whole, then with the way out: the command that takes
-    the newest that is whole, or where an earlier run was moved."""
+    Raises ValueError when the file holds no run, is missing or is not whole. The error says how to take the newest
+    checkpoint that is whole, or where an earlier run was moved."""
     path = os.path.join(out_dir, 'ckpt.pt')
     try:
         checkpoint = Checkpoint(path)
     except ValueError as e:
-        said = e if os.path.exists(path) else f'no checkpoint file {path}'
-        for older in reversed(numbered(out_dir)):
-            with suppress(ValueError):
-                command, n = shlex.join(['cp', older, path]), Checkpoint(older).iter_num
-                said = f'{said}; the one of iteration {n} is whole: {command}, then resume again'
-                break
-        else:
-            if os.path.exists(path):
-                raise
-            moved = moved_aside(path)
-            said += (f'; that of an earlier run is now {moved}: to go on with it, take {moved.removeprefix(path)} off '
-                     'the names of its files' if moved else
-                     '; nothing was saved there yet: --init_from=auto starts a run, and resumes it once that is saved')
+        there, older, moved = os.path.exists(path), newest_whole(out_dir), moved_aside(path)
+        said = str(e) if there else f'no checkpoint file {path}'
+        if older:
+            said += f'; {older.name} is whole: {shlex.join(["cp", older.name, path])}, then resume again'
+        elif moved and not there:
+            said += (f'; an earlier run left {moved}: to go on with it, take {moved.removeprefix(path)} off the names '
+                     'of its files')
+        elif not there:
+            said += '; nothing was saved there yet: --init_from=auto starts a run, and resumes it once it has saved'
         raise ValueError(said) from None
     needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
     if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
@@ -62,16 +58,24 @@ def open_newest(out_dir):
     return checkpoint
 
 
+def newest_whole(out_dir):
+    """The newest numbered Checkpoint of a folder that is whole, None if none is."""
+    for path in reversed(numbered(out_dir)):
+        with suppress(ValueError):
+            return Checkpoint(path)
+    return None
+
+
 def read_log(path):
-    """The entries of the lines of a log.jsonl, without a last line that is half written."""
+    """The entries of a log.jsonl, one for each line. A last line that is half written does not count."""
     with open(path, 'rb') as f:
         return [read_entry(line) for line in f if line.endswith(b'\n')]
 
 
 def read_entry(line):
-    """The entry of a line of a log.jsonl, {} for a line that is none: numbers by name, among them `iter`.
+    """The entry of a line of a log.jsonl: numbers by name, among them `iter`. A line of another kind is {}.
 
-    The first entry of every start has an 'environment' too, see environment.py."""
+    The first entry of each start has an 'environment' too, see environment.py."""
     entry = None
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)
@@ -85,13 +89,13 @@ def is_number(value):
 
 
 class RunFolder:
-    """The files of a run in `out_dir`; the first process writes them, the others only count.
+    """The files of a run in `out_dir`. The first process writes them, the others only count.
 
     keep_checkpoints  how many checkpoints before the newest are kept
-    saved             iteration of ckpt.pt, None before there is one; at first that of the checkpoint that was resumed
-    environment       what computes the run, see environment.py: in every checkpoint, and in the next line of the log
-    mine              whether the files are of this run. Those of an earlier run are moved aside, all together, when
-                      this one first writes; they are never overwritten
+    saved             iteration of ckpt.pt, None before there is one
+    environment       what computes the run, see environment.py; in each checkpoint and in the next line of the log
+    mine              whether the files belong to this run. When a new run first writes, it moves all files of an
+                      earlier run aside and overwrites none
     """
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
@@ -103,8 +107,9 @@ class RunFolder:
         self.writes, self.lock = processes()[0] == 0, None
 
     def open(self):
-        """Make the folder and lock it. Drop what an interrupted run logged after the checkpoint that is resumed; a line
-        that cannot be read stays, for a plot to name."""
+        """Make the folder and lock it. A resume drops what the log says of iterations after the checkpoint.
+
+        A line that cannot be read stays, and a plot will name it."""
         if not self.writes:
             return
         with self.writing(self.out_dir):
@@ -116,12 +121,12 @@ class RunFolder:
                                  'start again')
             if os.path.exists(self.log_path):
                 with open(self.log_path, 'rb') as f:
-                    lines = [line for line in f if line.endswith(b'\n')]
-                kept = [line for line in lines if read_entry(line).get('iter', 0) <= self.saved]
+                    kept = [line for line in f if line.endswith(b'\n')
+                            and read_entry(line).get('iter', 0) <= self.saved]
                 replace_file(self.log_path, b''.join(kept))
 
     def take_lock(self):
-        """Make the folder, also anew where it was removed, and lock it until the process ends.
+        """Make the folder, unless it is there, and lock it until the process ends.
 
         Raises ValueError when another process holds the lock."""
         os.makedirs(self.out_dir, exist_ok=True)
@@ -145,7 +150,7 @@ class RunFolder:
             self.unsaid = {}
 
     def save(self, model, ema, iter_num, **entries):
-        """Write a checkpoint of them as ckpt.pt; the one that was there becomes a numbered one."""
+        """Write a checkpoint as ckpt.pt; the ckpt.pt that was there becomes a numbered one."""
         checkpoint = entries_of(model, ema, self.writes, iter_num=iter_num, **entries)
         if self.writes:
             with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
@@ -160,8 +165,9 @@ class RunFolder:
 
     @contextmanager
     def writing(self, what):
-        """Have the folder there for the body, which writes. A full disk, a folder that cannot be written to and a
-        second Ctrl-C are one line, and the last checkpoint is then intact."""
+        """The body writes into the folder, which is made anew if somebody has removed it.
+
+        A full disk, a folder that cannot be written to and a second Ctrl-C are one line. The last checkpoint stays."""
         try:
             if self.lock is None or not os.path.exists(self.lock.name):
                 self.take_lock()
@@ -173,7 +179,7 @@ class RunFolder:
             raise ValueError(f'{what} could not be written ({why.splitlines()[0]}): {self.way_on()}') from None
 
     def set_aside(self):
-        """Before the first file of a new run is written: those of an earlier one get other names."""
+        """Before a new run writes its first file, give the files of an earlier run other names."""
         if self.mine:
             return
         there = [path for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path) if os.path.exists(path)]
@@ -185,7 +191,7 @@ class RunFolder:
         self.mine = True
 
     def keep(self):
-        """Give ckpt.pt, which the next one replaces, a numbered name too, and return it."""
+        """Give ckpt.pt, which will be replaced, a numbered name too, and return that name."""
         path = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
         try:
             os.link(self.ckpt_path, path)
