@@ -4,14 +4,14 @@ puzzles solved by what they cost, generation time by the number of steps, qualit
 
     python plot.py out/a out/b -o loss.png
     python plot.py out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,loss --labels='AdamW,Muon'
-    python plot.py decoder.json encoder.json -o ensemble.png        # of eval_ppl.py --out
-    python plot.py decoder.json encoder.json -o puzzles.png         # of eval_puzzle.py --out
-    python plot.py grid.json -o generation.png                      # of bench.py grid --out
-    python plot.py frontier.json -o frontier.png                    # of bench.py frontier --out
+    python plot.py decoder.json encoder.json -o ensemble.png        # by eval_ppl.py --out
+    python plot.py decoder.json encoder.json -o puzzles.png         # by eval_puzzle.py --out
+    python plot.py grid.json -o generation.png                      # by bench.py grid --out
+    python plot.py frontier.json -o frontier.png                    # by bench.py frontier --out
 
 Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of an evaluation or
-bench.py. Runs that are called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and
-its standard error. val_own is the loss in the order that a run was trained in: val_any for a random one, val_l2r for
+bench.py. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and its
+standard error. val_own is the loss in the order in which a run was trained: val_any after random orders, val_l2r after
 left to right.
 """
 import statistics
@@ -25,18 +25,18 @@ from configurator import configure
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
 SHORT = {'o': 'out'}
 AXES = ('', 'tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
-# of an entry: the key that says what it is of
+# {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'nats': 'likelihoods', 'passes': 'frontiers', 'solved': 'puzzles'}
 
 out = 'loss.png'   # picture to write: .png, .svg or .pdf; `-o FILE` is the same
-x = ''             # axis of training curves: tokens, time or iter; '' is tokens. Of a frontier: passes or seconds. Of
-                   # puzzles: slots or puzzle_seconds. Of likelihoods: order or members
+x = ''             # axis: tokens, time or iter for training curves ('' is tokens), passes or seconds for a frontier,
+                   # slots or puzzle_seconds for puzzles, order or members for likelihoods
 y = ''             # keys with commas between, one panel each; '' is loss and validations, or what a JSON file holds
 labels = ''        # what to call the runs, or all lines, with commas between; '' is the names of folders and files
 
 
 def choose_panels(runs):
-    """[(x, y), ...] that are drawn of runs unless the command line says otherwise."""
+    """The panels [(x, y), ...] that are drawn unless the command line says otherwise."""
     kinds = {next((kind for key, kind in KINDS.items() if key in entry), 'logs')
              for _, entries in runs for entry in entries[:1]}
     if len(kinds) > 1:
@@ -59,9 +59,10 @@ def choose_panels(runs):
 
 
 def format_ends(runs, panels):
-    """A table of the last value of every panel, of every order and of what puzzles cost: the mean over the runs of a
-    label, its standard error, their number, and whether they end at different places."""
-    groups, columns = {}, {}   # of a heading: x, y, and the order that the column is of
+    """A table of the last value of each panel, each order, and each cost of puzzles.
+
+    A cell is the mean over the runs of a label, its standard error, their number, and whether they end unevenly."""
+    groups, columns = {}, {}   # {label: [entries, ...]}, {heading: (x, y, order or None)}
     for x, y in panels:        # what two panels show stands once
         if x == 'order':
             columns |= {entry[x]: (x, y, entry[x]) for _, entries in runs for entry in entries if x in entry}
@@ -83,7 +84,7 @@ def format_ends(runs, panels):
 
 
 def format_mean(values, ends):
-    """Mean of `values` ± its standard error (number of values), 'uneven' if they are of more than one of `ends`."""
+    """Mean of `values` ± its standard error (number of values), 'uneven' if there is more than one of `ends`."""
     if not values:
         return ''
     least = min(map(abs, values))

@@ -14,14 +14,14 @@ from anyorder.machine.processes import gather, processes
 class Journal:
     """Nats of finished blocks, by (set, digest of the set, work, block).
 
-    The first line of its file says which evaluation it is, every other line is a block: [set, digest, work, block,
-    nats]. A last line that was cut off is dropped. All processes read, the first one writes. Without a path there is no
-    file."""
+    The first line of the file says which evaluation it is. Every other line is a block: [set, digest, work, block,
+    nats]. A last line that was cut off is dropped. All processes read the file, the first one writes it. Without a path
+    there is no file."""
 
     def __init__(self, path, evaluation):
         """Open the journal at `path`, or begin it.
 
-        evaluation  dict of all that the nats depend on: a journal of another evaluation is a ValueError"""
+        evaluation  dict of all that the nats depend on. Raises ValueError for the journal of another evaluation"""
         self.path, self.done = path, {}
         if not path:
             return
@@ -54,9 +54,7 @@ class Journal:
 
 
 def read_journal(path, evaluation):
-    """(evaluation, {key: nats}) of the lines of a journal; an empty file is of the `evaluation` that begins it.
-
-    Raises ValueError for a file with any other line."""
+    """(its evaluation, {key: nats}) of a journal. An empty file belongs to the `evaluation` that begins it."""
     with reading(path, 'a list of finished blocks', 'remove it or choose another --out'):
         with open(path, encoding='utf-8') as f:
             text = f.read()

@@ -1,7 +1,7 @@
 """
-What numbers has a run to draw? Its entries: a folder or log of train.py, a JSON file of an evaluation or of bench.py.
+What numbers has a run to draw? Its entries, from the log of train.py or the JSON file of an evaluation or of bench.py.
 
-An entry is a dict of numbers, e.g. {'iter': 150, 'tokens': 307200, 'val_any': 3.19} of a log.
+An entry is a dict of numbers, in a log {'iter': 150, 'tokens': 307200, 'val_any': 3.19}.
 """
 import json
 import math
@@ -10,23 +10,21 @@ import re
 
 from anyorder.machine.files import moved_aside, reading
 
-# of an entry: its key in the JSON file of eval_ppl.py, whose value may be null
+# {key of an entry: key in the JSON file of eval_ppl.py}, whose value may be null
 EXTRAS = {'nats_error': 'stderr', 'gain': 'gain', 'gain_error': 'gain_stderr'}
 
 
 def log_of(path):
-    """The log of a run that is named by its folder or its log."""
+    """The log of a run, which is named by its folder or its log."""
     return os.path.join(path, 'log.jsonl') if os.path.isdir(path) else path
 
 
 def read_run(path):
-    """The entries of a run's log, to which val_own and the training time in minutes are added.
-
-    Validation and checkpoints do not count as time."""
+    """The entries of a run's log. Each gets val_own and the training time in minutes, without validation and saving."""
     path = log_of(path)
     if not os.path.isfile(path):
         older = moved_aside(path)
-        raise ValueError(f'no log {path}; ' + (f'that of an earlier run is now {older}' if older else
+        raise ValueError(f'no log {path}; ' + (f'an earlier run left {older}' if older else
                          'name folders that train.py wrote, or JSON files of evaluations and bench.py'))
     from anyorder.training.run_folder import (
         read_log,  # imports torch, for which --help and a missing file need not wait
@@ -46,12 +44,12 @@ def read_run(path):
 
 
 def read_results(path):
-    """{data set, network, way or policy: entries} of a JSON file.
+    """{name: entries} of a JSON file.
 
-    Of eval_ppl.py, for each data set: the nats by order, and those of the ensemble by its members; without an ensemble
-    the any-order bound, as one of an encoder, has one member. Of eval_puzzle.py, for each policy: what is solved, and
-    what it cost. Of bench.py grid, for each network: the seconds of generation by the steps. Of bench.py frontier, for
-    each way of unmasking: its points, see frontier."""
+    eval_ppl.py        for each data set the nats by order and by the members of the ensemble; see likelihoods
+    eval_puzzle.py     for each policy what it solved and what that cost
+    bench.py grid      for each network the seconds of generation by the steps
+    bench.py frontier  for each way of unmasking its points"""
     with reading(path, 'the JSON file of a result', 'name what eval_ppl.py, eval_puzzle.py or bench.py wrote by --out'):
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
@@ -77,7 +75,7 @@ def generation_times(result):
 
 
 def frontier(result):
-    """{way of unmasking: entries}, by the number of passes. The way that is the measure of all has a `level`."""
+    """{way of unmasking: entries}, by the number of passes. The way to which all are compared has a `level`."""
     found, level = {}, result['reference']
     for point in sorted(result['frontier'], key=lambda point: point['passes']):
         entry = {'level': 1} if point['way'] == level else {}
@@ -87,7 +85,7 @@ def frontier(result):
 
 
 def puzzles(result):
-    """{policy, with its noise: entries}, one for every number of steps."""
+    """{policy and its noise: entries}, one entry for each number of steps."""
     found = {}
     for row in result['results']:
         policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
@@ -98,7 +96,7 @@ def puzzles(result):
 
 
 def likelihoods(result):
-    """{data set: entries}: of ensembles, or of the any-order bound where there is none, by members; of orders."""
+    """{data set: entries} by members and by orders. Without an ensemble the any-order bound is one of one member."""
     found, bounds, orders = {}, {}, {}
     for row in result['results']:
         if 'nats_per_token' not in row or row['estimate'].startswith('iw '):   # an accuracy, or another bound
@@ -116,10 +114,10 @@ def likelihoods(result):
 
 
 def read_all(paths, labels=()):
-    """[(label, entries)] of runs that are named by their paths; a path that is given twice counts once.
+    """[(label, entries)] of the runs at these paths. A path that is given twice counts once.
 
-    Runs called NAME_seed1, NAME_seed2, ... share a label. `labels` replace all labels, or the names of the runs in
-    them, which are folders and files."""
+    Runs called NAME_seed1, NAME_seed2, ... share a label. `labels` replace all labels, or the names of the runs within
+    the labels, which are folders and files."""
     runs = []
     for path in {os.path.realpath(log_of(path)): path for path in paths}.values():
         parts = read_results(path) if path.endswith('.json') else {'': read_run(path)}
@@ -137,7 +135,7 @@ def read_all(paths, labels=()):
 
 
 def shortest(names):
-    """{name: it without its folder}, if these tell all of them apart."""
+    """{name: the name without its folder}, if all of these differ; else {name: name}."""
     short = [os.path.basename(name) for name in names]
     return dict(zip(names, short if len(set(short)) == len(short) else names))
 
