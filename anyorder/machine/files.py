@@ -95,7 +95,7 @@ def reading(path, what, way_out):
 
 @contextlib.contextmanager
 def reading_text(path, newline):
-    """A text file, also .gz and .xz, for the body to read."""
+    """An open text file for the body to read. A .gz or .xz is unpacked."""
     opener = {'gz': gzip.open, 'xz': lzma.open}.get(path.rsplit('.', 1)[-1], open)
     with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
           opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):

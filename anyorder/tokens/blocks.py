@@ -1,7 +1,7 @@
 """
 How do tokens become batches? Random blocks, and all blocks of a whole set.
 
-Tokens of text are (n,), and a block may start anywhere. Those of puzzles are (rows, row_length), see sets.unpack.
+Tokens of text are (n,), and a block may start anywhere. Tokens of puzzles are (rows, row_length), see sets.unpack.
 """
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ def random_blocks(tokens, batch_size, block_size):
 
 
 def all_blocks(tokens, block_size, n_blocks=0):
-    """(n, N) int64: the set cut once into blocks, its tail dropped; with n_blocks, so many spread evenly over them."""
+    """(n, N) int64: the set cut into blocks, its tail dropped; with n_blocks only so many, spread evenly."""
     n = tokens.size // block_size
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
     return torch.from_numpy(tokens.reshape(-1)[:n * block_size].reshape(n, block_size)[keep].astype(np.int64))

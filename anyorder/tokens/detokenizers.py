@@ -1,13 +1,13 @@
 """
-How does the text of a benchmark become plain text again? The detokenizers of the SEDD family, as ordered rules.
+How does the text of a benchmark become plain text again? By the detokenizers of the SEDD papers, as ordered rules.
 
-Each rule is 'a -> b', of plain text, or of a regular expression if it is compiled.
+A rule (a, b) puts b where a stands; a is plain text or a compiled regular expression.
 """
 import re
 
 
 def replacing(*pairs):
-    """A function of a text that applies the rules one after the other."""
+    """The function that applies these rules to a text, one after the other."""
     def detokenize(text):
         for old, new in pairs:
             text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)

@@ -20,12 +20,12 @@ SPLIT_SEED = 2357
 
 @dataclass
 class DataSet:
-    documents: Callable   # source -> documents; with splits of its own (source, split) -> documents
-    tokenizer: str        # default
-    val_ratio: float      # share of the documents that are for validation
+    documents: Callable      # source -> documents; if the set has `splits`, (source, split) -> documents
+    tokenizer: str           # default
+    val_ratio: float         # share of the documents for validation
     about: str
-    offline: bool = False        # can be made from nothing but this Python
-    splits: tuple = ()           # those it comes with and that a protocol wants
+    offline: bool = False    # can be made from nothing but this Python
+    splits: tuple = ()       # the splits that the set comes with and a protocol wants
 
 
 def benchmark(name, repository, config, field, clean, about, splits=('test',)):
@@ -43,7 +43,7 @@ DATA_SETS = {
     'wikitext2': benchmark('wikitext2', 'Salesforce/wikitext', 'wikitext-2-raw-v1', 'text', clean_wikitext,
                            'WikiText-2 raw, one row a line', splits=('train', 'test')),
     'wikitext103': benchmark('wikitext103', 'Salesforce/wikitext', 'wikitext-103-raw-v1', 'text', clean_wikitext,
-                             'WikiText-103 raw; its test split is that of WikiText-2'),
+                             'WikiText-103 raw; WikiText-2 has the same test split'),
     'ptb': benchmark('ptb', 'ptb-text-only/ptb_text_only', None, 'sentence', clean_ptb,
                      "Penn Treebank in Mikolov's form"),
     'lm1b': benchmark('lm1b', 'dvruette/lm1b', None, 'text', clean_lm1b, 'One Billion Word'),
@@ -51,8 +51,7 @@ DATA_SETS = {
 
 
 def train_val_split(documents, val_ratio):
-    """{split: (number of documents, iterable)}: whole documents drawn by SPLIT_SEED. A document alone is cut at
-    1 - val_ratio."""
+    """{split: (number of documents, iterable)}. SPLIT_SEED draws whole documents. A lone one is cut."""
     n = len(documents)
     if n == 1:
         text, = documents
@@ -79,7 +78,7 @@ def write_tokens(path, documents, tokenizer, n_documents):
 
 
 def check_source_is_new(origin, kept):
-    """No two splits may share text: a file of the same content may not be the source of a split that is `kept`."""
+    """Raise ValueError if a split that is `kept` has the same content: no two splits may share text."""
     sha = origin.rpartition(', sha256 ')[2]
     twice = [split for split, info in kept.items() if info['source'].rpartition(', sha256 ')[2] == sha]
     if twice:

@@ -1,4 +1,6 @@
-"""Prompts with blanks: text becomes tokens, and what is to be written between them."""
+"""
+How does a prompt with blanks become tokens, and the positions that are to be written?
+"""
 import json
 import os
 import re
@@ -8,12 +10,12 @@ from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
 
 
 def prompt_file(prompt):
-    """The path of FILE:path, or None."""
+    """The path in FILE:path, None for another prompt."""
     return prompt.removeprefix('FILE:') if prompt.startswith('FILE:') else None
 
 
 def read_prompts(prompt):
-    """[prompt], or with FILE:path.jsonl the "prompt" of every line."""
+    """[prompt]; for FILE:path.jsonl the "prompt" of each line."""
     path, prompts = prompt_file(prompt), []
     if path is None:
         return [prompt]
@@ -30,15 +32,15 @@ def read_prompts(prompt):
 
 
 def encode(text, tokenizer):
-    """Tokens of a text in which special tokens stand as where tokens are shown: <|endoftext|>, the end of a document,
-    and those of a tokenizer of others."""
+    """Tokens of a text. Special tokens stand in it as they are shown: <|endoftext|> ends a document, and a tokenizer of
+    others has more."""
     special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
     parts = re.split(f'({one_of(special)})', text) if special else [text]
     return [i for part in parts for i in ([special[part]] if part in special else tokenizer.encode(part))]
 
 
 def parse_prompts(prompts, tokenizer, length):
-    """parse_prompt of each; of several, the error says which."""
+    """parse_prompt of each prompt. If there are several, an error says which prompt is wrong."""
     rows = []
     for n, prompt in enumerate(prompts, 1):
         try:
@@ -49,13 +51,13 @@ def parse_prompts(prompts, tokenizer, length):
 
 
 def parse_prompt(prompt, tokenizer, length):
-    """(tokens, known, answer) lists of a prompt with blanks, of at most `length` tokens.
+    """(tokens, known, answer) lists for a prompt of at most `length` tokens, its blanks included.
 
-    tokens   of the text; 0 in the blanks [[n]] and [[..]], which takes what is left of the length
+    tokens   ids of the text, and 0 in the blanks: n for [[n]], what is left of the length for [[..]]
     known    marks the text that stands
-    answer   marks the text of [[=text]]
-    A prompt without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another blank,
-    and for a prompt that is too long."""
+    answer   marks the text in [[=text]]
+    A prompt without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another kind of
+    blank and for a prompt that is too long."""
     pieces = split_blanks(prompt)
     pieces = [(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces]
     n = sum(len(value) if isinstance(value, list) else value for value, _ in pieces)
@@ -74,9 +76,9 @@ def parse_prompt(prompt, tokenizer, length):
 
 
 def split_blanks(prompt):
-    """[(text, 'known'), (text, 'answer'), (n, 'blank'), (0, 'rest')] of a prompt, of which [[..]] is the rest.
+    """The pieces of a prompt: (text, 'known'), (text, 'answer'), (n, 'blank'), and (0, 'rest') for [[..]].
 
-    A plain [[ is written \\[[, and the text of a blank ends at the first ]]."""
+    A plain [[ is written \\[[. The text in a blank ends at the first ]]."""
     try:
         prompt.encode()
     except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8

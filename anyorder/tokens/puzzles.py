@@ -31,7 +31,7 @@ def fractions(keys):
 
 
 def make_part(task, split, seed, part):
-    """About PART (tokens, given) less those of other splits; a function of (seed, split, part)."""
+    """About PART (tokens, given) whose solutions belong to the split; a function of (seed, split, part)."""
     low, high = SHARES[split]
 
     def wanted(tokens):
@@ -42,7 +42,7 @@ def make_part(task, split, seed, part):
 
 
 def make_puzzles(task, split, n_rows, seed):
-    """n_rows (tokens, given) of a split; a function of (seed, split). Many are made by one process a core."""
+    """n_rows (tokens, given) of a split; a function of (seed, split). For many rows each core has a process."""
     parts, n, n_parts, make = [], 0, 1, functools.partial(make_part, task, split, seed)
     with contextlib.ExitStack() as stack:
         bar, in_turn = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map

@@ -39,7 +39,7 @@ def read_meta(directory):
 
 
 def print_meta(out, meta, before, force):
-    """What is in the folder now, and whether it was there before."""
+    """Print what is in the folder now, and whether it was there before."""
     done = 'there already (--force replaces it)' if meta == before and not force else 'written'
     print(f"{os.path.join(out, meta['name'])}: {done}, tokenizer {meta['tokenizer']}")
     width = max(len(s['source']) for s in meta['splits'].values()) + 2
@@ -57,7 +57,7 @@ def bin_path(directory, split):
 
 
 def whole_splits(directory, meta):
-    """{split: what meta.json says of it} of the splits whose files have the size that it says."""
+    """{split: its entry in meta.json}, for the splits whose files have the size that the entry says."""
     return {split: info for split, info in meta.get('splits', {}).items()
             if os.path.exists(bin_path(directory, split))
             and os.path.getsize(bin_path(directory, split)) == 2 * info['tokens']}
@@ -66,7 +66,7 @@ def whole_splits(directory, meta):
 def is_there(directory, meta, wanted, source, same, force):
     """Whether nothing is left to do: all splits of the list `wanted` are whole, from `source`, made in the `same` way.
 
-    Raises ValueError if some of them are there, but other ones, and nothing says to `force` their replacement."""
+    Raises ValueError if some splits are there, but made otherwise, unless `force` replaces them."""
     have = whole_splits(directory, meta)
     there = [split for split in wanted if split in have]
     if force or not there:
@@ -79,7 +79,7 @@ def is_there(directory, meta, wanted, source, same, force):
 
 
 def write_splits(directory, meta, kept, source, writers):
-    """Make the splits of {split: write(path) -> info} beside those that are `kept`; returns the new meta.json."""
+    """Make the splits {split: write(path) -> info} beside the `kept` ones; returns the new meta.json."""
     os.makedirs(directory, exist_ok=True)
     try:
         with whole_files(*(bin_path(directory, split) for split in writers)) as paths:
@@ -93,9 +93,9 @@ def write_splits(directory, meta, kept, source, writers):
 
 
 def read_split(directory, meta, split):
-    """The tokens of a split, (n,) or (rows, row_length) of puzzles: a uint16 memory map.
+    """The tokens of a split, a uint16 memory map: (n,) for text, (rows, row_length) for puzzles.
 
-    Raises ValueError if its file has another size than meta.json says, or ids that its tokenizer does not have."""
+    Raises ValueError if the file has another size than meta.json says, or ids that the tokenizer does not have."""
     path, n = bin_path(directory, split), meta['splits'][split]['tokens']
     again = f'prepare {meta["name"]} again with --force'
     if os.path.getsize(path) != 2 * n:
@@ -113,7 +113,7 @@ def read_split(directory, meta, split):
 
 
 def largest_id(tokens, is_puzzle):
-    """The largest token id of (n,) tokens; of more than CHECKED of them, that of 64 pieces spread evenly."""
+    """The largest id of (n,) tokens; of more than CHECKED tokens, the largest id in 64 pieces spread evenly."""
     n_pieces = 64 if len(tokens) > CHECKED else 1
     size = min(len(tokens), CHECKED) // n_pieces
     starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
@@ -122,5 +122,5 @@ def largest_id(tokens, is_puzzle):
 
 
 def unpack(rows):
-    """(tokens, given) of rows of puzzles, (B, N) ints and bool."""
+    """(tokens, given) of rows of puzzles, (B, N) integers and bool."""
     return rows & (GIVEN - 1), rows >= GIVEN

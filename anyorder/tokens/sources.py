@@ -1,6 +1,7 @@
 """
-Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub. Documents
-are anything with len() that can be iterated again.
+Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub.
+
+Documents are anything that has len() and can be iterated more than once.
 """
 import ast
 import hashlib
@@ -17,9 +18,9 @@ SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 
 
 def pydocs(source):
-    """The language reference in pydoc_data and the docstrings of the standard library, one document a topic or module.
-    Docstrings seen before are left out. The same for the same installation of Python; distributions leave some modules
-    out."""
+    """The language reference in pydoc_data and the docstrings of the standard library: a document a topic or module.
+
+    Docstrings seen before are left out. Distributions of Python differ, since some leave modules out."""
     if source:
         raise ValueError('pydocs has no --source; for a file of your own: python data/prepare.py text --source=FILE')
     from pydoc_data.topics import topics
@@ -44,8 +45,10 @@ def pydocs(source):
 
 
 class TextFile:
-    """Documents of a local file: a .txt is one, a .jsonl has one a line under "text"; either may be .gz or .xz. With
-    `by_line` a .txt, and the .raw of WikiText, has one a line, its newline included."""
+    """The documents of a local file, which may also be .gz or .xz.
+
+    A .txt is one document, a .jsonl has one in each line, under "text". With `by_line` a .txt, and WikiText's .raw, has
+    one in each line, its newline included."""
 
     def __init__(self, path, by_line=False):
         if not path:
@@ -92,7 +95,7 @@ def shakespeare(source):
 
 
 def from_hub(repository, name, split, field, command):
-    """The column `field` of a data set on the Hugging Face hub, `name` its configuration or None."""
+    """The column `field` of a data set on the Hugging Face hub. `name` is its configuration or None."""
     from datasets import load_dataset
     quiet_hub()
     n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
@@ -101,7 +104,7 @@ def from_hub(repository, name, split, field, command):
             return load_dataset(repository, name, split=split, num_proc=n_proc)[field]
         except RuntimeError:   # a repository that is still a script: the hub's own conversion of it
             return load_dataset(repository, name, split=split, num_proc=n_proc, revision='refs/convert/parquet')[field]
-    except Exception as e:     # the hub's errors are of many classes; all mean that it was not reached
+    except Exception as e:     # the hub's errors have many classes; all mean that it was not reached
         raise ValueError(f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}); on a machine with '
                          f'a network: python data/prepare.py {command}, or --source=FILE') from None
 
@@ -112,10 +115,10 @@ def openwebtext(source):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the sets of zero-shot perplexity: their rows, detokenized
+# the sets for zero-shot perplexity: their rows, detokenized
 
 def zero_shot(name, repository, config, field, clean):
-    """(source, split) -> the rows of a local file in the original form, or of the hub, each through `clean`."""
+    """The function (source, split) -> cleaned rows of the hub, or of a local file in the original form."""
     def documents(source, split):
         if source:
             rows = TextFile(source, by_line=True)

@@ -1,6 +1,10 @@
 """
-How does text become tokens? A tokenizer has a name, n_tokens, eos (the id that ends a document, or None), n_bytes[id],
-encode(text) -> ids, encode_batch(texts) and decode(ids) -> text. n_bytes is None where that cannot be said.
+How does text become tokens? A tokenizer has
+
+    name, n_tokens
+    eos                    the id that ends a document, or None
+    n_bytes                bytes of text of each id, (n_tokens,); None where that cannot be said
+    encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
 """
 import functools
 import itertools
@@ -52,10 +56,10 @@ class GPT2:
 
 
 class HuggingFace:
-    """A tokenizer of the package `tokenizers`. n_bytes is None where tokens are not bytes of the text, as WordPiece's,
-    whose texts do not come back to the letter.
+    """A tokenizer of the package `tokenizers`. n_bytes is None where a text does not come back to the letter, as from
+    WordPiece.
 
-    special   {how it is shown: id} of the special tokens. encode never reads them from a text; prompts.encode does
+    special   {text that shows a special token: id}. encode never reads them from a text; prompts.encode does
     chat      (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known"""
 
     def __init__(self, name, backend, eos=None, chat=None):
@@ -84,12 +88,12 @@ class HuggingFace:
 
 
 def one_of(texts):
-    """A regular expression of any of the texts; where several begin alike the longest is taken."""
+    """A regular expression for any of the texts. Where several fit it takes the longest."""
     return '|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))
 
 
 class Symbols:
-    """The tokens of puzzles, which have no end of text: one of `texts` each, the longest that fits."""
+    """The tokens of puzzles: each is one of `texts`, the longest that fits. There is no end of text."""
     eos, texts = None, ()
 
     def __init__(self):
@@ -121,8 +125,9 @@ def get_tokenizer(name):
 
 
 def encode_documents(documents, tokenizer):
-    """For every document its tokens and end-of-text, if there is one, (n,) uint16 where ids fit, and its bytes of
-    text."""
+    """Yields for each document its tokens with the end of text, if there is one, and the number of its bytes.
+
+    The tokens are (n,), uint16 where the ids fit."""
     iterator, dtype = iter(documents), '<u2' if tokenizer.n_tokens <= 2 ** 16 else '<u4'
     end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     while batch := list(itertools.islice(iterator, 256)):
@@ -131,7 +136,7 @@ def encode_documents(documents, tokenizer):
 
 
 def split_documents(tokens, eos):
-    """Yields the ids of each document of a stream of tokens (n,), which ends in `eos`, without that."""
+    """Yields the ids of each document in a stream of tokens (n,). A document ends in `eos`, which is left out."""
     for part in np.split(tokens, np.flatnonzero(tokens == eos) + 1):
         if len(part):
             yield part[part != eos].tolist()
