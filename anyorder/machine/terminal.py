@@ -1,5 +1,5 @@
 """
-Terminal: how a command reads its options, shows how far it is, and ends with one line where something is wrong.
+How does a command meet the terminal? It reads options, shows how far it is, and says in one line what is wrong.
 """
 import contextlib
 import os
@@ -14,8 +14,8 @@ from configurator import configure
 
 @contextlib.contextmanager
 def one_line_errors(*signals):
-    """Wrong input (ValueError), files that cannot be used (OSError) and too little memory end a script with one line
-    and exit code 1. The `signals` end it so too, so that its temporary files and other processes go with it."""
+    """Wrong input (ValueError), files that cannot be used (OSError) and a lack of memory end a script with one line and
+    exit code 1. So do the `signals`: temporary files and other processes then end with the script."""
     if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace')   # a terminal that lacks a letter of a sample
     before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
@@ -36,9 +36,10 @@ def one_line_errors(*signals):
 
 
 def read_options(namespace, **checkpoints):
-    """`configure` of a command that is run: what is wrong ends it with one line. Each option named in `checkpoints` is
-    a file that must be there, one of the words that are given for it, or WORD:FILE, which is looked for later. One of
-    several processes looks for all of it later, so that all fail together."""
+    """`configure` for a command that is run: a wrong option ends it with one line.
+
+    checkpoints   {option: words}. The option must name a checkpoint that is there, unless it is one of the words or
+                  WORD:FILE. Processes of torchrun do not look yet, so that later all fail together"""
     with one_line_errors():
         config = configure(namespace)
         for name, words in checkpoints.items():
@@ -48,8 +49,7 @@ def read_options(namespace, **checkpoints):
 
 
 class Surviving:
-    """A stream for bars, which drops what cannot be written: a reader that is gone or a full disk must not end a run of
-    days."""
+    """A stream for bars that drops what it cannot write: a lost reader or a full disk must not end a run of days."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -70,6 +70,6 @@ class Surviving:
 
 
 def progress(rows=None, **how):
-    """tqdm's bar; to a file it writes twice a minute, at its start and at its end."""
+    """tqdm's bar. To a file it writes at its start, twice a minute and at its end."""
     seconds = 0.5 if sys.stderr.isatty() else 30
     return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
