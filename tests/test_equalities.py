@@ -84,10 +84,11 @@ def test_6_sampling_is_exact():
     assert counts.sum() == n and chi2 < 26 + 5 * 52 ** 0.5   # 26 degrees of freedom, five standard deviations
 
 
-def test_7_what_is_written_is_what_is_scored(model, batch):
+@pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless', window=4)], ids=str)
+def test_7_what_is_written_is_what_is_scored(model, batch, how):
     """The log-probabilities that are collected while a text is written are the scores of the text."""
     idx, order = batch
-    text, trace = generate(model, idx, order, N_KNOWN, n_steps=9, temperature=0.7, top_p=0.9, return_trace=True)
+    text, trace = generate(model, idx, order, N_KNOWN, **how, temperature=0.7, top_p=0.9, return_trace=True)
     scored = -model(text, order)
     written = torch.arange(9) >= N_KNOWN.unsqueeze(1)
     assert_equal(trace['logprob'].gather(1, order)[written], scored[written])

@@ -59,18 +59,10 @@ def test_the_text_is_that_of_one_token_a_pass(kind, drawing):
         new, trace = lossless(model, idx, order, window, use_cache=use_cache, return_trace=True, **drawing)
         assert torch.equal(new, torch.stack(texts))
         passes, most = int(trace['step'].max()) + 1, 12
-        assert passes == most if window == 1 else passes < most
+        assert passes == most if window == 1 else 2 < passes < most   # drafts are right and wrong
     for r in range(5):   # of the whole window: alone, and with all rows
         alone = lossless(model, idx[r:r + 1], order[r:r + 1], 64, n_known=int(KNOWN[r]), seeds=[r], **drawing)
         assert torch.equal(alone[0], texts[r])
-
-
-def test_drafts_are_right_and_wrong():
-    """Else the test above would say little: of 300 texts, some need a pass for each token, some a few passes."""
-    model, order = half_certain(), orders_of('random', 300)
-    _, trace = lossless(model, torch.zeros_like(order), order, 12, n_known=0, return_trace=True)
-    passes = trace['step'].max(1).values + 1
-    assert passes.min() <= 4 and passes.max() >= 9
 
 
 @pytest.mark.parametrize('variant', VARIANTS + TWO_STREAM)
@@ -106,25 +98,6 @@ def test_prompts_that_are_read_in_groups_change_nothing():
     known = torch.tensor([0, 35, 70, 79])
     runs = [lossless(model, torch.ones_like(order), order, window, n_known=known) for window in (1, 16)]
     assert torch.equal(*runs)
-
-
-def test_logprobs_are_those_of_the_text():
-    model, order = half_certain(), orders_of('random')
-    new, trace = lossless(model, torch.ones_like(order), order, 6, temperature=0.7, top_p=0.9, return_trace=True)
-    scored = -model(new, order)
-    for r, k in enumerate(KNOWN.tolist()):
-        torch.testing.assert_close(trace['logprob'][r].gather(0, order[r])[k:], scored[r, k:], rtol=0, atol=1e-10)
-
-
-def test_forced_tokens_are_scored_and_never_change():
-    model, order = half_certain(), orders_of('random')
-    idx = torch.randint(11, order.shape, generator=torch.Generator().manual_seed(1))
-    canvas = Canvas(idx, order, KNOWN, range(6))
-    fill(model, canvas, Unmasking(unmask='lossless', window=4), None)
-    assert torch.equal(canvas.idx, idx)
-    scored = -model(idx, order)
-    for r, k in enumerate(KNOWN.tolist()):
-        torch.testing.assert_close(canvas.logprob[r].gather(0, order[r])[k:], scored[r, k:], rtol=0, atol=1e-10)
 
 
 # ---- the law
@@ -291,16 +264,6 @@ def test_greedy_of_a_model_that_is_sure_takes_few_passes():
     _, trace = lossless(model, torch.zeros_like(order), order, 16, n_known=0, return_trace=True)
     # one token and 15 drafts, then these and one more: nothing is left of the window for drafts
     assert trace['step'][0].bincount().tolist() == [1, 16, 1, 16, 1, 16, 1, 12]
-
-
-# ---- refusals
-
-@pytest.mark.parametrize('wrong, said', [
-    (dict(window=0), 'window must be an integer from 1, got 0'), (dict(policy='margin'), 'margin would have to score'),
-    (dict(policy='margin', threshold=0.5), 'margin'), (dict(order_noise=0.5), 'order_noise')])
-def test_what_lossless_cannot_do(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        Unmasking(unmask='lossless', **wrong)
 
 
 def test_an_encoder_is_refused():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.likelihood.nll import nll_of_blanks
-from anyorder.orders import derive_seed, sample_order
+from anyorder.likelihood.nll import nll_of_blanks, one_by_one
+from anyorder.orders import derive_seed, sample_order, stream
 from model import AOGPT, EMA, AOGPTConfig, KVCache
 
 close = dict(rtol=0, atol=1e-10)
@@ -68,12 +68,8 @@ def oracle(model, tokens, order, n_known, d):
         if f'{name}.weight' not in w:
             return x
         if c.gpt2_blocks:
-            x = (
-                (x - x.mean(-1, keepdim=True))
-                / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-                * w[f'{name}.weight']
-            )
-            return x + w.get(f'{name}.bias', 0)
+            x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+            return x * w[f'{name}.weight'] + w.get(f'{name}.bias', 0)
         return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w[f'{name}.weight']
 
     def linear(x, name):
@@ -83,9 +79,8 @@ def oracle(model, tokens, order, n_known, d):
         if not c.rotary:
             return x
         half = x.size(-1) // 2
-        angle = torch.tensor(places, dtype=torch.float64)[:, None] / 10000 ** (
-            torch.arange(half, dtype=torch.float64) / half
-        )
+        frequency = 10000 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.tensor(places, dtype=torch.float64)[:, None] * frequency
         z = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
         return torch.cat([z.real, z.imag], -1)
     zero, one = torch.zeros(len(x), c.n_embd, dtype=x.dtype), torch.ones(len(x), c.n_embd, dtype=x.dtype)
@@ -143,9 +138,8 @@ def test_predict_is_the_definition_for_rows_of_unequal_n_known(model, batch):
     assert logits.shape == (5, 9, 11)
     for r, k in enumerate(known.tolist()):
         for j in range(9 - k):
-            torch.testing.assert_close(
-                logits[r, j], oracle(model, idx[r].tolist(), order[r].tolist(), k, k + j), **close
-            )
+            expected = oracle(model, idx[r].tolist(), order[r].tolist(), k, k + j)
+            torch.testing.assert_close(logits[r, j], expected, **close)
 
 
 def test_short_sequences_score_as_the_same_positions_of_long_ones(model, batch):
@@ -251,17 +245,12 @@ def test_the_masked_loss_is_the_any_order_bound(attention):
     after the other, and a Monte Carlo of both agrees with it within its standard error."""
     encoder = make_model(attention=attention, block_size=3, vocab_size=3)
     idx, orders = torch.tensor([[2, 0, 1]]), torch.tensor(list(itertools.permutations(range(3))))
-    one_by_one = sum(
-        -encoder.predict(idx.expand(6, 3), orders, d, 1)[:, 0].log_softmax(-1).gather(1, idx[0][orders[:, d : d + 1]])
-        for d in range(3)
-    ).mean()
+    exact = one_by_one(encoder, idx.expand(6, 3), orders).sum(1).mean()
     masked = torch.stack([encoder(idx.expand(6, 3), orders, torch.full((6,), k)).sum(1) for k in range(3)]).mean()
-    torch.testing.assert_close(masked, one_by_one, **close)
-    g = torch.Generator().manual_seed(0)
-    draws = encoder(
-        idx.expand(4000, 3), sample_order(4000, 3, generator=g), torch.randint(3, (4000,), generator=g)
-    ).sum(1)
-    assert abs(draws.mean() - one_by_one) < 3 * draws.std() / 4000 ** 0.5 < 0.2 * one_by_one
+    torch.testing.assert_close(masked, exact, **close)
+    order, known = sample_order(4000, 3, generator=stream(0)), torch.randint(3, (4000,), generator=stream(1))
+    draws = encoder(idx.expand(4000, 3), order, known).sum(1)
+    assert abs(draws.mean() - exact) < 3 * draws.std() / 4000 ** 0.5 < 0.2 * exact
 
 
 def test_the_encoder_says_what_it_wants(batch):
@@ -290,18 +279,6 @@ def kept(model, known):
     return known + 1 if model.slots.causal else known
 
 
-@pytest.mark.parametrize('ends', [[1, 2, 3, 4, 5, 6, 7, 8, 9], [4, 9], [9], [1, 5, 6, 9]])
-@pytest.mark.parametrize('prompt', [0, 3])
-def test_cached_equals_uncached_on_any_schedule(cached, batch, ends, prompt):
-    model, (idx, order) = cached, batch
-    cache, known = KVCache(model.config, 5, dtype=torch.float64), prompt
-    for end in [e for e in ends if e > prompt]:
-        logits = model.predict(idx, order, known, end - known, cache)
-        torch.testing.assert_close(logits, model.predict(idx, order, known, end - known), **close)
-        assert cache.length.tolist() == [kept(model, known)] * 5
-        known = end
-
-
 @pytest.mark.parametrize('n', [1, 3])
 def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(cached, batch, n):
     model, (idx, order) = cached, batch
@@ -310,17 +287,15 @@ def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(cached, batc
         known = torch.tensor(known)
         logits, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
         assert logits.isfinite().all() and logits.shape == plain.shape
+        assert torch.equal(cache.length, kept(model, known).clamp(max=9))
         for r, k in enumerate(known.tolist()):
             torch.testing.assert_close(logits[r, :max(0, 9 - k)], plain[r, :max(0, 9 - k)], **close)
 
 
 def test_cached_equals_uncached_when_the_tail_is_reordered(cached, batch):
     model, (idx, order) = cached, batch
-    g, cache, known = (
-        torch.Generator().manual_seed(3),
-        KVCache(model.config, 5, dtype=torch.float64),
-        torch.tensor([0, 1, 2, 0, 4]),
-    )
+    g, cache = torch.Generator().manual_seed(3), KVCache(model.config, 5, dtype=torch.float64)
+    known = torch.tensor([0, 1, 2, 0, 4])
     while known.min() < 9:
         n = 9 - int(known.min())
         logits, plain = model.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
@@ -363,10 +338,7 @@ def test_padding_of_the_vocabulary_has_no_probability():
     order = sample_order(3, 9)
     assert (model.predict(torch.zeros(3, 9, dtype=torch.long), order, 2)[..., 11:] == -math.inf).all()
     small = make_model(vocab_size=11)
-    state = {
-        k: v[:11] if k in ('transformer.wte.weight', 'lm_head.weight', 'lm_head.bias') else v
-        for k, v in model.state_dict().items()
-    }
+    state = {k: v[:11] if 'wte' in k or 'lm_head' in k else v for k, v in model.state_dict().items()}
     small.load_state_dict(state)
     idx = torch.randint(11, (3, 9))
     torch.testing.assert_close(model(idx, order), small(idx, order), **close)
@@ -377,27 +349,13 @@ def test_the_head_of_sigma_gpt_is_its_embedding():
     assert model.lm_head.weight is model.transformer.wte.weight and model.lm_head.bias is None
 
 
-@pytest.mark.parametrize('shape, millions', [((12, 12, 768), 170.6), ((24, 16, 1024), 425.8)])
-def test_parameters_of_the_published_sizes(shape, millions):
-    with torch.device('meta'):
-        n = AOGPT(AOGPTConfig(n_layer=shape[0], n_head=shape[1], n_embd=shape[2])).n_parameters()
-    assert round(n / 1e6, 1) == millions
-
-
 def test_initialisation():
     torch.manual_seed(0)
-    w = dict(
-        AOGPT(
-            AOGPTConfig(vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64, gate_init=0.5)
-        ).named_parameters()
-    )
-    for name, std in (
-        ('transformer.h.3.attn.c_attn.weight', 0.02),
-        ('transformer.h.3.adaLN.1.weight', 0.02),
-        ('lm_head.weight', 0.02),
-        ('transformer.h.3.mlp.c_proj.weight', 0.02 / 4),
-        ('transformer.h.3.attn.c_proj.weight', 0.02 / 4),
-    ):
+    config = AOGPTConfig(vocab_size=256, block_size=64, n_layer=8, n_head=2, n_embd=64, gate_init=0.5)
+    w = dict(AOGPT(config).named_parameters())
+    for name, std in (('transformer.h.3.attn.c_attn.weight', 0.02), ('transformer.h.3.adaLN.1.weight', 0.02),
+                      ('lm_head.weight', 0.02), ('transformer.h.3.mlp.c_proj.weight', 0.02 / 4),
+                      ('transformer.h.3.attn.c_proj.weight', 0.02 / 4)):
         assert w[name].abs().max() <= 3 * std
         assert abs(w[name].std().item() / std - 0.9866) < 0.03   # the std of a normal cut at 3
     gates = w['transformer.h.3.adaLN.1.bias'].view(6, -1)
@@ -414,13 +372,9 @@ def test_config_says_what_is_wrong(wrong, said):
 
 def test_shapes_are_checked(model):
     idx = torch.zeros(2, 9, dtype=torch.long)
-    for order in (
-        torch.zeros(3, 9, dtype=torch.long),
-        torch.zeros(2, 10, dtype=torch.long),
-        torch.zeros(2, 0, dtype=torch.long),
-    ):
+    for shape in ((3, 9), (2, 10), (2, 0)):
         with pytest.raises(ValueError):
-            model(idx, order)
+            model(idx, torch.zeros(shape, dtype=torch.long))
     for known in (-1, 9, 10, torch.tensor([10, 2])):
         with pytest.raises(ValueError, match='n_known'):
             model.predict(idx, sample_order(2, 9), known)
