@@ -2,64 +2,34 @@
 How does a replay play without a script? As one SVG whose style sheet shows every token at its step.
 """
 import itertools
+import os
 from html import escape
+from string import Template
 from typing import NamedTuple
 
 from anyorder.pictures.texts import columns_of, lay_out
 
+TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.svg')   # the look
 WIDTH = 80                                  # columns of running text: few source files have longer lines
-LETTER = 0.6                                # width of a letter, of the size of its font, which is monospaced
+LETTER = 0.6                                # width of a letter in a monospaced font, as a share of the font's size
 TEXT_FONT, LINE = 16, 26                    # pixels: font and distance of the lines of running text
 GRID_FONT, CELL = 20, 42                    # pixels: font and cells of a grid
 MARGIN, GAP, COUNT = 24, 40, 40             # pixels: around all, between samples, between numbers of the counter
-STEP, LONGEST, HOLD = 0.3, 14.0, 5.0        # seconds: of a step, of all steps together at most, of the finished text
+STEP, LONGEST, HOLD = 0.3, 14.0, 5.0        # seconds: a step, all steps together at most, the finished text
 N_SHADES = 8
 LIGHT, DARK = (90, 62), (20, 44)            # lightness in percent of probability 0 and 1, on light and on dark paper
-
-STYLE = '''
-  svg { --ink: #1c1c1e; --paper: #fbfaf7; --soft: #6b6b70; --line: #d8d6cf; --blank: #eeece6;
-        --now: #e8710a; --bad: #a80f0f }
-  @media (prefers-color-scheme: dark) {
-    svg { --ink: #ececea; --paper: #17181b; --soft: #9a9aa0; --line: #3b3c42; --blank: #232529;
-          --now: #ff9d45; --bad: #ffa3a3 } }
-  text { font: 16px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink);
-         text-anchor: middle; stroke: none }
-  .words { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; text-anchor: start; fill: var(--soft) }
-  .heading { font-size: 19px; font-weight: 600; fill: var(--ink) }
-  .name { font-weight: 600; fill: var(--ink) }
-  .right { text-anchor: end }
-  .paper { fill: var(--paper); stroke: var(--line) }
-  .blank { fill: var(--blank) }
-  .given { fill: none }
-  .grid .given, .grid .blank { stroke: var(--line) }
-  .grid text { font-size: 20px }
-  .known { font-weight: 700 }
-  .wrong { fill: var(--bad); font-weight: 700; text-decoration: line-through }
-  .end { fill: var(--soft) }
-  .box { fill: none; stroke: var(--soft); stroke-width: 2 }
-  .track { fill: var(--line) }
-  .bar { fill: var(--soft); transform-box: fill-box; transform-origin: left; animation-name: bar }
-  .count { animation-name: count }
-  .step { stroke-width: 1.5 }
-  .grid .step { stroke-width: 3 }
-  .step, .bar, .count { animation-duration: %gs; animation-timing-function: linear;
-                        animation-iteration-count: infinite }
-  @media (prefers-reduced-motion: reduce) { .step, .bar, .count { animation-name: none !important } }
-'''
 
 
 def animated_svg(replay):
     """One SVG that writes a sample token by token, holds its end for some seconds and begins again.
 
-    replay    what write_replay knows; shown are the first sample and the one beside it, without drafts: each change of
-              a draft would be a picture of its own, with keyframes of its own
-    The tokens of step k are in groups of the classes "step sk". The keyframes sk hide a group until k / n_steps of the
-    writing time have passed. A reader who wants no motion sees the end."""
+    `replay` is what write_replay knows. Shown are the first sample and the one beside it, without drafts: each change
+    of a draft would be a picture of its own. The tokens of step k are in groups of the classes "step sk". The keyframes
+    sk hide a group until k / n_steps of the writing time have passed. A reader who wants no motion sees the end."""
     first = replay['samples'][0]
     rows = [first] if first['beside'] is None else [first, replay['samples'][first['beside']]]
     n_steps = max(1, *(row['n_steps'] for row in rows))
     writing = min(LONGEST, STEP * n_steps)
-    share = 100 * writing / (writing + HOLD)
 
     top = 62 + 22 * len(replay['details'])
     panes, width, height = side_by_side(rows, replay) if replay['columns'] else one_below_the_other(rows)
@@ -68,18 +38,15 @@ def animated_svg(replay):
                 *(6.8 * len(line) for line in replay['details']))
     bottom = top + 24 + height + 28
     w, h = width + 2 * MARGIN, bottom + 30
-    details = ''.join(words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details']))
-    bar = f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"'
-    return f'''<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:g} {h:g}" width="{w:g}" height="{h:g}">
-<title>{xml(replay["title"])}</title>
-<style>{STYLE % (writing + HOLD)}{shades()}{keyframes(n_steps, share)}</style>
-<rect class="paper" x=".5" y=".5" width="{w - 1:g}" height="{h - 1:g}" rx="10"/>
-{words(MARGIN, 40, replay["title"], "heading")}{details}{counter(n_steps, width + MARGIN)}
-<rect class="track" {bar}/><rect class="bar" {bar}/>
-{moved(MARGIN, top + 24, panes)}
-{key(bottom, signs)}
-</svg>
-'''
+    with open(TEMPLATE, encoding='utf-8') as f:
+        template = Template(f.read())
+    return template.substitute(
+        w=f'{w:g}', h=f'{h:g}', paper_width=f'{w - 1:g}', paper_height=f'{h - 1:g}', seconds=f'{writing + HOLD:g}',
+        bar=f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"',
+        rules=shades() + keyframes(n_steps, 100 * writing / (writing + HOLD)), title=xml(replay['title']),
+        heading=words(MARGIN, 40, replay['title'], 'heading'), counter=counter(n_steps, width + MARGIN),
+        details=''.join(words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details'])),
+        samples=moved(MARGIN, top + 24, panes), key=key(bottom, signs))
 
 
 def keyframes(n_steps, share):
@@ -109,7 +76,7 @@ def shades():
 # words around the samples
 
 def xml(text):
-    """text as XML may hold it."""
+    """The text as XML may hold it."""
     return escape(''.join(letter if letter.isprintable() else '\ufffd' for letter in text), quote=False)
 
 
@@ -132,7 +99,7 @@ def counter(n_steps, right):
 
 
 def signs_of(rows):
-    """What the marks mean that the samples have."""
+    """What the marks in the samples mean."""
     signs = ['outlined: just written']
     if any(0 in row['rank'] for row in rows):
         signs.append('bold: given')
@@ -152,7 +119,7 @@ def key(y, signs):
 # the samples
 
 class Mark(NamedTuple):
-    """Letters of one token on one line, and the place that is theirs, in pixels."""
+    """Letters of one token on one line, and their place in pixels."""
     token: int
     x: float
     y: float
@@ -224,7 +191,7 @@ def draw_letters(row, mark, height, font):
         return ''
     shift = len(mark.letters) - len(mark.letters.lstrip()) - (len(mark.letters) - len(mark.letters.rstrip()))
     x = mark.x + mark.width / 2 + shift * LETTER * font / 2
-    y = mark.y + height / 2 + 0.35 * font                    # the baseline, of letters that stand in the middle
+    y = mark.y + height / 2 + 0.35 * font                    # the baseline that puts letters in the middle
     kind = 'end' if ink == '↵' else ''
     if any(row['wrong'][mark.token:mark.token + 1]):
         kind = 'wrong'
