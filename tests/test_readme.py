@@ -134,7 +134,8 @@ def understand(script, tmp_path, monkeypatch):
 
     def run(words):
         match words:
-            case ['python', '-m', 'pytest', *_] | ['pip', 'install', *_] | ['python', 'config/findings/run.py', '--help']:
+            case (['python', '-m', 'pytest', *_] | ['pip', 'install', *_]
+                  | ['python', 'config/findings/run.py', '--help']):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
