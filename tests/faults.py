@@ -400,7 +400,7 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes', [
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
 ]
 
-FAULTS['anyorder/training/update.py'] = 'test_training test_devices', [
+FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_equalities', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],
