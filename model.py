@@ -361,7 +361,7 @@ class Network(nn.Module):
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
 
         idx      (B, N') int64 tokens in natural order, N' at most block_size
-        order    (B, T) int64 positions, T at most N'; a decoder takes a prefix of an order, and gives that of its nll
+        order    (B, T) int64 positions, T at most N'; for a prefix of an order a decoder gives the prefix of its nll
         n_known  (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
                  others T / (T - n_known) times their nll. For a uniform n_known the sum of the row is then an unbiased
                  bound in nats (AO, L_MDM)
@@ -443,7 +443,7 @@ class Network(nn.Module):
 
 
 class AOGPT(Network):
-    """The any-order network. Parameter names and order are those of the published checkpoints."""
+    """The any-order network. The published checkpoints have the same parameter names in the same order."""
 
     def __init__(self, config):
         super().__init__(config)

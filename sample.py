@@ -40,7 +40,7 @@ n_steps = 1024                # forward passes of a stretch; with as many as tok
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)
 unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn, with order='random' masked diffusion;
                               # 'lossless': one token a step in fewer passes; n_steps and schedule are not used
-window = 32                   # lossless: tokens that a pass drafts or checks; the text is that of any other window
+window = 32                   # lossless: tokens that a pass drafts or checks; every window writes the same text
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 # drawing
 temperature = 1.0             # 0 takes the most likely token
@@ -89,7 +89,7 @@ def check_files(config):
 def write_all(writer, prompts, texts, visits, unmasking, drawing, result, config):
     """Write the texts of the prompts, in batches, and append the samples to result['samples'].
 
-    The samples are those of Scroll, with prompt and seed. Sample r is a function of seed + r."""
+    The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
     n_blanks, show = sum(known.count(False) for _, known in texts), Watch(writer.tokenizer) if config.watch else None
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']

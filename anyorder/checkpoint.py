@@ -107,7 +107,7 @@ def config_from_checkpoint(checkpoint):
 
     n_cond comes from the weights, and GPT-2's real vocabulary from its padded size."""
     known, args = {f.name for f in fields(AOGPTConfig)}, dict(checkpoint['model_args'])
-    if 'causal' in args:   # of files from before attention was a word
+    if 'causal' in args:   # files from before attention was a word
         args.setdefault('attention', 'causal' if args['causal'] is True else 'bidirectional')
     args = {k: v for k, v in args.items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
@@ -136,7 +136,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint: a path or what load_checkpoint gave.
 
     Reads our files and the published ones, whose EMA is a list and whose names may carry `_orig_mod.`. Raises
-    ValueError when the weights are not those of its model_args, or of a run that diverged."""
+    ValueError when its weights do not fit its model_args, or its run diverged."""
     checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
     if weights not in ('ema', 'raw'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
@@ -153,7 +153,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
                          f'shape, the first is {wrong[0]}')
     broken = [name for name, p in state.items() if not p.float().norm().isfinite()]   # which training does not save
     if broken:
-        raise ValueError(f'the checkpoint is of a run that diverged: {len(broken)} weights are not finite or too '
+        raise ValueError(f'the run of the checkpoint diverged: {len(broken)} weights are not finite or too '
                          f'large, the first is {broken[0]}')
     model.load_state_dict(state, strict=False)   # names and shapes were compared above
     return model.eval()

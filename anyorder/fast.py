@@ -76,7 +76,7 @@ class TokenLoss(torch.autograd.Function):
             nll.append(-logp.gather(1, column).squeeze(1))
             p = logp.exp_()
             dlogits_part.copy_(p.scatter_add_(1, column, p.new_full(column.shape, -1)))               # p - one_hot
-            del logits, logp, p   # before those of the next part are made
+            del logits, logp, p   # before the next part makes its own
         ctx.save_for_backward(x, weight, dlogits)
         return torch.cat(nll)
 

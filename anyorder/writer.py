@@ -21,14 +21,14 @@ from anyorder.tokens.prompts import encode, parse_prompt, parse_prompts
 class Text(str):
     """A text that was written.
 
-    logprob  nats of all that was written, each token given those known when it was drawn, under the untempered model
-    sample   the dict of its tokens, order, steps and log-probabilities, see scroll.Scroll.samples"""
+    logprob  nats of all that was written, each token given the known ones when it was drawn, under the untempered model
+    sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples"""
 
 
 def order_and_policy(order):
-    """What `order` says, an option of sample.py or a list of positions: (order, for order_of; policy, of Unmasking)."""
+    """(order for order_of, policy for Unmasking) that `order` says, an option of sample.py or a list of positions."""
     if isinstance(order, str) and order in SCORES:
-        return 'random', order   # of equal scores the first in a random order is the best
+        return 'random', order   # which decides among equal scores
     order = read_order(order, 'own', *SCORES) if isinstance(order, str) else order
     return None if order == 'own' else order, 'given'
 
@@ -152,7 +152,7 @@ class Writer:
         unmasking.check_network(self.checkpoint.config.slots)   # before the weights are read
         steps = scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
         while True:
-            with self.autocast():   # of a step, not of what the caller does between two
+            with self.autocast():   # for the step alone, not for what the caller does before the next
                 n_new = next(steps, None)
             if n_new is None:
                 return

@@ -18,10 +18,10 @@ class Canvas:
     order     (B, N) positions as visited: the known ones, the blanks, and padding from n_visits on
     step      (B, N) natural order: the step that revealed a token, from 0; -1 is known from the start, or blank
     logprob   (B, N) natural order: nats of each revealed token under the untempered model, else 0
-    u         (B, N) natural order: uniform numbers in [0, 1), a function of the row's seed, by which tokens are drawn
-              unless unmasking is lossless
+    u         (B, N) natural order: uniform numbers in [0, 1) from the row's seed, by which tokens are drawn unless
+              unmasking is lossless
     known     (B,) visits that are known, on the host
-    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host, see generation.Unmasking
+    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host, see Unmasking.accept
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     rows      (B,) which rows of the first canvas these are, on the host
@@ -38,7 +38,7 @@ class Canvas:
                              f'{tuple(order.shape)} for {tuple(idx.shape)}')
         self.known = torch.as_tensor(n_known).cpu().expand(B)
         self.n_visits = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)
-        self.seeds = [int(seed) for seed in seeds]   # of a tensor or not: a stream is named by numbers
+        self.seeds = [int(seed) for seed in seeds]   # a stream is named by numbers, not by tensors
         fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
         if not fits.all() or len(self.seeds) != B:
             raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
@@ -52,10 +52,10 @@ class Canvas:
 
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu'):
-        """The canvas of `texts`, [(tokens, known)] of lists of any lengths. Row r is a function of seed + r, or, if
+        """The canvas of `texts`, [(tokens, known)] with lists of any lengths. Row r is a function of seed + r, or, if
         `seed` is a list, of seed[r].
 
-        Known tokens are visited from left to right, then the blanks in an order of these arguments of sample_order."""
+        Known tokens are visited from left to right, then the blanks; `order` holds the arguments of sample_order."""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B, N = len(texts), int(lengths.max())
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
@@ -116,19 +116,19 @@ class Canvas:
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):
-    """What there is to say of a text: a dict of text, tokens, nats, number of blanks and of passes that revealed any,
-    and the order, step and logprob."""
+    """What there is to say of a text: a dict with text, tokens, nats, the number of blanks, the number of passes that
+    revealed any, order, step and logprob."""
     return {'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(logprob),
             'blanks': sum(s >= 0 for s in step), 'passes': len({*step} - {-1}), 'order': order, 'step': step,
             'logprob': logprob}
 
 
 class Drafts:
-    """Records the drafts of a canvas, as they change: `drafts(step, part)` follows each of fill.steps.
+    """Which drafts stood in a text before it was written? `drafts(step, part)` follows each of fill.steps.
 
-    rows      [B] of lists in natural order: of each position its drafts, [[step, token], ...]. Such a token was the
-              draft after that step, until the next one of the list or until a token was written. A last draft that is
-              not the token that was written was wrong."""
+    rows      [B] of lists in natural order: for each position its drafts, [[step, token], ...]. The token was the draft
+              from that step on, until the next one of the list or until a token was written. The last draft was wrong
+              if it is not the written token."""
 
     def __init__(self, canvas):
         self.rows = [[[] for _ in range(n)] for n in canvas.n_visits.tolist()]

@@ -13,11 +13,11 @@ from model import float32_or_better
 
 @dataclass(frozen=True)
 class Drawing:
-    """How a token is drawn from its logits: by p = softmax(logits / temperature), of which some are kept.
+    """How a token is drawn from its logits: by p = softmax(logits / temperature), cut to the likeliest tokens.
 
     temperature   0 is argmax
-    top_k   the k largest p are kept; 0 keeps all
-    top_p   then the fewest largest p that together reach top_p; 1 keeps all
+    top_k         the k likeliest tokens stay; 0 keeps all
+    top_p         then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
     """
     temperature: float = 1.0
     top_k: int = 0
@@ -40,14 +40,15 @@ class Drawing:
     def tokens_by_noise(self, logits, noise):
         """argmax_v (logit_v / temperature + g_v) (m,) of logits (m, V); noise() is standard Gumbel noise g (m, V).
 
-        The law is that of `tokens`. By the same noise two laws that differ little nearly always draw the same."""
+        It draws with the probabilities that `tokens` has. Under one noise, logits that differ little nearly always draw
+        the same token."""
         if self.temperature == 0:
             return argmax(logits)
         logits = self.tempered(logits)
         return argmax(noise().to(logits.dtype).add_(logits))   # in place: another tensor this large is slow to get
 
     def tempered(self, logits):
-        """logits (n, V) / temperature of logits (..., V), with -inf in place of what top_k and top_p cut."""
+        """logits (..., V) / temperature as (n, V), with -inf in place of what top_k and top_p cut."""
         logits = float32_or_better(logits)
         if self.temperature != 1:
             # at most 0, times what float32 can hold: any temperature is safe
@@ -59,7 +60,7 @@ class Drawing:
 class TokenNoise:
     """Standard Gumbel noise that belongs to (seed of a row, position, token), on its device.
 
-    Only the noise of the last call is kept, which costs nothing when it is asked for again."""
+    It keeps the noise of the last call, whose cells the next call mostly asks for again."""
 
     def __init__(self, vocab_size, device):
         self.vocab_size, self.device, self.kept = vocab_size, device, {}
@@ -83,7 +84,7 @@ class TokenNoise:
 def gumbel(bits):
     """Standard Gumbel noise -log(-log(1 - u)) of u = (bits + 1/2) / 2^31, float32, for random bits in 0 .. 2^31 - 1.
 
-    A uniform float32 has 24 bits, of which rare tokens would win too seldom. u stays below 1, so that all is finite."""
+    31 bits: with the 24 of a uniform float32 rare tokens would win too seldom. u stays below 1: all noise is finite."""
     return bits.float().add_(0.5).mul_(-2.0 ** -31).clamp_(min=-1 + 2.0 ** -24).log1p_().neg_().log_().neg_()
 
 

@@ -20,13 +20,13 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
-              token is drawn by one uniform number that belongs to (seed, position). Lossless unmasking draws by noise
-              that belongs to (seed, position, token), whose numbers differ between kinds of devices: the whole text is
-              then a function of seed, order and prompt. This is exact in float64, and but for near ties in float32; in
-              bfloat16 rounding changes long texts, not their law
+              uniform number for each (seed, position) draws the token there. Lossless unmasking draws by noise for each
+              (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
+              near ties may differ, in bfloat16 rounding changes long texts; kinds of devices have other noise
     n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see fill
-    returns idx (B, N), and with return_trace a dict of (B, N): `order`, as visited; `step` and `logprob`, see Canvas
+    returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
+            Canvas
     """
     if seeds is None:
         device = generator.device if generator else 'cpu'
@@ -52,9 +52,9 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     come back to the canvas when they have no blank left, or are ended.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
-    Lossless unmasking reveals only those that one token a step would draw, see Unmasking.accept.
+    Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept.
 
-    drawing       None: the tokens that stand in the blanks are revealed instead of drawn, which scores them
+    drawing       None: the tokens that stand in the blanks are revealed, which scores them
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
     with_logprob  keep the log-probability of each token
     """
@@ -112,8 +112,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 def start_cache(network, part):
     """A KVCache for the rows of `part`.
 
-    Prompts whose lengths differ much are read before the first step, those of about one length together, so that each
-    costs its own tokens."""
+    Prompts whose lengths differ much are read here, in groups of about one length: each costs its own tokens."""
     device, dtype = part.idx.device, product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)
     if len(part) and part.known.max() - part.known.min() >= 32:

@@ -66,14 +66,13 @@ class Scroll:
     """A batch of texts of any lengths.
 
     A text that fits into the model is one stretch. A longer one slides on: the next stretch begins `context` positions
-    before its first blank, and is as long as the model. Its tokens are drawn from the model given all text that is
-    known on its canvas, and nothing before: the log-probability of the text is a sum over stretches. The model counts
-    positions from the start of a stretch. Hence a cache serves one stretch, and the next reads its context anew, in the
-    pass of its first token. One token a step takes as many passes as tokens, and a decoder runs
-    1 + context / (block_size - context) slots a token.
+    before its first blank, and is as long as the model. Its tokens are drawn given all text that is known on its
+    canvas, and nothing before: the log-probability of the text is a sum over stretches. The model counts positions from
+    the start of a stretch, so that a cache serves one stretch. The next reads its context anew, in the pass of its
+    first token: a decoder runs 1 + context / (block_size - context) slots a token, in as many passes as tokens.
 
-    A text ends with the token in which its first `stop` ends, from its first blank on; of several stops the one that
-    ends first. Its row ends once the stop and all before it are known. What was written behind the stop is cut."""
+    A text ends with the token in which its first `stop` ends, from its first blank on. Its row ends once the stop and
+    all before it are known. What was written behind the stop is cut."""
 
     def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False):
         """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
@@ -138,7 +137,7 @@ class Scroll:
     def samples(self):
         """sample_of each text, up to its stop.
 
-        There are also `drafts`, if these are kept; `stretches` [[start, end], ...] of a text that did not fit into the
+        There are also `drafts`, if they are kept; `stretches` [[start, end], ...] where a text did not fit into the
         model; and with a stop whether the text has `stopped`. In another order than left to right the log-probability
         of a token may be given tokens that were cut."""
         return [self.sample(row) for row in self.rows]

@@ -60,9 +60,8 @@ def check_name(option, value, names):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# scores of adaptive policies: functions of logits (n, V), float32 or better; the larger, the earlier. Padding of the
-# vocabulary is -inf; a score may be infinite; of equal scores the earlier one in a random order is the better. Source:
-# Kim et al. 2025, arXiv 2502.06768, sec. 4
+# scores of adaptive policies: functions of logits (n, V), float32 or better, with -inf for padding. The position with
+# the largest score is written first, among equals a random one. (Kim et al. 2025, arXiv 2502.06768, sec. 4)
 
 def top_prob(logits):
     """max_v p(v)"""
@@ -100,16 +99,15 @@ def confidence(logits, policy):
 class Unmasking:
     """Which blanks, and how many, each step reveals.
 
-    n_steps    forward passes; more than there are blanks is one token a pass, or, if 'binomial', finer mask levels
-    schedule   'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step (n_steps is not used)
-    policy     'given': the blanks as the order has them; a name of SCORES: a step scores all blanks, the best win
-    unmask     'fixed': as many a step as the schedule says; 'binomial': every row draws its own numbers; 'lossless': as
-               many as are right, see accept. The law is that of one token a step, and the text that of window=1;
-               n_steps and schedule are not used
-    order_noise   scale of the Gumbel noise on the scores
-    window     of 'lossless': visits that a pass runs behind the known ones
-    threshold  a probability: a step reveals every blank whose score without noise is at least that, and at least one;
-               then the schedule is not used
+    n_steps      forward passes; more than there are blanks is one token a pass, with 'binomial' finer mask levels
+    schedule     'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step, in place of n_steps
+    policy       'given': a step takes the next blanks of the order; a name of SCORES: it scores all and takes the best
+    unmask       'fixed': the schedule says how many; 'binomial': every row draws its own numbers; 'lossless': as many
+                 as one token a step would draw, see accept, in place of n_steps and schedule
+    order_noise  scale of the Gumbel noise on the scores
+    threshold    a probability: in place of the schedule, a step reveals every blank whose score without noise reaches
+                 it, and at least one
+    window       'lossless': visits that a pass runs behind the known ones
     """
     n_steps: int = 1
     schedule: str | list = 'linear'
@@ -148,7 +146,7 @@ class Unmasking:
         return self.unmask == 'lossless'
 
     def check_network(self, slots):
-        """Raises ValueError unless networks of this class of Slots can do it."""
+        """Raises ValueError unless a network with this class of Slots can do it."""
         if self.lossless and slots.masked_loss:
             raise ValueError('lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
                              'pass: others would need a pass for each; choose unmask=fixed or binomial')
@@ -156,7 +154,7 @@ class Unmasking:
     def ends(self, n_blanks, seeds):
         """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
 
-        With a threshold, and if lossless, it is one column, the most that a step may reveal."""
+        With a threshold or 'lossless' it is one column, the most that a step may reveal."""
         if self.threshold is not None or self.lossless:
             ends = [[n] for n in n_blanks]
         elif self.unmask == 'binomial':
@@ -177,7 +175,7 @@ class Unmasking:
     def choose(self, part, logits, n_new, step):
         """(n_new (B,), logits (m, V)) of the blanks that an adaptive step reveals. They become the next in part.order.
 
-        logits   of all blanks of the rows, in the order of part.cells
+        logits   all blanks of the rows, in the order of part.cells
         n_new    how many the schedule reveals, on the host"""
         row, column, visit = part.cells(part.n_blanks)
         device = logits.device
@@ -193,19 +191,19 @@ class Unmasking:
             best, n_sure = given_first(best, sure)
             n_new = n_sure.cpu().clamp(min=1)
         part.order[row, visit] = part.order[row, visit - column + best[row, column]]
-        start = (part.n_blanks.cumsum(0) - part.n_blanks).to(device, non_blocking=True)     # of each row in logits
+        start = (part.n_blanks.cumsum(0) - part.n_blanks).to(device, non_blocking=True)     # where a row is in logits
         row, column, _ = part.cells(n_new)
         return n_new, logits[start[row] + best[row, column]]
 
     def accept(self, part, row, column, position, token, n_targets):
         """(n_new (B,) on the host, which of the m cells these are) that a lossless step reveals.
 
-        A draft is right if the token that is drawn in its place, given all before it, is the same. Revealed are the
-        drafts before the first wrong one, and the token in its place. The tokens of the other cells are the next
-        drafts; but a draft stays whose new token has read a wrong draft at a neighbouring position. Writes part.idx
-        and part.n_drafts.
+        The pass draws a token for every cell, given the drafts before it. A draft is right if its new token is the
+        same. The step reveals the right drafts before the first wrong one, and the new token in its place. The new
+        tokens behind it are the next drafts, except where they have read a wrong draft at a neighbouring position:
+        there the old draft stays. Writes part.idx and part.n_drafts.
 
-        row, column, position, token   (m,) of the cells that the pass ran, n_targets (B,) in each row
+        row, column, position, token   (m,) the cells that the pass ran and their tokens; n_targets (B,) cells a row
         Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""
         B, N = part.order.shape
         old, was_draft = part.idx[row, position], column < part.n_drafts.to(token.device)[row]

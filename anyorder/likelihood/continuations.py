@@ -20,11 +20,11 @@ class Reading:
     """In which orders a continuation is read. Its context is visited first, both in the sequence of the order.
 
     order       the arguments of sample_order
-    n_orders    K orders, of a family that is drawn or has seeds
-    n_contexts  M > 1: left to right, token by token under M orders of the context, of which the first is its own:
+    n_orders    K orders, where the family has several
+    n_contexts  M > 1: left to right, each token under M orders of the context, the first its own, the others shuffles:
                 sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the context-order ensemble
-    estimate    of K orders 'bound', the mean of their nats, or 'mixture', -log 1/K sum_k p(x | sigma_k)
-    seed        of the orders: those of a row are a function of the seed and of its tokens
+    estimate    for K orders: 'bound' is the mean of their nats, 'mixture' is -log 1/K sum_k p(x | sigma_k)
+    seed        seed and tokens of a row fix its orders
     """
     order: dict
     n_orders: int = 1
@@ -124,8 +124,8 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
     decoding writes it, in the first of the orders; of several contexts, whether their mixture does.
 
     A decoder takes a pass for an order. A network with a masked loss takes a pass for each token, or one for each draw
-    of the bound over random orders; `greedy` is then of the tokens that the first draw asks for. What is longer than
-    the model is scored in `pieces`.
+    of the bound over random orders; `greedy` then speaks of the tokens that the first draw asks for. A row that is
+    longer than the model is scored in `pieces`.
 
     rows  [(context tokens, continuation tokens)], lists; either may be empty"""
     parts = [[Piece(r, *piece, reading) for piece in pieces(*row, model.config.block_size)]
@@ -143,7 +143,7 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
 
 
 def batches(passes, batch_size, n_cells):
-    """Lists of at most batch_size passes, which ask for about n_cells tokens at most: their logits must fit."""
+    """Lists of at most batch_size passes, which ask for about n_cells tokens at most, so that their logits fit."""
     batch, n = [], 0
     for one in passes:
         _, order, first, _ = one
@@ -186,10 +186,10 @@ def read(model, batch):
 # the last word of a passage (LAMBADA)
 
 def last_words(tokens, tokenizer):
-    """[(context tokens, last-word tokens)] of the documents of a stream, each of which ends in end-of-text.
+    """[(context tokens, last-word tokens)] of the documents of a stream, which end in end-of-text.
 
-    The blank before a word is part of the word. Documents of one word are left out, and those whose tokens do not part
-    before the last word."""
+    The blank before a word is part of the word. A document of one word is left out, and so is one whose tokens do not
+    part before the last word."""
     rows = []
     for ids in split_documents(tokens, tokenizer.eos):
         context, blank, word = tokenizer.decode(ids).rpartition(' ')

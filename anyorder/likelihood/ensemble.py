@@ -94,8 +94,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
 
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[g width : d]]), visit d = g width + k
 
-    One pass runs the slots up to the group's end, and head and last layer for the group alone. The precision is that of
-    the model.
+    One pass runs the slots up to the group's end, head and last layer for the group alone, in the model's precision.
 
     idx, order  (N,) tokens in natural order, and positions
     groups      increasing list of groups, as sample_groups gives

@@ -28,10 +28,10 @@ class Estimate:
     """One way to measure a text: nats of its blocks, and the rows that the table makes of them.
 
     name          in --estimates and in the rows
-    work          name of the nats in the journal; estimates whose `nats` are the same share this name
+    work          the name of the nats in the journal; estimates whose `nats` are the same share it
     options       the options of eval_ppl.py that the nats depend on
-    dataset       the only data set that it is of; None: it is of all
-    decoder_only  why networks with a masked loss have no such estimate; '': they have"""
+    dataset       the only data set that has this estimate; None: all have it
+    decoder_only  why networks with a masked loss do not have it; '': they have"""
     name = work = ''
     options, dataset, decoder_only = (), None, ''
 
@@ -88,7 +88,7 @@ class Estimate:
 class Along(Estimate):
     """1/K sum_k -log p(x | sigma_k) over K orders of one family: n_orders where there are several, else the only one.
 
-    Of a drawn family every block has its own orders, of another one those of successive seeds."""
+    Where the family draws its orders, every block has its own; else all share the orders of successive seeds."""
     name, options = 'order', ('n_orders',)
 
     def __init__(self, config, checkpoint, asked=(), order=None, label=''):
@@ -112,8 +112,7 @@ class Along(Estimate):
         return N * self.n_orders
 
     def nats(self, model, blocks, numbers, bar):
-        """A column for each order. A masked loss takes a pass for each visit, but for the bound over random orders, of
-        which one pass is an unbiased draw. The importance weights want the nats of the orders themselves."""
+        """A column for each order, see is_drawn. The importance weights want the nats of the orders themselves."""
         N, K, known = blocks.size(1), self.n_orders, None
         orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)           # (len(numbers) K, N)
         if is_drawn(model.slots, self.order) and ImportanceWeighted.name not in self.asked:
@@ -140,15 +139,15 @@ class LeftToRight(Along):
 
 
 class OwnOrder(Along):
-    """-log p(x | sigma) in the order sigma of the training; of a family that is drawn, in one draw a block."""
+    """-log p(x | sigma) in the order sigma of the training; where the family draws its orders, one draw a block."""
     name, several = 'own', False
 
     def __init__(self, config, checkpoint, asked=()):
         order = checkpoint.order
         super().__init__(config, checkpoint, asked, order, f'own order ({name_of(order)})')
         if estimate_of(order) != self.name:
-            raise ValueError("own is of a model trained neither in random order nor left to right, this one's is "
-                             f"{name_of(order)}: take {estimate_of(order)}")
+            raise ValueError('own is for a model trained neither in random order nor left to right, this one was '
+                             f'trained in {name_of(order)}: take {estimate_of(order)}')
 
 
 class AnyOrder(Along):
@@ -201,7 +200,7 @@ class Ensemble(Estimate):
     def rows(self, nats, text):
         rows = []
         for m, column in zip(powers_of_two(self.c.n_contexts), nats.T, strict=True):
-            gain = self.row('', nats[:, 0] - column, text)   # of each block: the spread of the blocks does not hide it
+            gain = self.row('', nats[:, 0] - column, text)   # block by block, so that their spread does not hide it
             rows.append(self.row(f'ensemble x {m}', column, text, m)
                         | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
         return rows
@@ -215,7 +214,7 @@ class Ensemble(Estimate):
 
 
 class LastWord(Estimate):
-    """The share of passages whose last word greedy decoding writes, and the perplexity of these words: left to right.
+    """The share of passages whose last word greedy decoding writes, and the perplexity of these words, left to right.
     Networks with a masked loss take a pass for each token."""
     name = work = 'accuracy'
     dataset = 'lambada'

@@ -23,7 +23,7 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     """How varied the written part of samples is and, given a Judge, its perplexity in float32.
 
     samples  dicts with 'tokens', and 'step' of each token, -1 for what was given
-    n_each   so many samples after each other are of one prompt
+    n_each   samples of one prompt, which follow each other
     returns  ({metric: value}, {name: line of the table})"""
     tokens, counted = [s['tokens'] for s in samples], [[step >= 0 for step in s['step']] for s in samples]
     metrics = text_metrics(tokens, counted)
@@ -64,16 +64,16 @@ def n_grams(tokens, counts, n):
 
 
 def entropies(pairs):
-    """Of the token frequencies of each sample, nats; samples of which nothing counts have none."""
+    """The entropy of each sample's token frequencies, nats; a sample where nothing counts has none."""
     written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
     p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in written if tokens]
     return [float(-(q * np.log(q)).sum()) for q in p]
 
 
 def text_errors(samples):
-    """{'entropy', 'distinct_2'}: standard errors, over samples, of text_metrics of token lists that count as a whole.
+    """{'entropy', 'distinct_2'}: standard errors of text_metrics, over samples whose tokens all count.
 
-    That of distinct_2, a number of all samples together, is the jackknife's: each sample is left out once."""
+    distinct_2 is a number of all samples together, so its error is the jackknife's: each sample is left out once."""
     pairs = [(tokens, [True] * len(tokens)) for tokens in samples]
     bigrams = [[gram for gram, _ in n_grams(*pair, 2)] for pair in pairs]
     n_samples_with = Counter(gram for grams in bigrams for gram in set(grams))
@@ -102,8 +102,8 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
 
         exp(sum of nats / number of tokens), each token given all before it
 
-    Samples longer than the judge's context are cut into pieces of it. Standard errors are over prompts, of which
-    `n_each` samples after each other are; with one sample a prompt they are over samples.
+    Samples longer than the judge's context are cut into pieces of its length. Standard errors are over prompts, each
+    with `n_each` samples after each other.
 
     returns  {'nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens'}"""
     N, by_length = judge.config.block_size, defaultdict(list)
@@ -133,7 +133,7 @@ def translate(tokens, counted, source, target):
             new += [(target.eos, flag) for flag in flags]
             continue
         text, letters = decode_flagged(ids, flags, source)
-        flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]      # of every byte
+        flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]      # one a byte
         ids = target.encode(text)
         ends = np.cumsum(target.n_bytes[ids])
         starts = ends - target.n_bytes[ids]
@@ -174,7 +174,7 @@ class Judge:
 
 
 def open_judge(name):
-    """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl are those of the hub.
+    """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl come from the hub.
 
     Raises ValueError for a checkpoint that never read left to right."""
     checkpoint = Checkpoint(name)

@@ -14,7 +14,7 @@ from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sources import TextFile
 from anyorder.tokens.tokenizers import TOKENIZERS, Symbols, encode_documents
 
-# of zero-shot sets: the splits that are not the test split; 'paper' is that of SEDD and its successors
+# which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
 
 
@@ -26,7 +26,7 @@ class Corpus:
     origin: dict           # source and sha256
     tokens: np.ndarray     # (n_tokens,), all of them
     blocks: torch.Tensor   # (n, N), those that are measured
-    n_bytes: int | None    # of the blocks, if tokens are bytes
+    n_bytes: int | None    # bytes of text in the blocks, where that can be said
 
     @property
     def digest(self):
@@ -66,8 +66,8 @@ def read_file(path, tokenizer):
     """(tokens, origin) of a text file, every document followed by end-of-text."""
     of_puzzles = isinstance(tokenizer, Symbols)
     if of_puzzles:
-        raise ValueError(f'{path} is text, the checkpoint is of {tokenizer.name} puzzles, which python eval_puzzle.py '
-                         'gives it')
+        raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} puzzles: python '
+                         'eval_puzzle.py says how many it solves')
     documents = list(encode_documents(TextFile(path), tokenizer))
     if not sum(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')

@@ -22,10 +22,10 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
 
     blocks   (n, N) tokens in natural order
     orders   (n, N) positions
-    n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are uniform, one pass is
-             unbiased for the mean over orders. Without them such a network takes N passes, one for each visit.
+    n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are uniform, one pass is an
+             unbiased draw. Without them such a network takes N passes, one for each visit.
     n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
-    counted  (n, N) bool, the visits d of the sum; all by default
+    counted  (n, N) bool, the visits d that the sum counts; all by default
     returns  (n,) float64"""
     device, sums = model.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
@@ -83,7 +83,7 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# several orders of a block: the bound is the mean of their nats, the importance-weighted bound that of their mixture
+# several orders of a block: the mean of their nats is the bound, the nats of their mixture are a tighter one
 
 def estimate_of(order):
     """The name of the estimate in the order that a network was trained in, from the arguments of sample_order."""

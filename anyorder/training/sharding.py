@@ -5,7 +5,7 @@ weights:
     recompute(model)       blocks keep their inputs alone, and run again for the backward pass
     shard(model, device)   every process keeps one part of each weight, and so of its gradient, optimizer and average
 
-A split weight is a DTensor: a tensor that knows its whole shape, of which each process holds some rows. Checkpoints
+A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. Checkpoints
 hold whole tensors: processes.whole makes them, processes.part_of splits them again.
 """
 import torch
@@ -17,7 +17,7 @@ from model import Block
 
 
 class RecomputedBlock(Block):
-    """A block of which a training step keeps the input; the backward pass runs it once more, with the same dropout."""
+    """A block that keeps its input alone; the backward pass runs it once more, with the same dropout."""
 
     def forward(self, *args):
         if not torch.is_grad_enabled():

@@ -108,7 +108,7 @@ def model_config(config, n_tokens=None):
 
 
 def start_model(config, checkpoint, n_tokens):
-    """The model to train, on the CPU: that of the checkpoint, or new."""
+    """The model to train, on the CPU: the checkpoint's, or a new one."""
     if checkpoint is None:
         torch.manual_seed(derive_seed(config.seed))
         return AOGPT(model_config(config, n_tokens))

@@ -36,8 +36,8 @@ OPTIMIZERS = ('adamw', 'muon')
 
 
 def check_update(config, network):
-    """Raise ValueError for an optimizer, an average or orders that no run can have, or none of such a network
-    (AOGPTConfig)."""
+    """Raise ValueError for an optimizer, an average or an order that no run can have, or that does not fit `network`,
+    an AOGPTConfig."""
     for name in ('learning_rate', 'muon_learning_rate'):
         if not config[name] > 0:
             raise ValueError(f'{name} must be above 0, got {config[name]}')
@@ -185,9 +185,10 @@ def draw_batch(tokens, config, masked_loss, device):
 def update(state, tokens, lr, config):
     """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
 
-    The loss of a micro-batch is its mean in nats per token, of puzzles per blank. The loss of the update is the mean
-    over its micro-batches. The norm is that of the whole gradient before it is clipped. The host never waits.
-    A micro-batch is a function of (seed, iteration, its number). Each process runs every world_size-th of them."""
+    The loss of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The loss of the
+    update is the mean over its micro-batches. The norm is taken of the whole gradient, before it is clipped. A
+    micro-batch is a function of (seed, iteration, its number); each process runs every world_size-th. The host never
+    waits for the device."""
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     loss = torch.zeros((), device=device)
@@ -232,7 +233,7 @@ def training_flops(model, batch_size):
 
 
 class Clock:
-    """How fast a run is. `tokens_per_iter` is of all processes together, `flops_per_iter` and `peak` of one."""
+    """How fast a run is. `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one."""
 
     def __init__(self, model, config, peak):
         steps, (_, world_size) = config.gradient_accumulation_steps, processes()
