@@ -8,11 +8,10 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.tables import token_counts
-from anyorder.tokens import sets
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import GIVEN, largest_id
+from anyorder.tokens.sets import GIVEN
 
 
 @pytest.fixture(scope='session')
@@ -65,18 +64,6 @@ def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name
             seen = token % GIVEN if name == 'nae_sat' else token
             with pytest.raises(ValueError, match=f'val.bin has the token {seen}, .*--force'):
                 open_split(sets_of_mine, name, 'val')
-
-
-def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):
-    monkeypatch.setattr(sets, 'CHECKED', 640)
-    for i in (0, 99_999, 9, 99_990):
-        tokens = np.zeros(100_000, '<u2')
-        tokens[i] = 7
-        assert largest_id(tokens, False) == 7
-    tokens = np.zeros(100_000, '<u2')
-    tokens[30_000:32_000] = 5
-    assert largest_id(tokens, False) == 5 and largest_id(tokens | GIVEN, True) == 5
-    assert largest_id(np.array([3, 9], '<u2'), False) == 9
 
 
 def test_a_file_that_is_not_what_meta_says(sets_of_mine):
