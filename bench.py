@@ -23,7 +23,7 @@ memory    an update of two micro-batches: the estimate of `train.py --plan`, by 
 grid      seconds of generation by decoder, mixed network and two streams, with their caches, and by the encoder;
           tokens/s of an update of every network
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
-          judge, entropy, distinct-2, each with its standard error over samples, for distinct-2 by the jackknife.
+          judge, entropy and distinct-2, the first two with their standard error over samples.
           Seconds are generation alone. Every way has the same seeds, and so the same orders unless the model chooses
           them. Lossless unmasking draws by random numbers of its own, and writes one text for all windows
 """

@@ -14,7 +14,6 @@ from anyorder.likelihood.judge import (
     generative_perplexity,
     measure,
     open_judge,
-    text_errors,
     text_metrics,
     translate,
 )
@@ -46,22 +45,6 @@ def test_metrics_by_hand():
     assert text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0   # of one sample, not among samples
     short = text_metrics([[1], [1]], [[True], [True]])
     assert short == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
-
-
-def test_errors_of_metrics_by_hand():
-    """Bigrams 12 21, 12 23, 45 54 45: all five are distinct. Without one sample: 4 of 5, 4 of 5, 3 of 4."""
-    samples = [[1, 2, 1], [1, 2, 3], [4, 5, 4, 5]]
-    errors, without = text_errors(samples), [4 / 5, 4 / 5, 3 / 4]
-    for left, share in enumerate(without):
-        some = samples[:left] + samples[left + 1:]
-        assert text_metrics(some, all_of(some))['distinct_2'] == share
-    mean = sum(without) / 3
-    assert errors['distinct_2'] == pytest.approx(math.sqrt(2 / 3 * sum((share - mean) ** 2 for share in without)))
-    entropies = [math.log(3) - 2 / 3 * math.log(2), math.log(3), math.log(2)]
-    mean = sum(entropies) / 3
-    assert errors['entropy'] == pytest.approx(math.sqrt(sum((h - mean) ** 2 for h in entropies) / 2 / 3))
-    assert text_metrics(samples, all_of(samples))['entropy'] == pytest.approx(mean)
-    assert text_errors([[1], [1]]) == {'entropy': 0, 'distinct_2': 0}
 
 
 def test_what_is_given_is_no_merit_of_a_sample():

@@ -7,7 +7,6 @@ import torch
 
 from anyorder.likelihood.tables import (
     format_table,
-    jackknife_error,
     perplexity,
     ratio_error,
     share_error,
@@ -69,10 +68,3 @@ def test_the_error_of_a_share():
     for hits in (0, 10):
         assert share_error(hits, 10) == pytest.approx(math.sqrt(2 / 14 * 12 / 14 / 14))
     assert share_error(50, 100) == pytest.approx(math.sqrt(0.25 / 104))
-
-
-def test_the_jackknife_of_a_mean_is_its_standard_error():
-    values = [1.0, 2.0, 6.0]
-    without = [(9 - value) / 2 for value in values]
-    assert jackknife_error(without) == pytest.approx(math.sqrt((4 + 1 + 9) / 2 / 3))
-    assert jackknife_error([0.5, 0.5]) == 0

@@ -4,7 +4,7 @@ How good are samples? How varied they are, and their perplexity under a judge: a
 A sample is a list of tokens, and for each whether it counts: what was given is context alone.
 """
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.likelihood.nll import block_nll, check_finite
-from anyorder.likelihood.tables import jackknife_error, summarize
+from anyorder.likelihood.tables import summarize
 from anyorder.machine.terminal import progress
 from anyorder.orders import sample_order
 
@@ -68,19 +68,6 @@ def entropies(pairs):
     written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
     p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in written if tokens]
     return [float(-(q * np.log(q)).sum()) for q in p]
-
-
-def text_errors(samples):
-    """{'entropy', 'distinct_2'}: standard errors of text_metrics, over samples whose tokens all count.
-
-    distinct_2 is a number of all samples together, so its error is the jackknife's: each sample is left out once."""
-    pairs = [(tokens, [True] * len(tokens)) for tokens in samples]
-    bigrams = [[gram for gram, _ in n_grams(*pair, 2)] for pair in pairs]
-    n_samples_with = Counter(gram for grams in bigrams for gram in set(grams))
-    n_distinct, n_all = len(n_samples_with), sum(map(len, bigrams))
-    without = [(n_distinct - sum(n_samples_with[gram] == 1 for gram in set(grams))) / max(1, n_all - len(grams))
-               for grams in bigrams]
-    return {'entropy': statistics.stdev(entropies(pairs)) / len(samples) ** 0.5, 'distinct_2': jackknife_error(without)}
 
 
 def repetition(pairs):

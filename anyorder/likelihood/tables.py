@@ -2,7 +2,6 @@
 What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard error of each.
 """
 import math
-import statistics
 
 import numpy as np
 import torch
@@ -30,13 +29,6 @@ def ratio_error(sums, counts):
         return None
     rest = sums - sums.sum() / counts.sum() * counts
     return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean())
-
-
-def jackknife_error(without):
-    """Standard error of a number of n independent samples, from the n numbers `without` one of them each.
-
-        sqrt((n - 1) / n sum_i (without[i] - mean(without))^2)        (Efron and Stein 1981)"""
-    return math.sqrt((len(without) - 1) * statistics.pvariance(without))
 
 
 def token_counts(tokens, n_tokens):

@@ -1,9 +1,7 @@
 """
 What do fewer passes cost? Every way of unmasking at several settings: its passes and seconds, and how good its text is.
 """
-import math
 import statistics
-import textwrap
 
 import torch
 
@@ -13,7 +11,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
-from anyorder.likelihood.judge import measure, open_judge, text_errors
+from anyorder.likelihood.judge import measure, open_judge, text_metrics
 from anyorder.likelihood.tables import figure
 from anyorder.machine.devices import autocast, seconds
 from anyorder.machine.files import write_json
@@ -21,7 +19,7 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import name_of
 
 REFERENCE = 'one token a step'
-# of a way: the option of Unmasking that varies along its curve, and the other options. Another way is one entry here
+# {way: (the option of Unmasking that varies along its curve, the other options)}. Another way is one entry here
 WAYS = {REFERENCE: ('n_steps', {}),
         'lossless': ('window', {'unmask': 'lossless'}),
         'fixed': ('n_steps', {}),
@@ -35,7 +33,7 @@ def settings(checkpoint, values):
     """([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}) of a checkpoint.
 
     values   {'n_steps', 'window', 'threshold': [value, ...]}; without n_steps a sixteenth to a half of the tokens. A
-             window of more than the tokens is that of all of them"""
+             window holds at most all tokens"""
     N, found, left_out = checkpoint.config.block_size, [], {}
     values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
                        'window': list(dict.fromkeys(min(window, N) for window in values['window']))}
@@ -65,11 +63,10 @@ def unfit(unmasking, checkpoint):
 class Frontier:
     """The samples of a checkpoint by every way of unmasking, under a judge.
 
-    Sample r is a function of seed + r, its order too: orders are equal in all ways but the adaptive ones. Lossless
-    unmasking draws its tokens by other random numbers than the others."""
+    Sample r and its order are functions of seed + r: all ways have the same orders unless the model chooses them."""
 
     def __init__(self, ckpt, judge, values, temperature, n_samples, batch_size, seed, device, dtype):
-        """ckpt, judge are names, see open_judge; '' is the model itself as the judge. values: see settings."""
+        """ckpt and judge are names, see open_judge; '' is the model itself as the judge. values: see settings."""
         self.drawing, self.n_samples, self.seed = Drawing(temperature), n_samples, seed
         self.batch_size = min(batch_size, n_samples)
         self.device, self.dtype, self.checkpoint = device, dtype, Checkpoint(ckpt)
@@ -87,7 +84,7 @@ class Frontier:
                                self.seed + first, self.device)
 
     def write(self, unmasking, name):
-        """(samples, seconds) of this way of unmasking. Timed is `fill` alone, after a warm-up of a few tokens."""
+        """(samples, seconds) of this way of unmasking. Only the writing is timed, after a warm-up of a few tokens."""
         canvases = [self.canvas(first) for first in range(0, self.n_samples, self.batch_size)]
         warm_up = self.canvas(0)
         warm_up.known = warm_up.known + max(0, self.n_tokens - 8)
@@ -102,32 +99,30 @@ class Frontier:
         return [sample for canvas in canvases for sample in canvas.samples(self.tokenizer)], time
 
     def point(self, way, setting, unmasking):
-        """A dict: the way, its setting, and numbers, of which NAME_error is the standard error over samples.
+        """A dict: the way, its setting, and numbers. NAME_error is a standard error over samples.
 
-        passes, tokens_per_pass    of a sample: those that revealed any of its tokens
-        seconds, tokens_per_sec    of generation of all samples
-        judge_nats                 a token under the judge, in float32, left to right
-        entropy, distinct_2        see judge.text_metrics and text_errors"""
+        passes, tokens_per_pass    the passes that revealed a token of a sample, and what each revealed
+        seconds, tokens_per_sec    generation of all samples
+        judge_nats                 nats a token under the judge, in float32, left to right
+        entropy, distinct_2        see text_metrics"""
         samples, time = self.write(unmasking, f'{way} {format_setting(setting)}')
         metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
-        errors = text_errors([sample['tokens'] for sample in samples])
         passes, n_tokens = [sample['passes'] for sample in samples], sum(sample['blanks'] for sample in samples)
+        entropies = [text_metrics([sample['tokens']], [[True] * self.n_tokens])['entropy'] for sample in samples]
         return {'way': way, 'setting': setting, 'samples': len(samples),
                 'passes': statistics.fmean(passes), 'passes_error': statistics.stdev(passes) / len(passes) ** 0.5,
                 'tokens_per_pass': n_tokens / sum(passes), 'seconds': time, 'tokens_per_sec': n_tokens / time,
                 'judge_nats': metrics['judge']['nats_per_token'], 'judge_nats_error': metrics['judge']['stderr'],
-                'entropy': metrics['entropy'], 'entropy_error': errors['entropy'],
-                'distinct_2': metrics['distinct_2'], 'distinct_2_error': errors['distinct_2']}
+                'entropy': metrics['entropy'], 'entropy_error': statistics.stdev(entropies) / len(entropies) ** 0.5,
+                'distinct_2': metrics['distinct_2']}
 
     def measure(self, config, out=''):
-        """Prints the table of all settings, a line as soon as it is there, and what it says in words.
-
-        The JSON file `out` has them too, and the options `config`."""
+        """Prints the table of all settings, a line as soon as it is there; the JSON file `out` has them too."""
         points = []
         result = {'config': config, 'batch_size': self.batch_size, 'order': self.checkpoint.order,
                   'tokens': self.n_tokens, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
-                  'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points, 'answer': ''}
+                  'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points}
         print(self.about(), flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way
@@ -135,10 +130,7 @@ class Frontier:
             print(format_point(points[-1], name), flush=True)
             if out:
                 write_json(out, result)
-        result['answer'] = answer(points)
-        print('\n' + textwrap.fill(result['answer'], 120))
         if out:
-            write_json(out, result)
             print(f'\nwritten: {out}')
 
     def about(self):
@@ -154,46 +146,20 @@ class Frontier:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# in words
+# the lines of the table
 
 HEAD = (f"{'':<33}{'passes':>13}{'tokens/pass':>12}{'seconds':>9}{'tokens/s':>9}{'nats a token':>15}{'entropy':>15}"
-        f"{'distinct-2':>14}")
+        f"{'distinct-2':>11}")
 
 
 def format_point(point, name):
     """The line of the table under HEAD of a point, whose way is called `name` there."""
     passes = figure(point['passes'], point['passes_error'], 1)
-    nats, entropy, distinct = (figure(point[key], point[f'{key}_error'], 3)
-                               for key in ('judge_nats', 'entropy', 'distinct_2'))
+    nats, entropy = (figure(point[key], point[f'{key}_error'], 3) for key in ('judge_nats', 'entropy'))
     return (f"{name:<19}{format_setting(point['setting']):<14}{passes:>13}{point['tokens_per_pass']:>12.2f}"
-            f"{point['seconds']:>9.2f}{point['tokens_per_sec']:>9,.0f}{nats:>15}{entropy:>15}{distinct:>14}")
+            f"{point['seconds']:>9.2f}{point['tokens_per_sec']:>9,.0f}{nats:>15}{entropy:>15}"
+            f"{point['distinct_2']:>11.3f}")
 
 
 def format_setting(setting):
     return ', '.join(f'{option}={value:g}' for option, value in setting.items())
-
-
-def away(point, other, key):
-    """The difference of a number of two points; 0 if it is at most two of its standard errors."""
-    difference = point[key] - other[key]
-    return difference if abs(difference) > 2 * math.hypot(point[f'{key}_error'], other[f'{key}_error']) else 0.0
-
-
-def answer(points):
-    """The fewest passes at which each way is as good as one token a step, in words: its nats under the judge are not
-    above by more than two standard errors. What is `away` nevertheless, the nats below or the entropy, is said."""
-    one, = (point for point in points if point['way'] == REFERENCE)
-    said = []
-    for way in dict.fromkeys(point['way'] for point in points if point is not one):
-        along = sorted((point for point in points if point['way'] == way), key=lambda point: point['passes'])
-        good = [point for point in along if away(point, one, 'judge_nats') <= 0]
-        if good:
-            differs = [f'{name} {away(good[0], one, key):+.3f}' for name, key in
-                       (('nats', 'judge_nats'), ('entropy', 'entropy')) if away(good[0], one, key)]
-            details = ', '.join([format_setting(good[0]['setting']), *differs])
-            said.append(f"{way} {good[0]['passes']:.1f} ({details})")
-        else:
-            said.append(f"{way} none (nats {min(away(point, one, 'judge_nats') for point in along):+.3f} at best)")
-    nats = figure(one['judge_nats'], one['judge_nats_error'], 3)
-    return (f"One token a step takes {one['passes']:.0f} passes and has {nats} nats a token. The fewest passes without "
-            f"more nats than that, within two standard errors: {'; '.join(said)}.")
