@@ -96,7 +96,7 @@ def puzzles(result):
 
 
 def likelihoods(result):
-    """{data set: entries} by members and by orders. Without an ensemble the any-order bound is one of one member."""
+    """{data set: entries} by members and by orders. Without an ensemble the any-order bound stands as one member."""
     found, bounds, orders = {}, {}, {}
     for row in result['results']:
         if 'nats_per_token' not in row or row['estimate'].startswith('iw '):   # an accuracy, or another bound

@@ -105,20 +105,16 @@ def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=No
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
     if source:
         check_source_is_new(origin, kept)
-    if row.splits:
-        documents = {s: row.documents(source, s) for s in wanted}
-    else:
-        documents = {split: row.documents(source)}   # of split None: to be divided
+    # by split; None is still to be divided
+    documents = {s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents(source)}
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
     if kept and tok.name != meta['tokenizer']:
         raise ValueError(f"{directory} holds {', '.join(kept)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
-    if None in documents:
-        parts = train_val_split(documents[None], row.val_ratio)
-    else:
-        parts = {s: (len(texts), texts) for s, texts in documents.items()}
+    parts = (train_val_split(documents[None], row.val_ratio) if None in documents else
+             {s: (len(texts), texts) for s, texts in documents.items()})
     meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
     writers = {s: functools.partial(write_tokens, documents=texts, tokenizer=tok, n_documents=n)
                for s, (n, texts) in parts.items()}

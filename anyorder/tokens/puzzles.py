@@ -85,7 +85,7 @@ def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=N
     row, options = task_of(task), options | {'seed': seed}
     puzzle = {'task': task} | {option: options[option] for option in row.options}
     made = {option: options[option] for option, _ in row.made if options.get(option)}
-    rules = make_task(puzzle | made)   # the symbols are those of all that could be made
+    rules = make_task(puzzle | made)   # with the symbols of all puzzles that could be made
     if source and (split is None or not hasattr(rules, 'read')):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
     check_names(name=name)
