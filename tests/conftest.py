@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import io
 import os
 import runpy
@@ -58,6 +59,25 @@ def data(tmp_path, monkeypatch):
     monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: texts, 'bytes', 0.1, True, '')})
     p.prepare('pydocs', 'data')
     return tmp_path
+
+
+@pytest.fixture(scope='session')
+def folders(tmp_path_factory):
+    """folders(kind): a masked model of others as (oracle, folder), made once."""
+    from masked_kinds import KINDS
+
+    from anyorder.tokens.tokenizers import GPT2
+
+    @functools.cache
+    def made(kind):
+        if kind == 'mdlm':
+            try:
+                GPT2()
+            except ValueError:
+                pytest.skip('the GPT-2 vocabulary is not cached')
+        folder = tmp_path_factory.mktemp(kind)
+        return KINDS[kind](folder), folder
+    return made
 
 
 @pytest.fixture

@@ -104,14 +104,6 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
     assert read_documents(tmp_path / 'text', 'val') == ['other text']
 
 
-def test_a_source_that_has_changed_is_another_one(jsonl, tmp_path):
-    meta = p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
-    assert p.prepare('text', tmp_path, source=str(jsonl)) == meta
-    jsonl.write_bytes(jsonl.read_bytes()[::-1])
-    with pytest.raises(ValueError, match='holds train, val already'):
-        p.prepare('text', tmp_path, source=str(jsonl))
-
-
 @pytest.mark.parametrize('content, said', [
     (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'[' * 20000, 'document 1'),
     (b'{"text": 3}\n', 'document 1'),

@@ -261,11 +261,6 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
     assert 1e-5 < abs(nats['float32'] - nats['bfloat16']) < 0.2
 
 
-def test_options_that_change_nothing_are_ignored(script, folder):
-    script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--estimates=l2r', '--n_blocks=3',
-           '--n_contexts=4', '--n_orders=4', '--protocol=clean')
-
-
 @pytest.mark.parametrize('args, said', [
     (['--estimates=l2r,best'], "got 'l2r,best'"), (['--orders=l2r,up'], "got 'up'"),
     (['--orders=swaps:x'], "got 'swaps:x'"), (['--orders=block:0'], 'at least 1 position'),

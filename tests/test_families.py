@@ -16,30 +16,6 @@ from anyorder.tokens.tokenizers import GPT2
 from anyorder.writer import Writer
 from model import Network
 
-
-def has_gpt2():
-    try:
-        return GPT2() is not None
-    except ValueError:
-        return False
-
-
-@pytest.fixture(scope='session')
-def folders(tmp_path_factory):
-    """folders(kind): (oracle, folder), made once."""
-    made = {}
-
-    def get(kind):
-        if kind == 'mdlm' and not has_gpt2():
-            pytest.skip('the GPT-2 vocabulary is not cached')
-        if kind not in made:
-            folder = tmp_path_factory.mktemp('folder') / kind
-            folder.mkdir()
-            made[kind] = KINDS[kind](folder), folder
-        return made[kind]
-    return get
-
-
 KNOWN = {   # of each kind its MaskedConfig, whose special tokens come last, or first in BERT's
     'llada': MaskedConfig(40, 272, 271),
     'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),

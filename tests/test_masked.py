@@ -1,4 +1,6 @@
 """anyorder/others/masked.py: a masked model of others under our policies, each step by hand."""
+import functools
+
 import pytest
 import torch
 from conftest import make_model
@@ -15,27 +17,18 @@ from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.nll import block_nll, conditional_logprob
 from anyorder.others.masked import MaskedConfig, MaskedModel
-from anyorder.tokens.tokenizers import GPT2
 from model import KVCache
 
 
 @pytest.fixture(scope='session')
-def kinds(tmp_path_factory):
-    """kinds(name): (oracle, the opened folder, its model), made once."""
-    made = {}
-
-    def get(name):
-        if name == 'mdlm':
-            try:
-                GPT2()
-            except ValueError:
-                pytest.skip('the GPT-2 vocabulary is not cached')
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            oracle, checkpoint = KINDS[name](folder), open_checkpoint(f'masked:{folder}')
-            made[name] = oracle, checkpoint, checkpoint.model().requires_grad_(False)
-        return made[name]
-    return get
+def kinds(folders):
+    """kinds(name): (oracle, the opened folder, its model), opened once."""
+    @functools.cache
+    def opened(name):
+        oracle, folder = folders(name)
+        checkpoint = open_checkpoint(f'masked:{folder}')
+        return oracle, checkpoint, checkpoint.model().requires_grad_(False)
+    return opened
 
 
 def by_hand(oracle, c, tokens, known):

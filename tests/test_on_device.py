@@ -1,6 +1,8 @@
 """On the device of --device the numbers are those of the CPU, which the other tests prove; and what CUDA alone has.
 
-    python -m pytest tests/test_on_device.py --device=cuda
+    python -m pytest -o addopts= tests/test_on_device.py --device=cuda
+
+On a CPU this says that the file still runs, for which one network is enough: the others are slow tests.
 """
 import copy
 
@@ -24,7 +26,8 @@ from configurator import Config
 from model import EMA, KVCache
 
 ENCODER = dict(attention='bidirectional')
-EVERY = pytest.mark.parametrize('variant', [*VARIANTS, *FINAL, ENCODER], ids=name_of)
+OTHERS = [pytest.param(variant, marks=pytest.mark.slow) for variant in [*VARIANTS[1:], *FINAL, ENCODER]]
+EVERY = pytest.mark.parametrize('variant', [{}, *OTHERS], ids=name_of)
 REAL = dict(block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3)   # heads of 64, as kernels want them
 
 
@@ -95,7 +98,7 @@ HOW = [dict(policy='given', schedule='cosine'), dict(policy='given', unmask='bin
        dict(policy='margin', threshold=0.4), dict(policy='top_prob', top_k=5, temperature=0.7), dict(top_p=0.8)]
 
 
-@pytest.mark.parametrize('variant', [{}, *FINAL, ENCODER], ids=name_of)
+@pytest.mark.parametrize('variant', [{}, *OTHERS[len(VARIANTS) - 1:]], ids=name_of)
 @pytest.mark.parametrize('how', HOW, ids=str)
 def test_the_same_text(device, variant, how):
     idx, order = texts(3, 20, 11)

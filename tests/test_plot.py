@@ -196,29 +196,6 @@ def test_a_frontier_is_read_and_drawn_by_ways(runs, drawn, capsys):
                                                                   ['fixed', '2.750', '2.000']]   # at the most passes
 
 
-def test_a_frontier_is_measured_by_a_level(runs):
-    """Its band is the standard error; ways keep their colours in both runs, and a threshold that of its policy."""
-    ways = {'one_token': [(8, 4.0, 2.5)], 'fixed': [(2, 1.0, 3.0), (4, 2.0, 2.75)], 'margin': [(4, 2.0, 2.75)],
-            'margin_at': [(3, 2.0, 2.75)]}
-    few = {way: ways[way] for way in ('one_token', 'margin', 'margin_at')}
-    labelled = read_all([write(runs / 'a.json', points(**ways)), write(runs / 'b.json', points(**few))])
-    style = styles({label: [entries] for label, entries in labelled})
-    assert [style[f'a: {way}']['color'] for way in ('fixed', 'margin', 'margin threshold')] == [
-        COLORS[0], COLORS[1], COLORS[1]]
-    assert [style[f'b: {way}']['color'] for way in ('margin', 'margin threshold')] == [COLORS[1]] * 2
-    assert style['a: margin']['marker'] == style['a: margin threshold']['marker'] != style['a: fixed']['marker']
-    assert [style[f'{run}: margin threshold'].get('markerfacecolor') for run in 'ab'] == ['white'] * 2
-    assert [style[f'{run}: {way}']['linestyle'] for run in 'ab' for way in ('one_token', 'margin', 'margin threshold')
-            ] == ['-'] * 3 + ['--'] * 3
-    for x in 'passes', 'seconds':
-        axis, = draw(labelled[:2], [(x, 'judge_nats')], 'x.png').axes
-        band, = axis.patches
-        assert (band.get_y(), band.get_height()) == (2.25, 0.5) and axis.get_xscale() == 'log'
-        level, star, fixed = axis.lines[0], *(line for line in axis.lines if line.get_marker() in ('*', 'o'))
-        assert list(level.get_ydata()) == [2.5, 2.5] and list(star.get_ydata()) == [2.5]
-        assert list(fixed.get_ydata()) == [3.0, 2.75]
-
-
 def test_errors_are_those_of_their_numbers(runs):
     row = result('ensemble x 2', 3.0) | {'stderr': 0.5, 'gain': 0.25, 'gain_stderr': 0.125}
     write(runs / 'd.json', {'results': [row, row | {'estimate': 'ensemble x 4', 'stderr': None}]})

@@ -11,8 +11,7 @@ from conftest import make_model
 import anyorder.training.update as update_module
 import train
 from anyorder.datasets import open_split
-from anyorder.likelihood.nll import draw_known, nll_of_blanks
-from anyorder.likelihood.tables import ratio_error, summarize
+from anyorder.likelihood.nll import draw_known
 from anyorder.orders import draw_orders
 from anyorder.puzzles.rules import SHARES, TASKS, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
@@ -154,29 +153,6 @@ def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
         prepare_puzzles('sudoku4', tmp_path, name='mine', source=str(tmp_path / 'p.csv'), split='test')
 
 
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-def test_the_loss_is_of_the_blanks(batch, attention):
-    """Of a decoder the nll of the blanks alone; of an encoder their masked loss, averaged over all numbers of known
-    visits."""
-    model, (idx, order) = make_model(attention=attention), batch
-    n_given = torch.tensor([0, 3, 8, 5, 1])
-    if attention == 'causal':
-        whole = model(idx, order)
-        nll = nll_of_blanks(whole, n_given, False)
-        for r, n in enumerate(n_given.tolist()):
-            assert not nll[r, :n].any() and torch.equal(nll[r, n:], whole[r, n:])
-        return
-    for r, n in enumerate(n_given.tolist()):
-        row, known = slice(r, r + 1), range(n, 9)
-        draws = [model(idx[row], order[row], torch.tensor([k])) for k in known]
-        mean = sum(nll_of_blanks(nll, n_given[row], True).sum() for nll in draws) / len(known)
-        direct = 0
-        for k in known:
-            logp = model.predict(idx[row], order[row], k).log_softmax(-1)[0]
-            direct -= logp.gather(1, idx[r, order[r, k:], None]).sum() / (9 - k)
-        torch.testing.assert_close(mean, direct * (9 - n) / len(known), rtol=0, atol=1e-10)
-
-
 def tiny_run(tmp_path, monkeypatch, *options):
     monkeypatch.chdir(tmp_path)
     if not (tmp_path / 'data' / 'sudoku4').exists():
@@ -256,13 +232,6 @@ def test_validation_is_the_loss_of_each_blank_by_hand(attention):
         torch.testing.assert_close(val['any'][r], direct.double(), rtol=0, atol=1e-9)
 
 
-def test_numbers_of_known_visits_cover_what_is_left():
-    n_given = torch.tensor([[0], [5], [15]])
-    known = torch.stack([draw_known(range(3), 16, 8, seed, n_given) for seed in range(200)])         # (seeds, rows, K)
-    assert [(int(row.min()), int(row.max())) for row in known.transpose(0, 1)] == [(0, 15), (5, 15), (15, 15)]
-    assert (known.double().mean((0, 2)) - torch.tensor([7.5, 10, 15])).abs().max() < 0.1
-
-
 def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
     for seed in (0, 1):
         prepare_puzzles('nae_sat', tmp_path / 'data', f'set{seed}', n_rows={'train': 40, 'val': 40, 'test': 5},
@@ -272,17 +241,6 @@ def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='trained on other puzzles than set1'):
         tiny_run(tmp_path, monkeypatch, '--dataset=set1', '--init_from=resume', '--max_iters=8')
     tiny_run(tmp_path, monkeypatch, '--dataset=set1', '--init_from=out/ckpt.pt', '--out_dir=new')
-
-
-def test_the_error_of_a_share_is_that_of_the_ratio():
-    g = torch.Generator().manual_seed(0)
-    counts = torch.randint(4, 60, (400,), generator=g)
-    sums = counts * 0.5 + torch.randn(400, generator=g, dtype=torch.float64)
-    draws = [torch.randint(400, (400,), generator=g) for _ in range(2000)]
-    shares = [float(sums[i].sum() / counts[i].sum()) for i in draws]
-    assert ratio_error(sums, counts) == pytest.approx(np.std(shares), rel=0.1)               # the bootstrap
-    assert summarize('x', sums, counts, 10)['stderr'] == ratio_error(sums, counts)
-    assert ratio_error(sums[:1], counts[:1]) is None
 
 
 GRID = '1234341221434321'

@@ -206,18 +206,6 @@ def test_the_stop_is_whole_before_it_is_found():
     assert end_of([97, 98, 99], ['c', 'ab', 'x'], bytes_) == 2 and end_of([97], [], bytes_) is None
 
 
-def test_rows_end_apart():
-    """A row that has stopped runs no more; the others go on as alone."""
-    model, passes = counted(ascii_model())
-    rows = texts('[[..]]', '[[..]]', length=8)
-    whole = write(model, rows)
-    stop = whole[0]['text'][2]
-    assert stop not in whole[1]['text'] and whole[0]['text'].index(stop) == 2
-    passes.clear()
-    assert write(model, rows, stop=stop)[1]['tokens'] == whole[1]['tokens']
-    assert [len(rows) for rows in passes] == [2] * 3 + [1] * 5
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # what is watched
 

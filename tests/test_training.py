@@ -266,7 +266,7 @@ def test_a_batch_is_in_the_order_of_the_run():
     assert (blocks ^ l2r).all() and 15 < l2r.sum() < 45
 
 
-def test_what_is_given_costs_nothing_in_updates_and_validation():
+def test_what_is_given_costs_nothing_in_an_update():
     """The loss of puzzles is their nats by their blanks. What is given is visited first, in the order drawn."""
     tokens, given = TOKENS[:180].reshape(20, 9), np.random.default_rng(1).random((20, 9)) < 0.4
     config, model = Config(OPTIONS | {'gradient_accumulation_steps': 1, 'l2r_ratio': 0.0}), make_model()
@@ -282,10 +282,6 @@ def test_what_is_given_costs_nothing_in_updates_and_validation():
     state = start(learner())
     update(state, tokens + 2 ** 15 * given.astype('<u2'), 1e-2, config)
     assert float(state.totals[0]) == pytest.approx(float(loss))
-    blocks, mask = torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(given)
-    val = validate(model, blocks, mask, config)
-    for name, order in (('any', draw_orders(range(20), 9)[:, 0]), ('l2r', sample_order(20, 9, 'l2r'))):
-        torch.testing.assert_close(val[name], nats(blocks, order, mask), rtol=1e-12, atol=0)
 
 
 def test_a_batch_of_puzzles_has_what_is_given_first():
