@@ -1,16 +1,12 @@
 """eval_ppl.py: which estimates it makes, what its journal is of, and a table for any batch and number of processes."""
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, make_model
+from conftest import make_model
 from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
@@ -160,22 +156,17 @@ EVERY = ['--weights=raw', '--estimates=l2r,any,iw,ensemble', '--n_orders=4', '--
          '--ensemble_block=2', '--n_blocks=7']
 
 
-def test_estimates_do_not_depend_on_batch_processes_or_being_killed(script, folder, tmp_path):
+def test_estimates_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
     """Two processes that go on from ten lines of the journal of one."""
     script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=a.json')
     script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=b.json', '--batch_size=3')
     journal = (tmp_path / 'a.json.blocks.jsonl').read_text()
     (tmp_path / 'c.json.blocks.jsonl').write_text(''.join(journal.splitlines(True)[:10]) + '["half')
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        port = s.getsockname()[1]
-    command = [sys.executable, f'{ROOT}/eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=c.json']
-    torchrun = {'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'OMP_NUM_THREADS': '1'}
-    both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             env=os.environ | torchrun | {'RANK': rank, 'LOCAL_RANK': rank}) for rank in '01']
-    said = [p.communicate(timeout=170)[0] for p in both]
-    assert [p.returncode for p in both] == [0, 0], said
-    assert '9 results are there already' in said[0] and 'left to right' in said[0] and 'left to right' not in said[1]
+    command = options(f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=c.json')
+    first, second = forked(*2 * [lambda: eval_ppl.main(command)])
+    assert (first.code, second.code) == (0, 0), (first.said, second.said)
+    assert '9 results are there already' in first.said
+    assert 'left to right' in first.said and 'left to right' not in second.said
     a, b, c = (results(tmp_path / f'{name}.json') for name in 'abc')
     names = [r['estimate'] for r in a]
     assert names == ['left to right', 'any order x 4', *(f'iw x {k}' for k in (1, 2, 4)),

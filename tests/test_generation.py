@@ -98,7 +98,7 @@ def sequence_law(model, order, ends):
 @pytest.mark.parametrize('ends, attention', [([1, 3], 'causal'), ([3], 'causal'), ([1, 2, 3], 'mixed'),
                                              ([1, 3], 'bidirectional')])
 def test_sampling_is_exact(ends, attention):
-    model, order, n = make_model(block_size=3, vocab_size=3, attention=attention), torch.tensor([[2, 0, 1]]), 12_000
+    model, order, n = make_model(block_size=3, vocab_size=3, attention=attention), torch.tensor([[2, 0, 1]]), 5_000
     law = sequence_law(model, order, ends)[1]
     torch.testing.assert_close(law.sum(), torch.tensor(1.0, dtype=torch.float64))
     drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, schedule=ends,
@@ -295,7 +295,7 @@ def test_forced_tokens_are_scored_not_changed(batch, how):
 def test_binomial_unmasking_is_ancestral_sampling(kind):
     """The law of all 27 sequences, by enumeration of which blanks each step reveals, each by itself with probability
     1 - s / t, and of the order in which they are read afterwards."""
-    model, n, T = make_model(block_size=3, vocab_size=3), 12_000, 2
+    model, n, T = make_model(block_size=3, vocab_size=3), 6_000, 2
     law, levels = torch.zeros(27, dtype=torch.float64), [1.0, 0.5 if kind == 'linear' else 0.5 ** 0.5, 0.0]
     for revealed in itertools.product(range(T), repeat=3):                  # the step of every position
         p = 1.0

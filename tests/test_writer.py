@@ -22,9 +22,9 @@ def ckpt(tmp_path):
 
 
 @pytest.mark.parametrize('how', [
-    {}, {'order': 'margin', 'n_steps': 5, 'threshold': 0.5}, {'order': 'l2r', 'length': 50, 'stop': '\n', 'context': 8},
-    {'order': 'r2l', 'temperature': 0.5, 'top_k': 9, 'top_p': 0.9, 'length': 20, 'seed': 3},
-    {'order': 'random', 'unmask': 'lossless', 'window': 4}, {'order': 'entropy', 'order_noise': 1.0}])
+    {}, {'order': 'margin', 'n_steps': 5, 'threshold': 0.5, 'order_noise': 1.0},
+    {'order': 'l2r', 'length': 50, 'stop': '\n', 'context': 8, 'temperature': 0.5, 'top_k': 9, 'top_p': 0.9, 'seed': 3},
+    {'order': 'random', 'unmask': 'lossless', 'window': 4}])
 def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
     options = [f'--{name}={value}' for name, value in how.items()]
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2',
@@ -75,8 +75,9 @@ def test_logprob_of_a_part_given_another(ckpt):
     every = sorted(-float(writer.model(idx, torch.tensor([[*b, *a]]))[0, 2:].sum())
                    for b in ((0, 5), (5, 0)) for a in ((3, 4), (4, 3)))
     assert sorted(set(values)) == pytest.approx(every, rel=1e-5)
-    mean, again = (writer.logprob('a[[2]][[=bc]]d', n_orders=400) for _ in range(2))
-    assert mean == again and math.isclose(mean, -float(ensemble_nll(torch.tensor(every))), abs_tol=0.1)
+    assert writer.logprob('a[[2]][[=bc]]d', n_orders=1, seed=7) == values[7]
+    mean = writer.logprob('a[[2]][[=bc]]d', n_orders=400)
+    assert math.isclose(mean, -float(ensemble_nll(torch.tensor(every))), abs_tol=0.1)
 
 
 def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
