@@ -90,7 +90,7 @@ from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
 from anyorder.training.memory import compare_memory
-from anyorder.training.update import TrainState, make_optimizers, training_flops, update
+from anyorder.training.update import TrainState, check_optimizer, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
 
 
@@ -343,6 +343,7 @@ def main(config):
         raise ValueError(f'bench.py {name} times a new model of the sizes that are given: leave out --ckpt')
     if name == 'frontier' and not config.ckpt:
         raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
+    check_optimizer(config.optimizer)
     BENCHES[name](config)
 
 

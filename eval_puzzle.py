@@ -43,6 +43,7 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 
 import math
 import os
+import shlex
 import time
 from typing import NamedTuple
 
@@ -197,7 +198,10 @@ def open_puzzles(checkpoint, c):
     meta = read_meta(os.path.join(data_dir, name))
     is_text = 'puzzle' not in meta if meta else not c.dataset and tokenizer.eos is not None
     if is_text:
-        way_out = '' if tokenizer.eos is None else f': python eval_ppl.py --ckpt={c.ckpt} measures it'
+        split = f' --split={c.split}' if 'split' in c.given else ''   # the defaults differ
+        way_out = '' if tokenizer.eos is None else (
+            f': python eval_ppl.py --ckpt={shlex.quote(c.ckpt)} --datasets={name} '
+            f'--data_dir={shlex.quote(data_dir)}{split} measures it')
         raise ValueError(f'{name} is text, not puzzles{way_out}')
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '

@@ -127,6 +127,7 @@ def test_the_commands_count_what_they_time(script, tmp_path):
 @pytest.mark.parametrize('argv, said', [
     (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['frontier'], 'name one by --ckpt='),
     (['sample', '--plain=8'], 'plain must be among the steps'), (['sample', '--steps=0'], 'steps must be numbers'),
+    (['sample', '--optimizer=foo'], "optimizer must be adamw or muon, got 'foo'"),
     (['sample', '--acceptance=2'], 'acceptance must be a probability, got 2')])
 def test_wrong_options_are_one_line(argv, said):
     with pytest.raises(ValueError, match=said):

@@ -151,6 +151,8 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     (['pydos'], "the nearest is 'pydocs'"),
     (['text', 'pydocs'], 'got text pydocs'), (['text', '--sourc=x'], "nearest is 'source'"),
     (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'), (['text'], '--source=FILE'),
+    (['text', '--source=.'], '. is a folder: name a file in it'),
+    (['pydocs', '--data_dir='], "--data_dir must name a folder that can be written to, got ''"),
     (['text', '--source'], '--source needs a value'), (['text', '--source=none.txt', '--name=../x'], 'plain name')])
 def test_command_line_errors_are_one_line(script, args, said):
     p = script('data/prepare.py', *args, code=1)

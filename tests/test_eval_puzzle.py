@@ -1,5 +1,7 @@
 """The puzzles that a model solves: what is written, how it is scored, and wrong questions."""
 import json
+import re
+import shlex
 import time
 
 import numpy as np
@@ -211,6 +213,21 @@ def test_wrong_questions_are_one_line(folder, options, said):
     with pytest.raises(ValueError, match=said) as e:
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
     assert '\n' not in str(e.value)
+
+
+def test_eval_ppl_names_the_command_that_solves_a_set_of_puzzles(folder, script):
+    said = script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', code=1).stderr
+    command = re.search(r'python (eval_puzzle.py .*?) says', said)[1]
+    assert 'sudoku4 (test)' in script(*shlex.split(command), '--n_puzzles=2', '--policies=l2r').stdout
+
+
+def test_eval_puzzle_names_the_command_that_measures_a_text(folder, script):
+    save_checkpoint(folder / 'text.pt', make_model(vocab_size=320, n_tokens=257).float(), tokenizer='bytes',
+                    config={'dataset': 'other'})
+    said = script('eval_puzzle.py', f'--ckpt={folder}/text.pt', f'--data_dir={folder}/data', '--dataset=words',
+                  '--split=test', code=1).stderr
+    command = re.search(r'python (eval_ppl.py .*?) measures', said)[1]
+    assert 'words (test)' in script(*shlex.split(command), '--n_blocks=2', '--weights=raw').stdout
 
 
 def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):

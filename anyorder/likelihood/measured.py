@@ -3,6 +3,7 @@ Which text is measured? A prepared set or a text file of one's own, cut once int
 """
 import hashlib
 import os
+import shlex
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,19 +35,21 @@ class Corpus:
         return hashlib.blake2b(self.blocks.numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0):
+def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0, ckpt=''):
     """The Corpus of a text file, by its path, or of a prepared set, by its name.
 
     protocol  of PROTOCOLS, which says the split of a zero-shot set
     split     of all other prepared sets
-    n_blocks  spread evenly over the set, 0 is all"""
+    n_blocks  spread evenly over the set, 0 is all
+    ckpt      the name of the checkpoint, for the command that an error names"""
     if is_file(name):
-        label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer)
+        label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
     elif has_protocol(name):
         split = PROTOCOLS[protocol].get(name, 'test')
-        label, (tokens, origin) = f'{name} ({split}, protocol {protocol})', read_set(name, split, data_dir, tokenizer)
+        label = f'{name} ({split}, protocol {protocol})'
+        tokens, origin = read_set(name, split, data_dir, tokenizer, ckpt)
     else:
-        label, (tokens, origin) = f'{name} ({split})', read_set(name, split, data_dir, tokenizer)
+        label, (tokens, origin) = f'{name} ({split})', read_set(name, split, data_dir, tokenizer, ckpt)
     check_length(tokens, block_size, name)
     blocks = all_blocks(tokens, block_size, n_blocks)
     n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks].sum())
@@ -62,12 +65,12 @@ def has_protocol(name):
     return name in DATA_SETS and bool(DATA_SETS[name].splits)
 
 
-def read_file(path, tokenizer):
+def read_file(path, tokenizer, ckpt):
     """(tokens, origin) of a text file, every document followed by end-of-text."""
     of_puzzles = isinstance(tokenizer, Symbols)
     if of_puzzles:
         raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} puzzles: python '
-                         'eval_puzzle.py says how many it solves')
+                         f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many it solves')
     documents = list(encode_documents(TextFile(path), tokenizer))
     if not sum(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')
@@ -75,11 +78,12 @@ def read_file(path, tokenizer):
     return tokens, {'source': path, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
 
 
-def read_set(name, split, data_dir, tokenizer):
+def read_set(name, split, data_dir, tokenizer, ckpt):
     """(tokens, origin) of a split of a prepared set."""
     tokens, meta = open_split(data_dir, name, split)
     if tokens.ndim == 2:
-        raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --dataset={name} says how many are solved')
+        raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --ckpt={shlex.quote(ckpt)} '
+                         f'--dataset={name} --data_dir={shlex.quote(str(data_dir))} says how many are solved')
     if meta['tokenizer'] != tokenizer.name:
         prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
         way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'

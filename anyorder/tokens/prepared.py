@@ -92,7 +92,7 @@ def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=No
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     check_names(name=name, split=split)
     row, directory = DATA_SETS[data_set], os.path.join(data_dir, name or data_set)
-    check_folder('--data_dir', directory)
+    check_folder('--data_dir', data_dir and directory)
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of '
                          'that split by --source')

@@ -91,7 +91,7 @@ def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=N
     check_names(name=name)
     directory, origin = os.path.join(data_dir, name or task), name_source(source) if source else f'{task}, seed {seed}'
     origin += ''.join(f', {words.format(made[option])}' for option, words in row.made if option in made)
-    check_folder('--data_dir', directory)
+    check_folder('--data_dir', data_dir and directory)
     n_rows = {'train': row.n_train} | N_ROWS | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)
     have, tokenizer = whole_splits(directory, meta), get_tokenizer(task)

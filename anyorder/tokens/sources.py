@@ -44,6 +44,13 @@ def pydocs(source):
     return [text for text in dict.fromkeys(documents) if text]
 
 
+def check_source(path):
+    if os.path.isdir(path):
+        raise ValueError(f'{path} is a folder: name a file in it')
+    if not os.path.isfile(path):
+        raise ValueError(f'no file {path}')
+
+
 class TextFile:
     """The documents of a local file, which may also be .gz or .xz.
 
@@ -54,8 +61,7 @@ class TextFile:
         if not path:
             raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz '
                              'and .xz)')
-        if not os.path.isfile(path):
-            raise ValueError(f'no file {path}')
+        check_source(path)
         self.path, parts = path, path.split('.')
         self.kind = parts[-2] if parts[-1] in ('gz', 'xz') and len(parts) > 2 else parts[-1]
         kinds = ('txt', 'jsonl', 'raw') if by_line else ('txt', 'jsonl')
@@ -130,8 +136,7 @@ def zero_shot(name, repository, config, field, clean):
 
 def name_source(path):
     """What meta.json says of a local source: its name and the beginning of its hash."""
-    if not os.path.isfile(path):
-        raise ValueError(f'no file {path}')
+    check_source(path)
     sha = hashlib.sha256()
     with open(path, 'rb') as f:
         while chunk := f.read(2 ** 20):

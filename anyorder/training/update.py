@@ -35,6 +35,11 @@ def lr_of(it, config):
 OPTIMIZERS = ('adamw', 'muon')
 
 
+def check_optimizer(name):
+    if name not in OPTIMIZERS:
+        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {name!r}')
+
+
 def check_update(config, network):
     """Raise ValueError for an optimizer, an average or an order that no run can have, or that does not fit `network`,
     an AOGPTConfig."""
@@ -44,8 +49,7 @@ def check_update(config, network):
     for name in ('beta1', 'beta2', 'ema_decay'):
         if not 0 <= config[name] < 1:
             raise ValueError(f'{name} must be at least 0 and below 1, got {config[name]}')
-    if config.optimizer not in OPTIMIZERS:
-        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {config.optimizer!r}')
+    check_optimizer(config.optimizer)
     if not 0 <= config.l2r_ratio <= 1:
         raise ValueError(f'l2r_ratio must be 0 to 1, got {config.l2r_ratio}')
     if config.l2r_ratio and network.slots.masked_loss:
