@@ -63,11 +63,12 @@ class AnyOrderLM(TemplateLM):
         options = {name: value for name, value in more.items() if value is not None} | arg_dict
         if options.get('path') == options.get('ckpt'):   # of a dict that has made a model
             options.pop('path', None)
+        if 'ckpt' not in options:
+            raise ValueError('--model_args must name a checkpoint, as ckpt=out/ckpt.pt, got '
+                             f'{", ".join(arg_dict) or "nothing"}')
         for name, value in options.items():
             if name != 'ckpt':
                 options[name] = check(defaults, name, value, '--model_args')
-        if 'ckpt' not in options:
-            raise ValueError('--model_args must name a checkpoint: --model_args ckpt=out/ckpt.pt')
         return options
 
     @classmethod

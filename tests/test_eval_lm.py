@@ -166,10 +166,10 @@ def test_what_cannot_be_answered_is_said(harness, lm):
             lm().generate_until(asked(('ab', {'until': []} | kwargs)))
     with pytest.raises(ValueError, match='order=margin is for generate_until'):
         lm(order='margin').loglikelihood(asked(('a', 'b')))
-    with pytest.raises(ValueError, match='ckpt=out/ckpt.pt'):
-        harness.AnyOrderLM.create_from_arg_string('order=l2r')
-    with pytest.raises(ValueError, match="no option 'chkpt'; the nearest is 'ckpt'"):
-        harness.AnyOrderLM.create_from_arg_string('chkpt=out/ckpt.pt')
+    for args, said in (('pretrained=gpt2', 'name a checkpoint, as ckpt=out/ckpt.pt, got pretrained$'),
+                       ('ckpt=c.pt,ordr=l2r', "no option 'ordr'; the nearest is 'order'")):
+        with pytest.raises(ValueError, match=said):
+            harness.AnyOrderLM.create_from_arg_string(args)
     with pytest.raises(ValueError, match='chat template'):
         lm().apply_chat_template([])
 

@@ -62,7 +62,7 @@ def test_the_digest_is_of_the_blocks(data_dir):
 @pytest.mark.parametrize('name, tokenizer, said', [
     ('broken', 'bytes', 'val.bin has the token 257, bytes tokens are below 257: prepare broken again with --force'),
     ('words', 'sudoku4', 'the model reads sudoku4 tokens, .*words holds bytes tokens: .*--tokenizer=sudoku4'),
-    ('my.txt', 'sudoku4', 'my.txt is text, the checkpoint was trained on sudoku4 .*: python eval_puzzle.py --ckpt=c.pt'),
+    ('my.txt', 'sudoku4', 'my.txt is text, the checkpoint was trained on sudoku4 .* --ckpt=c.pt'),
     ('nosuch', 'bytes', 'python data/prepare.py'), ('void.txt', 'bytes', 'void.txt holds no text'),
     ('no.txt', 'bytes', 'no file no.txt'), ('short.txt', 'bytes', 'block_size=16 is beyond the data')])
 def test_a_text_that_cannot_be_measured_is_one_line(data_dir, tmp_path, monkeypatch, name, tokenizer, said):
