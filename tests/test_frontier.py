@@ -13,7 +13,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.judge import generative_perplexity, text_metrics
-from anyorder.speed.frontier import REFERENCE, WAYS, Frontier, settings
+from anyorder.speed.frontier import REFERENCE, WAYS, Frontier
 
 VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05]}
 
@@ -48,12 +48,6 @@ def test_the_ways_of_a_checkpoint(frontier):
     (why, ways), = frontier(order='l2r').left_out.items()
     assert ways == [*SCORES, *(f'{score} threshold' for score in PROBABILITIES)]
     assert 'trained in the order l2r' in why
-
-
-def test_what_is_not_asked_for_is_not_measured(frontier):
-    found, left_out = settings(frontier().checkpoint, {'n_steps': [], 'window': [], 'threshold': []})
-    assert {way for way, _, _ in found} == {way for way, (option, _) in WAYS.items() if option == 'n_steps'}
-    assert [setting['n_steps'] for way, setting, _ in found if way == 'cosine'] == [1, 2, 4] and not left_out
 
 
 def test_a_point_by_hand(frontier):

@@ -116,16 +116,6 @@ def test_the_error_is_over_prompts():
     assert generative_perplexity(judge, samples, all_of(samples))['stderr'] < result['stderr']
 
 
-def test_a_judge_of_other_tokens_measures_what_was_written():
-    """Bytes, of which the first two were given, under a judge of two bytes a token."""
-    model = make_model(block_size=4, vocab_size=2 ** 17 + 1, n_embd=2, n_head=1, n_cond=2)
-    samples = [{'tokens': list(text), 'step': [-1, -1, 0, 1]} for text in (b'abcd', b'efgh')]
-    metrics, _ = measure(samples, Bytes(), Judge('pairs.pt', model, Pairs()))
-    want = generative_perplexity(model, [Pairs().encode('abcd'), Pairs().encode('efgh')], [[False, True]] * 2)
-    assert metrics['judge'] == {'ckpt': 'pairs.pt', 'tokenizer': 'pairs', **want} and want['tokens'] == 2
-    assert math.isclose(metrics['entropy'], math.log(2))   # of the two bytes that were written
-
-
 def test_a_judge_that_overflowed_is_one_line():
     judge = make_model()
     judge.lm_head.weight.fill_(1e308)

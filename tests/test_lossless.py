@@ -228,18 +228,6 @@ def test_a_draft_stays_if_its_token_read_a_wrong_draft_beside_it():
     assert accepted([0, 7, 3, 1, 2, 4, 5, 6], 0, 2, [5, 6], [1, 2]) == (1, [1, 2], 1)
 
 
-def test_rows_accept_each_for_itself():
-    canvas = Canvas(torch.tensor([[5, 6, 7, 0], [5, 6, 7, 0]]), torch.arange(4).repeat(2, 1), [0, 1], [0, 1])
-    canvas.n_drafts, n = torch.tensor([3, 1]), torch.tensor([4, 2])
-    row, column, visit = canvas.cells(n)
-    position = canvas.order[row, visit]
-    token = torch.tensor([5, 6, 1, 2, 6, 3])
-    n_new, sure = Unmasking(unmask='lossless').accept(canvas, row, column, position, token, n)
-    assert n_new.tolist() == [3, 2] and canvas.n_drafts.tolist() == [1, 0]
-    assert sure.tolist() == [0, 1, 2, 4, 5]
-    assert canvas.idx.tolist() == [[5, 6, 1, 2], [5, 6, 3, 0]]
-
-
 # ---- what it costs
 
 def test_a_round_is_one_pass_over_the_window_and_passes_never_exceed_tokens(monkeypatch):

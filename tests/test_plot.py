@@ -8,7 +8,7 @@ import pytest
 import plot
 from anyorder.machine.terminal import one_line_errors
 from anyorder.pictures.curves import read_all, read_results, read_run
-from anyorder.pictures.figures import COLORS, curve, draw, mean_curve, styles
+from anyorder.pictures.figures import COLORS, curve, draw, mean_curve
 from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
@@ -159,13 +159,7 @@ def test_solved_puzzles_are_drawn_by_what_they_cost(runs, drawn, capsys):
                         'decoder: random 0.375 ± 0.125 (2) 0.750 ± 0.000 (2) 1702 ± 0 (2) 1.500 ± 0.500 (2)']
     assert [line.partition(' 0')[0] for line in said[2:5]] == ['decoder: margin, noise', 'encoder: random',
                                                                'encoder: margin, noise']
-    labelled = read_all(paths, ['decoder', 'encoder'])
-    style = styles({label: [entries] for label, entries in labelled})
-    assert {(label.partition(':')[0], s['color']) for label, s in style.items()} == {
-        ('decoder', COLORS[0]), ('encoder', COLORS[1])}
-    assert {(label.partition(': ')[2], s['marker']) for label, s in style.items()} == {
-        ('random', 'o'), ('margin, noise 0.5', 's')}
-    axis, = draw(labelled, [('puzzle_seconds', 'solved')], 'x.png').axes
+    axis, = draw(read_all(paths, ['decoder', 'encoder']), [('puzzle_seconds', 'solved')], 'x.png').axes
     assert [(*line.get_xdata(), *line.get_ydata()) for line in axis.lines if line.get_marker() in 'os'] == [
         (1.5, 0.375), (1.5, 0.625), (4.0, 0.5), (4.0, 0.75)]
     bars = [bar.get_segments()[0][:, 1].tolist() for bar in axis.collections]

@@ -184,50 +184,6 @@ def test_the_picture_shades_by_confidence(tmp_path):
     assert all(f'.c{i}{{fill:' in style for i in range(8)) and style.count('.c0{fill:') == 2   # light and dark
 
 
-def number(mark, name):
-    return float(mark.get(name))
-
-
-def marks_of(root):
-    """[(text, x, y, class)] of all tokens, in the coordinates of their pane."""
-    groups = [group for group in root.iter(f'{SVG}g') if group.get('class', '').split()[:1] in (['step'], ['prompt'])]
-    return [(text.text, number(text, 'x'), number(text, 'y'), text.get('class'))
-            for group in groups for text in group.findall(f'{SVG}text')]
-
-
-def test_the_counter_shows_the_number_of_the_step(tmp_path):
-    write_replay(tmp_path / 'p.svg', [sample_of('abc', [2, 1, 0])], Bytes(), 'x')
-    root, style, _ = picture_of(tmp_path / 'p.svg')
-    strip, = (group for group in root.iter(f'{SVG}g') if group.get('class') == 'count')
-    window = root.find(f'{SVG}clipPath/{SVG}rect')
-    top, bottom = number(window, 'y'), number(window, 'y') + number(window, 'height')
-    found = re.search(r'translateY\((\d+)px\);animation-timing-function:steps\((\d+)\)', style)
-    way, n_jumps = map(int, found.groups())
-    for k in range(4):                                                             # after k jumps of n_jumps
-        shift = way * (1 - k / n_jumps)
-        seen = [text.text for text in strip if top < number(text, 'y') + shift < bottom]
-        assert seen == [f'step {k} of 3']
-
-
-def shift_of(group):
-    return tuple(map(float, re.fullmatch(r'translate\((\S+) (\S+)\)', group.get('transform')).groups()))
-
-
-def test_texts_stand_below_one_another_and_puzzles_side_by_side(tmp_path):
-    write_replay(tmp_path / 'p.svg', [sample_of('abc', [0, 1, 2])] * 2, Bytes(), 'x')
-    panes = picture_of(tmp_path / 'p.svg')[0].findall(f'{SVG}g')[-1]
-    (x, y), (x2, y2) = map(shift_of, panes)
-    assert x == x2 and y2 >= y + 26                                                # a line and more
-    digits = get_tokenizer('sudoku4')
-    sample = {'tokens': digits.encode('1234' * 3), 'step': [*range(12)], 'logprob': [-0.1] * 12}
-    write_replay(tmp_path / 'p.svg', [sample] * 2, digits, 'x', 4)
-    root = picture_of(tmp_path / 'p.svg')[0]
-    (x, y), (x2, y2) = map(shift_of, root.findall(f'{SVG}g')[-1])
-    assert y == y2 and x2 >= x + 4 * 42
-    cells = [((x - 21) / 42, (y - 28) / 42) for _, x, y, _ in marks_of(root)]   # the middle, the foot of its letter
-    assert cells == [(i % 4, i // 4) for i in range(12)] * 2
-
-
 def test_pictures_of_two_policies_stand_side_by_side_and_mark_what_is_wrong(tmp_path):
     digits = get_tokenizer('sudoku4')
     sample = {'tokens': digits.encode('1234341221434321'), 'step': [-1, *range(15)], 'logprob': [-0.1] * 16}
