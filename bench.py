@@ -2,7 +2,6 @@
 How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
 
     python bench.py sample
-    python bench.py sample --batch_size=1 --windows=32 --acceptance=0.93
     python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
@@ -14,7 +13,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
 
 sample    generation at several numbers of steps: seconds, tokens/s, the share of what the device could do (its measured
           matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary,
-          torch.multinomial. Then lossless unmasking, whose drafts are right with probability `acceptance`
+          torch.multinomial
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
           head everywhere for every position and member; some passes are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
@@ -44,7 +43,6 @@ batch_size = 4             # rows; frontier: samples at a time
 steps = ''                 # numbers of forward passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the
                            # tokens
 cuda_graphs = False        # sample: for ours, see sample.py
-acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right, see results/lossless.md
 plain = '64,256'           # sample: steps at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
@@ -60,7 +58,7 @@ seed = 1337
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
 judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
 n_samples = 64
-windows = '4,8,16,32,64'   # lossless unmasking, also in sample; '' leaves it out
+windows = '4,8,16,32,64'   # lossless unmasking; '' leaves it out
 thresholds = '.5,.7,.9'    # adaptive policies; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
@@ -72,24 +70,21 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 
 import copy
 import math
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 
 from anyorder.fast import freeze, graphed, lean
-from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import Unmasking, unmask_schedule
+from anyorder.generation.fill import generate
+from anyorder.generation.unmasking import unmask_schedule
 from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.machine.devices import autocast, peak_flops, peak_memory, resolve_compile, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
-from anyorder.training.memory import compare_memory
+from anyorder.training.memory import memory, peak_allocated
 from anyorder.training.update import TrainState, check_optimizer, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -100,36 +95,25 @@ def random_model(config, device, **network):
     return AOGPT(AOGPTConfig(*sizes, n_tokens=config.n_tokens, **network)).to(device).eval()
 
 
+def about(model, config):
+    return (f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary '
+            f'{config.vocab_size}, torch {torch.__version__}')
+
+
 def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
 
 
-@dataclass(frozen=True)
-class FixedAcceptance(Drawing):
-    """Drawing whose lossless drafts are right with probability `acceptance`, each by itself. The work is the same.
-
-    A model of random weights says nearly the same whatever it reads, so nearly all of its own drafts are right."""
-    acceptance: float = 0.93
-
-    def tokens_by_noise(self, logits, noise):
-        token = super().tokens_by_noise(logits, noise)
-        other = torch.randint_like(token, 1, logits.size(-1))
-        agrees = torch.rand(token.shape, device=token.device) < self.acceptance ** 0.5      # a draft and its check
-        return torch.where(agrees, 0, other)
-
-
 def bench_sample(config):
-    steps, plain, windows = read_steps(config), numbers_or_none(config, 'plain'), numbers_or_none(config, 'windows')
+    steps, plain = read_steps(config), numbers_or_none(config, 'plain')
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
-    if not 0 <= config.acceptance <= 1:
-        raise ValueError(f'acceptance must be a probability, got {config.acceptance}')
     device, dtype = resolve_device(config.device, config.dtype)
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
-    print(f'{model.n_parameters():,} parameters, batch {B} x {N} tokens, {device}, {dtype}, torch {torch.__version__}; '
-          f'limits {flop_rate / 1e9:,.0f} GFLOP/s, {byte_rate / 1e9:,.1f} GB/s')
+    print(f'{about(model, config)}, {device}, {dtype}; limits {flop_rate / 1e9:,.0f} GFLOP/s, '
+          f'{byte_rate / 1e9:,.1f} GB/s')
     print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'peak MiB':>10}{'plain s':>10}"
           f"{'plain / ours':>14}")
     with autocast(device, dtype):
@@ -147,18 +131,6 @@ def bench_sample(config):
                 slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
-        for window in windows:
-            def write_drafts(window=window):
-                torch.manual_seed(config.seed)   # decides which drafts are right: every run takes the same passes
-                canvas = Canvas(torch.zeros_like(order), order, 0, range(B))
-                fill(network, canvas, Unmasking(unmask='lossless', window=window),
-                     FixedAcceptance(acceptance=config.acceptance), with_logprob=False)
-                return int(canvas.step.max()) + 1
-            peak_memory(device, reset=True)
-            passes = write_drafts()
-            time = seconds(write_drafts, device, config.repeats)
-            print(f'{passes:>6}{time:>10.2f}{1000 * time / passes:>10.1f}{order.numel() / time:>11,.0f}'
-                  f'{peak_memory(device) / 2 ** 20:>20,.0f}  lossless, window {window}', flush=True)
 
 
 @torch.no_grad()
@@ -178,8 +150,7 @@ def bench_ensemble(config):
     rows = [torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1:]], 1)
             for visit in range(N - 1, N - 1 - n_plain, -1)]
     rows = torch.cat(rows).to(device)                                                       # whole orders (n_plain, N)
-    print(f'{model.n_parameters():,} parameters, block {N}, {n_visits} visits in {M} contexts, ensemble_block {width}, '
-          f'{device}, {dtype}, torch {torch.__version__}')
+    print(f'{about(model, config)}, {device}, {dtype}; {n_visits} visits in {M} contexts, ensemble_block {width}')
     with autocast(device, dtype):
         def plain():
             for part in rows.split(16):
@@ -226,9 +197,8 @@ def bench_train(config):
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
     flops = training_flops(model, config.batch_size)
-    print(f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, '
-          f'vocabulary {config.vocab_size}, {config.optimizer}, {device}, torch {torch.__version__}; '
-          f'{flops / n_tokens / 1e6:,.1f} MFLOP a token, peak {peak / 1e12:,.3g} TFLOP/s in {dtype}')
+    print(f'{about(model, config)}, {config.optimizer}, {device}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, peak '
+          f'{peak / 1e12:,.3g} TFLOP/s in {dtype}')
     print(f"{'':<10}{'dtype':>10}{'compiled':>10}{'ms/update':>11}{'tokens/s':>11}{'MFU':>8}{'peak MiB':>10}")
 
     def row(name, dtype, compiled, step):
@@ -250,9 +220,23 @@ def bench_train(config):
 
 
 def bench_memory(config):
-    device, dtype = resolve_device(config.device, config.dtype)
-    make_step = partial(training_step, config, device, dtype, n_micro=2)
-    print(*compare_memory(make_step, config, device, dtype), sep='\n')
+    (device, dtype), made = resolve_device(config.device, config.dtype), []
+
+    def two_updates():   # the second one finds the moments of AdamW
+        made.extend(training_step(config, device, dtype, n_micro=2))
+        made[-1]()
+        made[-1]()
+    peak = peak_allocated(device, two_updates)
+    model, compiled, _ = made
+    parts = memory(model, config.batch_size, dtype=dtype, optimizer=config.optimizer, compiled=compiled,
+                   cuda=device.type == 'cuda')
+    estimate = sum(parts.values())
+    print(f'{about(model, config)}, {config.n_layer} layers of width {config.n_embd}, {config.optimizer}, '
+          f'{"compiled" if compiled else "eager"}, {device}, {dtype}')
+    rows = {'': 'MiB'} | {f'  {part}': f'{n / 2 ** 20:,.1f}' for part, n in parts.items()}
+    rows |= {'estimate': f'{estimate / 2 ** 20:,.1f}', 'measured peak': f'{peak / 2 ** 20:,.1f}',
+             'estimate / measured': f'{estimate / peak:.3f}'}
+    print('\n'.join(f'{name:<34}{value:>12}' for name, value in rows.items()))
 
 
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
@@ -268,9 +252,8 @@ def generation_times(config, device, dtype):
     models = {name: random_model(config, device, **network) for name, network in WRITERS.items()}
     B, N, times = config.batch_size, config.block_size, []
     order = sample_order(B, N, device=device)
-    print(f"{models['decoder'].n_parameters():,} parameters, batch {B} x {N} tokens, "
-          f"vocabulary {config.vocab_size}, {device}, {dtype}, torch {torch.__version__}\n\n"
-          f"generation, seconds, and times the decoder's\n{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
+    print(f"{about(models['decoder'], config)}, {device}, {dtype}\n\ngeneration, seconds, and times the decoder's\n"
+          f"{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
     with autocast(device, dtype):
         for n_steps in read_steps(config):
             row = {'steps': n_steps}
@@ -323,10 +306,6 @@ def bench_frontier(config):
              *resolve_device(config.device, config.dtype)).measure(config, config.out)
 
 
-BENCHES = {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
-           'grid': bench_grid, 'frontier': bench_frontier}
-
-
 def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
     """See numbers; '' is none."""
     return numbers(config, name, kind, least, most) if config[name] else []
@@ -344,7 +323,8 @@ def main(config):
     if name == 'frontier' and not config.ckpt:
         raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
     check_optimizer(config.optimizer)
-    BENCHES[name](config)
+    {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
+     'grid': bench_grid, 'frontier': bench_frontier}[name](config)
 
 
 if __name__ == '__main__':

@@ -106,28 +106,3 @@ def peak_allocated(device, run):
     changes = sorted((e['ts'], e['args']['Total Allocated'], e['args']['Bytes']) for e in events
                      if e.get('name') == '[memory]' and e['args']['Device Type'] == 0)   # 0 is the CPU
     return max(total for _, total, _ in changes) - (changes[0][1] - changes[0][2])
-
-
-def compare_memory(make_step, config, device, dtype):
-    """Yield the lines of a table: the estimate of `memory`, and the peak of two updates, the second of which finds
-    moments. make_step() is (model, whether it is compiled, function that makes an update of several micro-batches)."""
-    made = []
-
-    def run():
-        made.extend(make_step())
-        for _ in range(2):
-            made[-1]()
-    peak = peak_allocated(device, run)
-    model, compiled, _ = made
-    parts = memory(model, config.batch_size, dtype=dtype, optimizer=config.optimizer, compiled=compiled,
-                   cuda=device.type == 'cuda')
-    estimate = sum(parts.values())
-    yield (f'{model.n_parameters():,} parameters, {config.n_layer} layers of width {config.n_embd}, batch '
-           f'{config.batch_size} x {config.block_size} tokens, vocabulary {config.vocab_size}, {config.optimizer}, '
-           f'{"compiled" if compiled else "eager"}, {device}, {dtype}, torch {torch.__version__}')
-    yield f"{'':<34}{'MiB':>12}"
-    for part, n in parts.items():
-        yield f'  {part:<32}{n / 2 ** 20:>12,.1f}'
-    yield f"{'estimate':<34}{estimate / 2 ** 20:>12,.1f}"
-    yield f"{'measured peak':<34}{peak / 2 ** 20:>12,.1f}"
-    yield f"{'estimate / measured':<34}{estimate / peak:>12.3f}"

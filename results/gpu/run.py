@@ -36,7 +36,6 @@ from configurator import configure
 PARTS = {
     'equalities': 'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.',
     'train': 'Which batch size? Is torch.compile worth it, is MFU 50 %, does the memory plan hold?',
-    'rows': "Sorted sums or atomic additions for the gradient of AdaLN's table?",
     'sample': 'Do CUDA graphs stay?',
     'grid': 'What do the networks cost to write and to train with?',
     'ensemble': 'Is the context ensemble faster than the plain way here too?',
@@ -59,11 +58,10 @@ SMALL, MEDIUM = '--n_layer=12 --n_head=12 --n_embd=768', '--n_layer=24 --n_head=
 TINY = '--n_layer=1 --n_head=2 --n_embd=32 --batch_size=2 --compile=False'
 TOY = {'-m': "-k 'paper and steps'",
        'bench.py': f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --n_updates=1 --repeats=1 --steps=8 '
-                   '--windows=8 --n_positions=8 --n_contexts=2 --n_plain=4',
+                   '--windows=8 --n_samples=4 --n_positions=8 --n_contexts=2 --n_plain=4',
        'train.py': f'{TINY} --max_iters=2 --eval_interval=1 --save_interval=2 --warmup_iters=1 --eval_iters=1',
-       'results/gpu/rows.py': '--batch_size=2 --block_size=64 --n_embd=32', 'data/puzzles.py': '--n_train=200',
-       'sample.py': '--n_samples=1 --n_steps=8', 'eval_ppl.py': '--n_blocks=4 --n_orders=1',
-       'eval_puzzle.py': '--n_puzzles=4'}
+       'data/puzzles.py': '--n_train=200', 'sample.py': '--n_samples=1 --n_steps=8',
+       'eval_ppl.py': '--n_blocks=4 --n_orders=1', 'eval_puzzle.py': '--n_puzzles=4'}
 
 
 def commands(c, steps):
@@ -79,10 +77,9 @@ def commands(c, steps):
             yield f'train_{name}_{B}', f'bench.py train {shape} --batch_size={B} --plain=', 150
     yield 'train_small_eager', f'bench.py train {SMALL} --batch_size=16 --plain= --compile=False', 60
     yield 'train_memory', f'bench.py memory {SMALL} --batch_size=16', 150
-    yield 'rows', 'results/gpu/rows.py', 60
     for B in (1, 32):
         for graphs in (False,) if c.device == 'cpu' else (False, True):
-            how = f'--windows=32 --batch_size={B} --plain= --cuda_graphs={graphs}'
+            how = f'--batch_size={B} --plain= --cuda_graphs={graphs}'
             yield f'sample_{B}_{"graphs" if graphs else "eager"}', f'bench.py sample {SMALL} {how}', 90
     yield 'grid', f'bench.py grid {SMALL} --steps=64,256 --repeats=1 --out={c.out}/grid.json', 240
     yield 'ensemble', f'bench.py ensemble {SMALL} --n_positions=64', 90
@@ -101,6 +98,8 @@ def commands(c, steps):
         yield 'text_eval', f'eval_ppl.py --ckpt={run}/ckpt.pt {how}', 90
         for order in ('random', 'margin'):
             yield f'text_{order}', f'sample.py --ckpt={run}/ckpt.pt --order={order} --n_samples=2', 60
+        how = '--n_samples=64 --batch_size=64 --steps=16,64 --windows=8,32 --thresholds='
+        yield 'text_frontier', f'bench.py frontier --ckpt={run}/ckpt.pt {how}', 120
         yield 'text_curve', f'plot.py {run} -o {c.pages}/{c.name}_text.png --x=time', 60
 
     data = f'--data_dir={c.out}/data'
