@@ -41,8 +41,7 @@ def main(config):
         raise ValueError(f'tokenizer must be bytes or gpt2, got {config.tokenizer!r}')
     data_set, = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
-    meta = prepare(data_set, config.data_dir, config.name or None, config.source or None, config.split or None,
-                   config.tokenizer or None, config.force)
+    meta = prepare(data_set, config.data_dir, config.name, config.source, config.split, config.tokenizer, config.force)
     print_meta(config.data_dir, meta, before, config.force)
 
 

@@ -51,8 +51,8 @@ def main(config):
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
-    meta = prepare_puzzles(task, config.data_dir, config.name or None, config.source or None, config.split or None,
-                           n_rows, config.force, **options)
+    meta = prepare_puzzles(task, config.data_dir, config.name, config.source, config.split, n_rows,
+                           config.force, **options)
     print_meta(config.data_dir, meta, before, config.force)
 
 

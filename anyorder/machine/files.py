@@ -104,7 +104,7 @@ def reading_text(path, newline):
 
 def check_names(**names):
     for option, value in names.items():
-        if value is not None and not re.fullmatch(r'\w[\w.-]*', value):
+        if not re.fullmatch(r'\w[\w.-]*', value):
             raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
 
 

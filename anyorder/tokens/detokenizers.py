@@ -15,7 +15,9 @@ def replacing(*pairs):
     return detokenize
 
 
+STRIPPED = re.compile(r'^\s+|\s+$'), ''
 WIKITEXT = replacing(
+    (re.compile(r'^\s+$'), ''),   # the hub gives blank lines as empty strings
     ("s '", "s'"), (re.compile(r"/' [0-9]/"), r"/'[0-9]/"), (' @-@ ', '-'), (' @,@ ', ','), (' @.@ ', '.'),
     (' : ', ': '), (' ; ', '; '), (' . ', '. '), (' ! ', '! '), (' ? ', '? '), (' , ', ', '),
     (re.compile(r'\(\s*([^\)]*?)\s*\)'), r'(\1)'),
@@ -24,29 +26,13 @@ WIKITEXT = replacing(
     ('= = = =', '===='), ('= = =', '==='), ('= =', '=='),
     (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
 PTB = replacing(
-    (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
+    STRIPPED, (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
     ('$ 1', '$1'), ('# 1', '#1'), ('<unk>', '?'))
 LM1B = replacing(
-    ('http : / / ', 'http://'), ('https : / / ', 'https://'),
+    STRIPPED, ('http : / / ', 'http://'), ('https : / / ', 'https://'),
     (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '), (re.compile(r' (\w+) \.$'), r' \1.'),
     (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
     (' , ', ', '), (' : ', ': '), (' ; ', '; '), (' / ', '/'),
     (re.compile(r'\" ([^\"]+) \"'), r'"\1"'), (re.compile(r"\' ([^\']+) \'"), r"'\1'"),
     (re.compile(r'\( ([^\(\)]+) \)'), r'(\1)'), (re.compile(r'\[ ([^\[\]]+) \]'), r'[\1]'), ('$ ', '$'), ('£ ', '£'))
-LAMBADA = replacing(('“', '"'), ('”', '"'))
-
-
-def clean_wikitext(line):
-    return WIKITEXT(line) if line.strip() else ''   # the hub gives blank lines as empty strings
-
-
-def clean_ptb(row):
-    return PTB(row.strip())
-
-
-def clean_lm1b(row):
-    return LM1B(row.strip())
-
-
-def clean_lambada(row):
-    return '\n' + LAMBADA(row).strip()
+LAMBADA = replacing(STRIPPED, ('“', '"'), ('”', '"'), (re.compile('^'), '\n'))

@@ -1,8 +1,6 @@
 """
 Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py.
 """
-import functools
-import hashlib
 import os
 import random
 from collections.abc import Callable
@@ -10,9 +8,9 @@ from dataclasses import dataclass
 
 from anyorder.machine.files import check_folder, check_names
 from anyorder.machine.terminal import progress
-from anyorder.tokens.detokenizers import clean_lambada, clean_lm1b, clean_ptb, clean_wikitext
+from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT
 from anyorder.tokens.sets import is_there, read_meta, whole_splits, write_splits
-from anyorder.tokens.sources import TextFile, name_source, openwebtext, pydocs, shakespeare, zero_shot
+from anyorder.tokens.sources import TextFile, from_hub, name_source, openwebtext, pydocs, shakespeare
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
 SPLIT_SEED = 2357
@@ -29,7 +27,12 @@ class DataSet:
 
 
 def benchmark(name, repository, config, field, clean, about, splits=('test',)):
-    return DataSet(zero_shot(name, repository, config, field, clean), 'gpt2', 0, about, splits=splits)
+    """A set for zero-shot perplexity: rows of the hub, or of a local file in the original form, detokenized."""
+    def documents(source, split):
+        rows = (TextFile(source, by_line=True) if source else
+                from_hub(repository, config, split, field, f'{name} --split={split}'))
+        return [clean(row) for row in rows]
+    return DataSet(documents, 'gpt2', 0, about, splits=splits)
 
 
 DATA_SETS = {
@@ -38,15 +41,14 @@ DATA_SETS = {
     'text': DataSet(TextFile, 'gpt2', 0.1, 'a .txt or .jsonl file of your own (--source)'),
     'shakespeare': DataSet(shakespeare, 'gpt2', 0.1, '1.1 MB of plays, downloaded'),
     'openwebtext': DataSet(openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'),
-    'lambada': benchmark('lambada', 'EleutherAI/lambada_openai', 'default', 'text', clean_lambada,
+    'lambada': benchmark('lambada', 'EleutherAI/lambada_openai', 'default', 'text', LAMBADA,
                          "LAMBADA in OpenAI's form, 5,153 passages"),
-    'wikitext2': benchmark('wikitext2', 'Salesforce/wikitext', 'wikitext-2-raw-v1', 'text', clean_wikitext,
+    'wikitext2': benchmark('wikitext2', 'Salesforce/wikitext', 'wikitext-2-raw-v1', 'text', WIKITEXT,
                            'WikiText-2 raw, one row a line', splits=('train', 'test')),
-    'wikitext103': benchmark('wikitext103', 'Salesforce/wikitext', 'wikitext-103-raw-v1', 'text', clean_wikitext,
+    'wikitext103': benchmark('wikitext103', 'Salesforce/wikitext', 'wikitext-103-raw-v1', 'text', WIKITEXT,
                              'WikiText-103 raw; WikiText-2 has the same test split'),
-    'ptb': benchmark('ptb', 'ptb-text-only/ptb_text_only', None, 'sentence', clean_ptb,
-                     "Penn Treebank in Mikolov's form"),
-    'lm1b': benchmark('lm1b', 'dvruette/lm1b', None, 'text', clean_lm1b, 'One Billion Word'),
+    'ptb': benchmark('ptb', 'ptb-text-only/ptb_text_only', None, 'sentence', PTB, "Penn Treebank in Mikolov's form"),
+    'lm1b': benchmark('lm1b', 'dvruette/lm1b', None, 'text', LM1B, 'One Billion Word'),
 }
 
 
@@ -62,21 +64,6 @@ def train_val_split(documents, val_ratio):
             'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
 
 
-def write_tokens(path, documents, tokenizer, n_documents):
-    """Encode every document into `path`; returns what meta.json says of it."""
-    info, sha, called = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256(), os.path.basename(path)
-    with open(path, 'wb') as f, progress(total=n_documents, desc=called.removesuffix('.tmp'), unit='doc') as bar:
-        for tokens, n_bytes in encode_documents(documents, tokenizer):
-            written = tokens.tobytes()
-            f.write(written)
-            sha.update(written)
-            info['rows'] += 1
-            info['tokens'] += len(tokens)
-            info['text_bytes'] += n_bytes
-            bar.update()
-    return {**info, 'sha256': sha.hexdigest()}
-
-
 def check_source_is_new(origin, kept):
     """Raise ValueError if a split that is `kept` has the same content: no two splits may share text."""
     sha = origin.rpartition(', sha256 ')[2]
@@ -86,12 +73,13 @@ def check_source_is_new(origin, kept):
                          'another file, or divide this one by --force without --split')
 
 
-def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=None, force=False):
+def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', force=False):
     """Prepare one row of DATA_SETS into data_dir/name; returns its meta. Splits that are there stay unless `force`."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
-    check_names(name=name, split=split)
-    row, directory = DATA_SETS[data_set], os.path.join(data_dir, name or data_set)
+    row, name = DATA_SETS[data_set], name or data_set
+    check_names(name=name, split=split or 'train')
+    directory = os.path.join(data_dir, name)
     check_folder('--data_dir', data_dir and directory)
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of '
@@ -100,12 +88,12 @@ def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=No
         split = 'test'
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
     origin, meta = name_source(source) if source else data_set, read_meta(directory)
-    if is_there(directory, meta, wanted, origin, tokenizer in (None, meta.get('tokenizer')), force):
+    if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
         return meta
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
     if source:
         check_source_is_new(origin, kept)
-    # by split; None is still to be divided
+    # by split; '' is still to be divided
     documents = {s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents(source)}
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
     if kept and tok.name != meta['tokenizer']:
@@ -113,9 +101,10 @@ def prepare(data_set, data_dir, name=None, source=None, split=None, tokenizer=No
                          'one folder has one tokenizer; use another --name')
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
-    parts = (train_val_split(documents[None], row.val_ratio) if None in documents else
+    parts = (train_val_split(documents[''], row.val_ratio) if '' in documents else
              {s: (len(texts), texts) for s, texts in documents.items()})
-    meta = {'name': name or data_set, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
-    writers = {s: functools.partial(write_tokens, documents=texts, tokenizer=tok, n_documents=n)
-               for s, (n, texts) in parts.items()}
-    return write_splits(directory, meta, kept, origin, writers)
+    meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
+
+    def rows(split, n, texts):
+        yield from progress(encode_documents(texts, tok), total=n, desc=f'{split}.bin', unit='doc')
+    return write_splits(directory, meta, kept, origin, {s: rows(s, *part) for s, part in parts.items()})

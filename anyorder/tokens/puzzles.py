@@ -17,7 +17,6 @@ from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
 from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, unpack, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
-from anyorder.tokens.tokenizers import get_tokenizer
 
 N_ROWS = {'val': 1000, 'test': 1000}
 PART = 1024    # puzzles that are made together
@@ -60,15 +59,6 @@ def make_puzzles(task, split, n_rows, seed):
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
 
 
-def write_rows(tokens, given, path):
-    """Write rows of puzzles to `path`; returns what meta.json says of them."""
-    packed = (tokens | GIVEN * given).astype('<u2').tobytes()
-    with open(path, 'wb') as f:
-        f.write(packed)
-    sha = hashlib.sha256(packed).hexdigest()
-    return {'rows': len(tokens), 'tokens': tokens.size, 'text_bytes': tokens.size, 'sha256': sha}
-
-
 def check_solutions(rules, known):
     """Raise ValueError if two of the splits `known`, {split: tokens}, share a solution."""
     keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
@@ -78,24 +68,24 @@ def check_solutions(rules, known):
                              'to another with --name=OTHER')
 
 
-def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=None, force=False, seed=0, **options):
+def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, force=False, seed=0, **options):
     """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated.
 
     options   of data/puzzles.py; a Task says which of them it has"""
-    row, options = task_of(task), options | {'seed': seed}
+    row, options, name = task_of(task), options | {'seed': seed}, name or task
     puzzle = {'task': task} | {option: options[option] for option in row.options}
     made = {option: options[option] for option, _ in row.made if options.get(option)}
     rules = make_task(puzzle | made)   # with the symbols of all puzzles that could be made
-    if source and (split is None or not hasattr(rules, 'read')):
+    if source and not (split and hasattr(rules, 'read')):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
     check_names(name=name)
-    directory, origin = os.path.join(data_dir, name or task), name_source(source) if source else f'{task}, seed {seed}'
+    directory, origin = os.path.join(data_dir, name), name_source(source) if source else f'{task}, seed {seed}'
     origin += ''.join(f', {words.format(made[option])}' for option, words in row.made if option in made)
     check_folder('--data_dir', data_dir and directory)
     n_rows = {'train': row.n_train} | N_ROWS | (n_rows or {})
     meta, wanted = read_meta(directory), [split] if split else list(SHARES)
-    have, tokenizer = whole_splits(directory, meta), get_tokenizer(task)
-    same = (meta.get('puzzle') == puzzle and meta['n_tokens'] == tokenizer.n_tokens
+    have, n_tokens = whole_splits(directory, meta), len(row.symbols)
+    same = (meta.get('puzzle') == puzzle and meta['n_tokens'] == n_tokens
             and all(source or have[s]['rows'] == n_rows[s] for s in wanted if s in have))
     if is_there(directory, meta, wanted, origin, same, force):
         return meta
@@ -106,7 +96,8 @@ def prepare_puzzles(task, data_dir, name=None, source=None, split=None, n_rows=N
     known = {s: tokens for s, (tokens, _) in rows.items()}
     known |= {s: unpack(read_split(directory, meta, s).astype(int))[0] for s in kept}
     check_solutions(rules, known)
-    meta = {'name': name or task, 'tokenizer': tokenizer.name, 'n_tokens': tokenizer.n_tokens, 'eos': None,
-            'row_length': rows[wanted[0]][0].shape[1], 'puzzle': puzzle}
-    writers = {s: functools.partial(write_rows, *row) for s, row in rows.items()}
-    return write_splits(directory, meta, kept, origin, writers)
+    meta = {'name': name, 'tokenizer': task, 'n_tokens': n_tokens, 'eos': None, 'row_length': known[wanted[0]].shape[1],
+            'puzzle': puzzle}
+    splits = {s: [(row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')]
+              for s, (tokens, given) in rows.items()}
+    return write_splits(directory, meta, kept, origin, splits)

@@ -8,6 +8,7 @@ What is a prepared set? A folder with meta.json and a file <split>.bin for each 
 rows counts documents, and tokens their tokens, the ends of text included. A set of puzzles has two more fields:
 row_length, the tokens of a puzzle, and puzzle, the options of its task. Bit 15 of a token says that it is given.
 """
+import hashlib
 import json
 import os
 
@@ -78,18 +79,34 @@ def is_there(directory, meta, wanted, source, same, force):
                      '--split=NAME adds a split')
 
 
-def write_splits(directory, meta, kept, source, writers):
-    """Make the splits {split: write(path) -> info} beside the `kept` ones; returns the new meta.json."""
+def write_splits(directory, meta, kept, source, splits):
+    """Write {split: its rows} beside the splits that are `kept`; returns the new meta.json.
+
+    A row is a document or a puzzle: (tokens, number of bytes of its text)."""
     os.makedirs(directory, exist_ok=True)
     try:
-        with whole_files(*(bin_path(directory, split) for split in writers)) as paths:
-            new = {split: {**write(path), 'source': source} for (split, write), path in zip(writers.items(), paths)}
+        with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
+            new = {split: write_rows(path, splits[split]) | {'source': source} for split, path in zip(splits, paths)}
     finally:
         if not os.listdir(directory):
             os.rmdir(directory)
-    meta = {**meta, 'splits': {**kept, **new}}
+    meta = meta | {'splits': kept | new}
     write_json(os.path.join(directory, 'meta.json'), meta)
     return meta
+
+
+def write_rows(path, rows):
+    """Write rows into `path`; returns what meta.json says of them."""
+    info, sha = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
+    with open(path, 'wb') as f:
+        for tokens, n_bytes in rows:
+            written = tokens.tobytes()
+            f.write(written)
+            sha.update(written)
+            info['rows'] += 1
+            info['tokens'] += len(tokens)
+            info['text_bytes'] += n_bytes
+    return info | {'sha256': sha.hexdigest()}
 
 
 def read_split(directory, meta, split):

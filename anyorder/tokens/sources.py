@@ -120,20 +120,6 @@ def openwebtext(source):
     return TextFile(source) if source else from_hub('Skylion007/openwebtext', None, 'train', 'text', 'openwebtext')
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# the sets for zero-shot perplexity: their rows, detokenized
-
-def zero_shot(name, repository, config, field, clean):
-    """The function (source, split) -> cleaned rows of the hub, or of a local file in the original form."""
-    def documents(source, split):
-        if source:
-            rows = TextFile(source, by_line=True)
-        else:
-            rows = from_hub(repository, config, split, field, f'{name} --split={split}')
-        return [clean(row) for row in rows]
-    return documents
-
-
 def name_source(path):
     """What meta.json says of a local source: its name and the beginning of its hash."""
     check_source(path)
