@@ -156,8 +156,8 @@ def main(config):
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
     prompts = read_prompts(config.prompt)
     check_files(config)
-    judge = open_judge(config.judge) if config.judge else None
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
+    judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
     unmasking.check_network(writer.checkpoint.config.slots)
     visits = order_of(writer.checkpoint.run, order)
     texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score)

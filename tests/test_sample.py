@@ -92,14 +92,6 @@ def test_an_order_that_does_not_fit_is_found_before_anything_is_written(ckpt, tm
     assert not (tmp_path / 'o.json').exists()
 
 
-def test_samples_are_shown_before_a_judge_that_cannot_read_them(ckpt, tmp_path, script):
-    digits = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
-    save_checkpoint(tmp_path / 'digits.pt', digits, EMA(digits, 0.9), tokenizer='sudoku4')
-    p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--metrics',
-               f"--judge={tmp_path / 'digits.pt'}", code=1)
-    assert p.stdout.count('--- sample') == 2 and 'sudoku4 has the tokens' in p.stderr
-
-
 def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
     monkeypatch.setattr('anyorder.pictures.watch.Watch.__call__', lambda self, *what: shown.append(what))
