@@ -129,10 +129,10 @@ def open_judge(name, tokenizer):
 
     Raises ValueError for a checkpoint that never read left to right, or by another tokenizer."""
     checkpoint = Checkpoint(name)
-    if checkpoint.tokenizer.name != tokenizer.name:
-        raise ValueError(f'{name} reads {checkpoint.tokenizer.name} tokens, and the samples are {tokenizer.name} tokens: '
-                         'choose another --judge')
-    kind = checkpoint.order['kind']
+    own, kind = checkpoint.tokenizer.name, checkpoint.order['kind']
+    if own != tokenizer.name:
+        raise ValueError(f'{name} reads {own} tokens, and the samples are {tokenizer.name} tokens: choose another '
+                         '--judge')
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '
                          'another --judge')
