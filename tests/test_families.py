@@ -1,6 +1,7 @@
 """anyorder/others/families.py: folders of others as commands name them, and what the commands ask of a model."""
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ pytest.importorskip('transformers')
 from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
 from anyorder.others import families
 from anyorder.others.masked import MaskedConfig
+from anyorder.others.weights import read_weights
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import GPT2
 from anyorder.writer import Writer
@@ -49,23 +51,59 @@ def test_an_encoder_that_ends_its_texts_does_not_write_the_end(tmp_path):
     assert checkpoint.config == KNOWN['roberta'] and checkpoint.tokenizer.eos is None
 
 
-def test_weights_that_are_not_those_of_the_folder_are_one_line(folders, tmp_path):
-    for kind in ('llada', 'bert'):
-        _, folder = folders(kind)
-        there = tmp_path / kind
-        there.mkdir()
-        for file in folder.iterdir():
-            (there / file.name).write_bytes(file.read_bytes())
-        config = json.loads((there / 'config.json').read_text())
-        layers = 'n_layers' if kind == 'llada' else 'num_hidden_layers'
-        (there / 'config.json').write_text(json.dumps(config | {layers: 3}))
-        with pytest.raises(ValueError, match='weights') as e:
-            open_checkpoint(f'masked:{there}').model()
-        assert '\n' not in str(e.value) and str(there) in str(e.value)
-        if kind == 'llada':
-            (there / 'config.json').write_text(json.dumps(config | {'include_qkv_bias': True}))
-            with pytest.raises(ValueError, match='include_qkv_bias'):
-                open_checkpoint(f'masked:{there}').model()
+def change_config(folder, **changes):
+    path = folder / 'config.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def cut(folder):
+    path = folder / 'model.safetensors'
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def pickle_more(folder):
+    torch.save({'weight': torch.zeros(1), 'what': json.loads}, folder / 'pytorch_model.bin')
+    (folder / 'model.safetensors').unlink()
+
+
+@pytest.mark.parametrize('kind, spoil, said', [
+    ('llada', lambda folder: change_config(folder, n_layers=3), 'weights do not fit its config.json'),
+    ('llada', lambda folder: change_config(folder, include_qkv_bias=True), 'include_qkv_bias'),
+    ('bert', lambda folder: change_config(folder, num_hidden_layers=3), '16 weights do not fit its config.json'),
+    ('bert', lambda folder: change_config(folder, intermediate_size=20), '6 weights do not fit its config.json'),
+    ('bert', lambda folder: change_config(folder, hidden_size=15), 'makes no bert .ValueError: The hidden size'),
+    ('dream', lambda folder: change_config(folder, hidden_size='x'), "makes no Dream .* 'hidden_size'"),
+    ('bert', lambda folder: change_config(folder, quantization_config={'quant_method': 'bitsandbytes'}),
+     "quantization_config={'quant_method': 'bitsandbytes'}: only weights"),
+    ('bert', cut, 'model.safetensors cannot be read as weights'),
+    ('bert', pickle_more, 'pytorch_model.bin cannot be read as weights')])
+def test_a_folder_that_is_not_whole_is_one_line(folders, tmp_path, kind, spoil, said):
+    there = shutil.copytree(folders(kind)[1], tmp_path / kind)
+    spoil(there)
+    with pytest.raises(ValueError, match=said) as e:
+        open_checkpoint(f'masked:{there}').model()
+    assert '\n' not in str(e.value) and str(there) in str(e.value)
+
+
+def test_older_names_of_weights_are_known(folders, tmp_path):
+    _, folder = folders('bert')
+    weights = {name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): p
+               for name, p in read_weights(folder).items()}
+    there = shutil.copytree(folder, tmp_path / 'bert')
+    (there / 'model.safetensors').unlink()
+    torch.save(weights, there / 'pytorch_model.bin')
+    assert digest(open_checkpoint(f'masked:{there}').model()) == digest(open_checkpoint(f'masked:{folder}').model())
+
+
+@pytest.mark.parametrize('template, said', [
+    ("{{ ''.__class__.__mro__[1].__subclasses__() }}", 'SecurityError'), ('{% for m in messages %}', 'SyntaxError'),
+    ("{{ raise_exception('no system role') }}", 'no system role'), ('{{ messages[0].name.first }}', 'UndefinedError')])
+def test_a_chat_template_that_fails_is_one_line(folders, tmp_path, template, said):
+    there = shutil.copytree(folders('bert')[1], tmp_path / 'bert')
+    (there / 'chat_template.jinja').write_text(template)
+    with pytest.raises(ValueError, match=f'{there} has a chat template .*{said}.*--apply_chat_template') as e:
+        open_checkpoint(f'masked:{there}').tokenizer.chat([{'role': 'user', 'content': 'x'}])
+    assert '\n' not in str(e.value)
 
 
 def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):

@@ -2,12 +2,12 @@
 Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` of the hub, by the model_type of its
 config.json. Weights are read into networks of transformers or of mdlm.py; no code of a folder is ever run.
 """
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from anyorder.machine.files import MASKED, need_extra
+from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import order_of
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.mdlm import MDLM
@@ -120,24 +120,25 @@ def set_weights(network, weights, folder):
     """The network with weights in the dtype of their file. Raises ValueError unless they are all of its weights."""
     weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}   # which are computed
     shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
-    wrong = sorted(name for name in shapes.keys() | weights.keys()
-                   if shapes.get(name) != getattr(weights.get(name), 'shape', None))
-    if wrong:
-        raise ValueError(f'{folder}: {len(wrong)} weights are not those of its config.json, the first is {wrong[0]}')
+    check_weights({name for name in shapes.keys() | weights.keys()
+                   if shapes.get(name) != getattr(weights.get(name), 'shape', None)}, folder)
     network.load_state_dict(weights, strict=False, assign=True)   # names and shapes were compared above
     return network.eval()
 
 
+def check_weights(wrong, folder):
+    if wrong:
+        raise ValueError(f'{folder}: {len(wrong)} weights do not fit its config.json, the first is {min(wrong)}')
+
+
 def load_mlm(folder, config):
-    """A masked language model of transformers itself."""
-    from transformers import AutoConfig, AutoModelForMaskedLM
-    offline = {'trust_remote_code': False, 'local_files_only': True}
-    config = own_attention(AutoConfig.from_pretrained(folder, **offline))
-    network, info = AutoModelForMaskedLM.from_pretrained(folder, config=config, dtype='auto', output_loading_info=True,
-                                                         **offline)
-    missing = sorted(info['missing_keys'])
-    if missing:
-        raise ValueError(f'{folder} lacks {len(missing)} weights of a masked language model, the first is {missing[0]}')
+    """A masked language model of transformers itself, which knows the names that older weights have."""
+    from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict({**config}))
+    network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
+        None, config=config, state_dict=read_weights(folder), dtype='auto', output_loading_info=True,
+        ignore_mismatched_sizes=True)
+    check_weights({*info['missing_keys'], *(name for name, *_ in info['mismatched_keys'])}, folder)
     return network.eval()
 
 
@@ -190,6 +191,9 @@ class MaskedCheckpoint:
         self.file = File(read_json(path))
         self.kind = self.file.get('model_type')
         self.family = family_of(self.kind, path)
+        if 'quantization_config' in self.file:
+            raise ValueError(f"{path} has quantization_config={self.file['quantization_config']!r}: only weights that "
+                             'are not quantized are understood, name the model before it was')
         if not weight_files(self.folder):
             raise ValueError(f'{self.folder} holds no weights: neither model.safetensors nor pytorch_model.bin')
         if self.family.tokenizer == 'gpt2':
@@ -222,10 +226,24 @@ class MaskedCheckpoint:
 
     def model(self, weights='raw', device='cpu'):
         """The MaskedModel, in evaluation mode and the dtype of its file; its only weights, whatever they are called."""
-        return MaskedModel(self.family.load(self.folder, self.file), self.config).to(device)
+        with one_line(self.folder, f'makes no {self.kind}', 'look at its config.json, or fetch it again'):
+            network = self.family.load(self.folder, self.file)
+        return MaskedModel(network, self.config).to(device)
 
     def about(self, weights):
         return f'{self.name}: {self.kind}, mask token {self.config.mask_id}'
+
+
+@contextlib.contextmanager
+def one_line(folder, what, way_out):
+    """Whatever transformers raises over a folder, each its own class, is one ValueError that shows the first line."""
+    try:
+        yield
+    except Exception as e:
+        if is_out_of_memory(e) or isinstance(e, ValueError) and str(e).startswith(folder):   # ours
+            raise
+        why = (str(e).strip().splitlines() or [''])[0][:100]
+        raise ValueError(f'{folder} {what} ({type(e).__name__}: {why}): {way_out}') from None
 
 
 def open_tokenizer(kind, folder):
@@ -234,12 +252,9 @@ def open_tokenizer(kind, folder):
     import transformers
     if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
-    try:
+    with one_line(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
         tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         backend = tokenizer.backend_tokenizer
-    except Exception as e:   # no tokenizer, one with code of its own, or one without the fast kind: each its own class
-        raise ValueError(f'{folder} has no tokenizer that can be read without running code of the folder '
-                         f'({type(e).__name__}: {str(e).splitlines()[0][:100]})') from None
     names = ('mask', 'pad', 'cls', 'sep', 'bos', 'eos')
     special = {what: getattr(tokenizer, f'{what}_token_id', None) for what in names}
     special = {what: token for what, token in special.items() if token is not None}
@@ -247,5 +262,10 @@ def open_tokenizer(kind, folder):
     if len(around) > 2:
         raise ValueError(f'{folder} puts {len(around)} tokens around a text: one before and one behind are understood')
     n_before = 1 if len(around) == 2 or around[:1] in ([special.get('cls')], [special.get('bos')]) else 0
-    chat = partial(tokenizer.apply_chat_template, tokenize=False) if tokenizer.chat_template else None
-    return backend, special | {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}, chat
+
+
+    def chat(messages, **options):
+        with one_line(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
+            return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    return (backend, special | {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])},
+            chat if tokenizer.chat_template else None)
