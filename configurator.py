@@ -27,8 +27,8 @@ import sys
 class Config(dict):
     """The resolved options, config.name or config['name'].
 
-    `given` holds the names that a file or the command line set, `typed` those of the command line alone; `words` the
-    arguments that are not options."""
+    `given` holds the options that a file or the command line set, `typed` the options that the command line set, and
+    `words` the arguments that are no options."""
     __getattr__ = dict.__getitem__
     given, typed, words = frozenset(), frozenset(), ()
 
@@ -46,7 +46,7 @@ def configure(namespace, argv=None):
     argv = write_out(argv, namespace.get('SHORT', {}))
     words = [arg for arg in argv if not arg.startswith('--')]
     options = [(arg, *arg[2:].partition('=')) for arg in argv if arg.startswith('--')]
-    for arg, key, equals, _ in options:   # before its value, after a blank, is read as a word
+    for arg, key, equals, _ in options:   # else its value, after a blank, would be a word
         if key in defaults and not equals and not isinstance(defaults[key], bool):
             raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
     given = {}
@@ -113,7 +113,7 @@ def parse(default, text):
 
 
 def check(defaults, key, value, where):
-    """`value` as the option `key` wants it: an int serves as a float; None and 'auto' defaults take any plain value."""
+    """`value` as the option `key` wants it: an int serves as a float, None and 'auto' defaults take any plain value."""
     if key not in defaults:
         raise ValueError(f'{where}: there is no option {key!r}{nearest(key, defaults)} (--help lists all)')
     default = defaults[key]
@@ -179,7 +179,7 @@ def help_text(namespace, defaults):
     if 'INPUTS' in namespace:
         lines += ['', f'the words are {namespace["INPUTS"]}']
     lines += ['', 'options (--name=value), with their defaults:']
-    said, source = {}, ''   # of an option: the line before its own, and the lines of its comment
+    said, source = {}, ''   # {option: (the line before it, the lines of its comment)}
     if os.path.isfile(namespace.get('__file__') or ''):
         with open(namespace['__file__'], encoding='utf-8') as f:
             source = f.read()

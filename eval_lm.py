@@ -1,5 +1,5 @@
 """
-lm-evaluation-harness asks any checkpoint that the other commands read. All options are those of lm-eval.
+lm-evaluation-harness asks any checkpoint that the other commands read. All options are lm-eval's.
 
     python eval_lm.py --model_args ckpt=out/ckpt.pt --tasks lambada_openai,hellaswag,wikitext --limit 500
     python eval_lm.py --model_args ckpt=out/ckpt.pt,order=random,n_orders=16,estimate=mixture --tasks hellaswag
@@ -16,7 +16,7 @@ dtype         'float32', 'bfloat16' or 'auto'
 device, batch_size   in place of --device and --batch_size
 order         'l2r', 'random', 'own', or another that --order of sample.py takes. The default is l2r, for all that is
               asked. 'margin', 'top_prob' and 'entropy' are for writing alone
-seed          of all that is drawn. What is drawn for a request is a function of the seed and of the request
+seed          what is drawn for a request is a function of the seed and of the request
 
 how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
 
@@ -31,9 +31,9 @@ temperature   0, the default, takes the most likely token. do_sample=True withou
 top_k, top_p, schedule, unmask, window, threshold, order_noise   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of block_size
 
-Whether a continuation is greedy, the acc of last words, is said in the first order, or of the mixture of contexts. Of
-the bound of a network with a masked loss it is said of the tokens that the first draw asks for. lm-eval has end-of-text
-before a text without a context. Here its first token follows [None], as in training.
+Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the mixture of contexts.
+For the bound of a network with a masked loss it is decided by the tokens that the first draw masks. lm-eval puts
+end-of-text before a text without a context. Here the first token of such a text follows [None], as in training.
 --apply_chat_template is for masked models of others whose tokenizer has a template.
 """
 import importlib.util
@@ -52,7 +52,7 @@ def arguments(argv):
         return argv
     argv = argv[argv[:1] == ['run']:]
     has_file = any(arg == '-C' or arg.partition('=')[0] == '--config' for arg in argv)
-    return ['run', *([] if has_file else DEFAULTS), *argv]   # of an option that is given twice the last counts
+    return ['run', *([] if has_file else DEFAULTS), *argv]   # the last value of an option counts
 
 
 def main(argv):

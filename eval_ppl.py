@@ -8,21 +8,22 @@ Likelihood of a text under a trained model: left to right, bounds over random or
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16 --out=ppl.json
 
 l2r       left to right: -log p(x), exact
-own       the same in the order that a model was trained in, if it was neither random nor left to right; of a family
-          that is drawn, one draw a block
+own       the same in the order of the training, if it was neither random nor left to right; one draw a block where the
+          training drew an order for each sequence
 any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
-accuracy  of the last word of LAMBADA's passages, left to right, greedy and exact, and its perplexity
+accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their perplexity
 
-A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py: `random` draws them for each
-block, the others share them between blocks, from successive seeds on. l2r, r2l and a file are one order. A decoder
-takes a pass for each order. Networks with a masked loss take one for each visit, in random orders one draw.
+A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random` draws new orders for
+each block. The other families have one order a seed, the same for all blocks; l2r, r2l and a file are one order in all.
+A decoder takes a pass for each order. A network with a masked loss takes a pass for each visit, but for a random order
+a single pass, which is one draw of what is masked.
 
-A set is cut once into consecutive blocks of block_size, and its tail is dropped. Orders and contexts of a block are a
-function of the seed and of the number of the block among those evaluated: neither the batch size nor the number of
+A set is cut once into consecutive blocks of block_size, and its tail is dropped. The orders and contexts of a block are
+a function of the seed and of the block's number among the evaluated blocks: neither the batch size nor the number of
 processes changes them. Errors are standard errors over blocks, as if blocks were independent; blocks of one document
-are not. The protocol `paper` reads the test splits, but of WikiText2 the train split, as SEDD and its successors do.
+are not. The protocol `paper` reads the test splits, but the train split of WikiText2, as SEDD and its successors do.
 The protocol `clean` reads test splits only.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
@@ -33,7 +34,7 @@ ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, 
                            # masked:FOLDER is a masked model of others
 weights = 'ema'            # 'ema' or 'raw'
 # on what
-datasets = ''              # prepared sets by name and text files by path, with commas; '' is the set of the training
+datasets = ''              # prepared sets by name, text files by path, with commas; '' is the set of the training
 protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but WikiText2 train) or 'clean' (test)
 split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
@@ -49,9 +50,9 @@ n_orders = 1               # any, iw, orders: orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
-seed = 1337                # of orders, contexts and sampled visits
+seed = 1337                # draws orders, contexts and visits
 # system
-batch_size = 16            # blocks a forward pass, contexts of about as many tokens
+batch_size = 16            # blocks of a forward pass; or contexts, of about as many tokens
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
@@ -59,7 +60,6 @@ out = ''                   # a JSON file for the table; a killed run goes on fro
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
-import os
 from datetime import timedelta
 
 import torch
@@ -83,7 +83,7 @@ def check_options(c):
     Raises ValueError for options that no checkpoint could serve."""
     names = c.estimates.split(',') if c.estimates else []
     if any(name not in ESTIMATES for name in names):
-        raise ValueError(f'estimates must be of {", ".join(ESTIMATES)}, got {c.estimates!r}')
+        raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     if c.protocol not in PROTOCOLS:
         raise ValueError(f'protocol must be {" or ".join(PROTOCOLS)}, got {c.protocol!r}')
     at_least(c, 1, 'batch_size', 'n_orders')
@@ -105,9 +105,9 @@ def choose_datasets(c, checkpoint):
 
 
 def choose_estimates(names, orders, datasets, c, checkpoint):
-    """The estimates of these names and orders; by default that of the order of the training and, of a decoder, l2r.
+    """The estimates of these names and orders; by default the one in the order of the training and, for a decoder, l2r.
 
-    Raises ValueError for estimates that are not of such a network or of such data sets."""
+    Raises ValueError for an estimate that such a network or these data sets do not have."""
     is_decoder = not checkpoint.config.slots.masked_loss
     if not names and not orders:
         own = estimate_of(checkpoint.order)
@@ -115,7 +115,7 @@ def choose_estimates(names, orders, datasets, c, checkpoint):
     for name in names:
         dataset = ESTIMATES[name].dataset
         if dataset and dataset not in datasets:
-            raise ValueError(f'{name} is of the set {dataset}, which is not among {", ".join(datasets)}')
+            raise ValueError(f'{name} is measured on {dataset}, which is not among {", ".join(datasets)}')
         if not is_decoder and ESTIMATES[name].decoder_only:
             raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
     estimates = [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
@@ -124,15 +124,14 @@ def choose_estimates(names, orders, datasets, c, checkpoint):
         check_order(order, *[checkpoint.config.block_size] * 2)   # before anything is measured
         name = estimate_of(order)
         if name == 'own':
-            label = os.path.basename(text) if order['kind'] == 'listed' else name_of(order)
-            estimates.append(Along(c, checkpoint, names, order, label))
+            estimates.append(Along(c, checkpoint, names, order, name_of(order, text)))
         elif name not in names:   # any and l2r are estimates already
             estimates.append(ESTIMATES[name](c, checkpoint, names))
     return estimates
 
 
 def open_journal(c, checkpoint, estimates, model, dtype):
-    """The Journal beside --out, of this model and these options."""
+    """The Journal beside --out, for this model and these options."""
     if not c.out:
         return Journal('', {})
     options = [name for estimate in ESTIMATES.values() for name in estimate.options]
@@ -143,7 +142,7 @@ def open_journal(c, checkpoint, estimates, model, dtype):
 
 
 def evaluate(model, text, estimates, journal):
-    """{estimate: its rows} of one text. Estimates of the same work share its nats, by way of the journal."""
+    """{estimate: its rows} of one text. Estimates that do the same work share its nats, by way of the journal."""
     return {estimate: estimate.rows(estimate.measure(model, text, journal), text)
             for estimate in estimates if estimate.dataset in (None, text.name)}
 
@@ -181,7 +180,7 @@ def main(config):
     there = f'; {len(journal.done):,} results are there already' if journal.done else ''
     say(f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}')
     if N != 1024 and any(map(has_protocol, datasets)):
-        say(f'published numbers are of context 1024: those of context {N} below are not comparable with them')
+        say(f'published numbers have a context of 1024: the numbers below, of context {N}, do not compare with them')
 
     model, results = freeze(model, getattr(torch, dtype)), []
     for text in texts:

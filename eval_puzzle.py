@@ -6,9 +6,9 @@ How many puzzles does a model solve, and in which order? By default each step wr
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
 
-solved: the share of puzzles without a mistake. right: the share of blanks; of nae_sat, of the observations that agree
-with the latents that the model itself wrote. Errors are standard errors over puzzles. What is given is read first.
-slots: those that the network ran, without padding, by the puzzles. seconds: the time of the solving, by the puzzles.
+What is given is read first. solved is the share of puzzles without a mistake, right the share of right blanks; for
+nae_sat, the share of observations that agree with the latents that the model itself wrote. slots and seconds are what a
+puzzle costs: the slots that the network ran, without padding, and its time. Errors are standard errors over puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
@@ -25,9 +25,9 @@ policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:O
                        # or with a number of its own, as swaps:9; a JSON file with a list of positions; or the model's
                        # choice by its scores: anyorder/generation/unmasking.py:SCORES.
                        # 'all' is random, l2r and every score
-n_steps = '0'          # numbers of steps, with commas; 0 is one for each blank
+n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
-unmask = 'fixed'       # 'fixed', or 'binomial': numbers of blanks a step are drawn
+unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
 batch_size = 250       # puzzles at a time
@@ -77,21 +77,22 @@ def read_runs(c):
     """[(policy, n_steps, noise, Unmasking, what read_order gave)], a row of the table each."""
     policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else c.policies.split(',')
     orders = {policy: read_order(policy, *SCORES) for policy in policies}
-    orders |= dict.fromkeys(SCORES, 'random')   # of equal scores the first in a random order is the best
+    orders |= dict.fromkeys(SCORES, 'random')   # among equal scores the first in a random order wins
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if max(noises) and not set(policies) & set(SCORES):
         raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
     if c.unmask == 'lossless':
         raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
     if c.unmask == 'binomial' and 0 in steps:
-        raise ValueError(f'unmask=binomial wants n_steps from 1, got {c.n_steps}: no number of levels is one a blank')
+        raise ValueError(f'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
+                         f'{c.n_steps}')
     runs = []
     for policy in policies:
         for n_steps in steps:
             for noise in noises if policy in SCORES else [0.0]:
                 chosen = policy if policy in SCORES else 'given'
                 unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise)
-                runs.append((os.path.basename(policy), n_steps, noise, unmasking, orders[policy]))
+                runs.append((policy, n_steps, noise, unmasking, orders[policy]))
     return runs
 
 
@@ -113,7 +114,7 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
 
 
 class CountedTrunk:
-    """The trunk of a network, and the number of slots that it has run, without those that pad short rows."""
+    """The trunk of a network, and a count of the slots that it has run, without the padding of short rows."""
 
     def __init__(self, trunk):
         self.trunk, self.n_slots = trunk, 0
@@ -126,7 +127,7 @@ class CountedTrunk:
 
 
 def solve_all(model, puzzles, runs, trained, show, c):
-    """For every run its row of the table, and the puzzles of `show` as samples of a replay.
+    """Yields for every run its row of the table, and the puzzles of `show` as samples of a replay.
 
     trained  the options that the model was trained with, see order_of"""
     task, tokens, given, _ = puzzles
@@ -134,9 +135,8 @@ def solve_all(model, puzzles, runs, trained, show, c):
     solve(model, tokens[:1], given[:1], order_of(trained), Unmasking(1), drawing, c.seed)   # warm up
     trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:
-        named = unmasking.policy == 'given' and not isinstance(order, list)   # else it is a score or a file
         order = order_of(trained, order)
-        policy = name_of(order) if named else policy
+        policy = policy if unmasking.adaptive else name_of(order, policy)
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, bar)
@@ -226,7 +226,7 @@ def open_puzzles(checkpoint, c):
 
 
 def ids_of(symbols, tokenizer):
-    """(n,) the tokens of a tokenizer of others that are the symbols of a puzzle; None if it has no token for one."""
+    """(n,) the tokens that somebody else's tokenizer has for the symbols of a puzzle; None if it lacks one."""
     if not isinstance(tokenizer, HuggingFace):
         return None
     found = [tokenizer.encode(text) for text in symbols.texts]
@@ -235,7 +235,7 @@ def ids_of(symbols, tokenizer):
 
 
 class Translated:
-    """A task in the tokens of another tokenizer, `ids` (n,) for its symbols; a token that is none of them is -1."""
+    """A task in the tokens of another tokenizer: `ids` (n,) are its symbols, and any other token is -1."""
 
     def __init__(self, task, ids, n_tokens):
         self.task, self.columns, self.groups = task, task.columns, getattr(task, 'groups', None)
@@ -290,7 +290,7 @@ def main(config):
     checkpoint = open_checkpoint(config.ckpt)
     task, tokens, given, label = puzzles = open_puzzles(checkpoint, config)
     if config.error_map and given.any():
-        raise ValueError(f'error_map is of puzzles of which nothing is given, as nae_sat: {label} has clues')
+        raise ValueError(f'error_map wants puzzles without clues, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, order in runs:

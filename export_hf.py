@@ -31,8 +31,9 @@ MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own
 
 
 def validation(ckpt, iter_num):
-    """Rows (name, nats a token) of the validation of this iteration, by the log beside the checkpoint, if there is one.
-    It is that of the average. A file that another run moved aside has none: the log is of that run."""
+    """Rows (name, nats a token): the validation of the average at this iteration, by the log beside the checkpoint.
+
+    A checkpoint that another run moved aside has none, because the log belongs to the other run."""
     path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
     log = read_log(path) if ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path) else []
     last = [entry for entry in log if entry.get('iter') == iter_num][-1:]
@@ -47,7 +48,7 @@ def main(config):
     if config.weights == 'raw' and isinstance(ema, dict) and ema.get('shadow_params') is entries['model']:
         raise ValueError(f'{config.ckpt} is a folder of one set of weights, and they are not raw: leave out --weights')
     model = model_from_checkpoint(entries, config.weights)
-    known = 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS   # of files that do not say
+    known = 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS   # else the file does not say
     tokenizer = tokenizer_of(config.ckpt, entries) if known else None
     measured = validation(config.ckpt, entries.get('iter_num')) if config.weights == 'ema' else []
 
@@ -55,7 +56,7 @@ def main(config):
     with whole_folder(config.out) as folder:
         write_exported(folder, model, entries, tokenizer, config.weights, measured)
         if digest(model_from_checkpoint(read_exported(folder), config.weights)) != digest(model):
-            raise ValueError(f'{config.out}: the weights that were written are not those that were read back')
+            raise ValueError(f'{config.out}: the weights that were read back differ from the weights of the checkpoint')
 
     # the table
     sizes = {name: os.path.getsize(os.path.join(config.out, name)) for name in sorted(os.listdir(config.out))}

@@ -173,8 +173,8 @@ def main(config):
     print_samples(samples)
 
     # the table
-    named = policy == 'given' and not isinstance(order, list)   # else it is a score or a file
-    order_name, lines = name_of(visits) if named else config.order, {}
+    named = name_of(visits, '' if order is None else config.order)
+    order_name, lines = named if policy == 'given' else config.order, {}
     about = describe(samples, order_name, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)

@@ -29,7 +29,7 @@ n_layer = 12                      # blocks
 n_head = 12                       # heads of attention
 n_embd = 768                      # width
 n_cond = 128                      # width of the target position embedding that conditions AdaLN
-dropout = 0.0                     # of embeddings, attention and residual branches
+dropout = 0.0                     # on embeddings, attention and residual branches
 bias = True                       # in the linear layers of the blocks
 gate_init = 0.0                   # initial bias of the AdaLN gates: 0 is the paper's, 1 learns faster in a short run
 target_position = 'adaln'         # how a slot is told its target: 'adaln'; added at 'input', 'layer_shared' or 'layer',
@@ -128,17 +128,17 @@ from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # n
 class Data:
     """The data set of a run.
 
-    train, val   tokens of its two splits, see anyorder/tokens/blocks.py
-    tokenizer    of both
+    train, val   the tokens of its two splits, see anyorder/tokens/blocks.py
+    tokenizer    for both splits
     puzzle       which puzzles the set holds; None for text
     hashes       {'train': ..., 'val': ...}
     blocks       (n, N) int64, the fixed blocks of `val` that every validation measures
-    given        (n, N) bool, which tokens of these blocks are given, as the clues of a puzzle are
-    n_blanks     how many are not
+    given        (n, N) bool, which of their tokens are given, as the clues of a puzzle are
+    n_blanks     how many of their tokens are not given
     """
 
     def __init__(self, config):
-        with first_process_first():   # which makes the set, if that needs no source
+        with first_process_first():   # it makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
         for split, tokens in (('train', self.train), ('val', self.val)):
@@ -226,7 +226,7 @@ def loop(state, data, clock, folder, config):
                     val = validate(state.ema.model, data.blocks, data.given, config)
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
                 folder.log(entry)
-                if wandb:   # it drops steps that it has: a killed run may have logged some behind its last save
+                if wandb:   # it drops steps that it has: a killed run may have logged steps after its last save
                     sampling = evaluating and not data.puzzle and not config.shard   # one process samples alone
                     texts = samples(state.ema.model, data.tokenizer, config) if sampling else []
                     table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
@@ -312,7 +312,7 @@ def main(config):
         changed.append('the training data')
     del checkpoint, model   # its weights are in the state
 
-    # build: how what learns is run, where it is kept
+    # build: how the model is run, and where the run is kept
     clock = Clock(state.model, config, peak_flops(device, dtype))
     with failing_together():
         compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters,

@@ -12,10 +12,10 @@ from anyorder.tokens.sets import bin_path, read_meta, read_split
 
 
 def open_split(data_dir, name, split):
-    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. A set that needs no source and no time
-    is made where it is missing.
+    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. A missing set that needs no source and
+    no time is made.
 
-    Raises ValueError with the command to run where another one is missing, or its file is not what meta.json says."""
+    Raises ValueError with the command to run where another set is missing, or a file is not what meta.json says."""
     check_names(dataset=name)
     directory = os.path.join(data_dir, name)
     meta = read_meta(directory)
@@ -25,7 +25,7 @@ def open_split(data_dir, name, split):
 
 
 def make_split(data_dir, name, split, meta):
-    """The meta of a set that is made now, if it is one of the two quick ones; else a ValueError with its command."""
+    """The meta of a set that is made now, if it is a quick one. Raises ValueError with its command for any other."""
     missing = f'no {bin_path(os.path.join(data_dir, name), split)}'
     if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)

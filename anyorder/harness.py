@@ -61,7 +61,7 @@ class AnyOrderLM(TemplateLM):
         more = {'device': (additional_config or {}).get('device'),
                 'batch_size': as_number((additional_config or {}).get('batch_size'))}
         options = {name: value for name, value in more.items() if value is not None} | arg_dict
-        if options.get('path') == options.get('ckpt'):   # of a dict that has made a model
+        if options.get('path') == options.get('ckpt'):   # a dict that has made a model
             options.pop('path', None)
         if 'ckpt' not in options:
             raise ValueError('--model_args must name a checkpoint, as ckpt=out/ckpt.pt, got '

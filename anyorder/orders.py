@@ -36,7 +36,7 @@ def stream(*names):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# families: functions f(u, n, parameter) of uniform numbers u (B, m) in [0, 1) that give orders (B, n)
+# families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1)
 
 def shuffled(u, n, _):
     """A uniform permutation (AO sec. 3)."""
@@ -88,7 +88,7 @@ class Family(NamedTuple):
     n_numbers: Callable = lambda n, parameter: n
 
 
-# an option names a family, or one and its parameter as NAME:NUMBER; the keys are read without this file's imports too
+# an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in this source
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
@@ -117,13 +117,13 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
                  length=None):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
 
-    generator   of all that is drawn for each row; by default torch's own of the device
-    parameter   of the family; by default its own
-    seed, length   of a family that is one order: which one, and of how many positions (by default n), of which those
-                   from n on are left out"""
+    generator   draws the numbers of each row; by default torch's own generator of the device
+    parameter   what the family lets one choose; None is the family's default
+    seed, length   for a family that is one order: which order, of how many positions (by default n). The positions from
+                   n on are left out"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
-    m = family.n_numbers(n, parameter) if family.drawn else n   # n: the share's numbers stay those of older runs
+    m = family.n_numbers(n, parameter) if family.drawn else n   # n: the number for l2r_ratio is the last of n + 1
     if family.drawn or l2r_ratio:   # float64: no ties; float32: few
         dtype = widest(torch.device(device or 'cpu'))
         u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
@@ -147,25 +147,28 @@ def one_order(kind, n, parameter, seed, length, device):
 
 
 def check_order(order, n, block_size):
-    """Raise ValueError unless these arguments of sample_order are of orders of n positions, for a model of block_size
-    positions: a file may hold more than n, but not more than the model has."""
+    """Raise ValueError unless these arguments of sample_order give orders of n positions, for a model of block_size
+    positions. A file may hold more positions than n, but not more than the model has."""
     if order['kind'] == 'listed' and len(order['parameter']) > block_size:
         raise ValueError(f'an order must hold at most the {block_size} positions of the model, got '
                          f"{len(order['parameter'])}")
     sample_order(1, n, **order, generator=stream())
 
 
-def name_of(order):
-    """What a table calls these arguments of sample_order: NAME, or NAME:NUMBER where there is a number to choose."""
+def name_of(order, path=''):
+    """What a table calls these arguments of sample_order: NAME, NAME:NUMBER where there is a number to choose, or the
+    JSON file that they were read from."""
+    if order['kind'] == 'listed' and path:
+        return os.path.basename(path)
     return order['kind'] if type(order.get('parameter')) is not int else f"{order['kind']}:{order['parameter']}"
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     """Orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-    Those of a drawn family are a function of (seed, number) alone. Another family is one order a seed: its orders are
-    those of n_orders seeds from its own on, for all blocks. `order` holds the arguments of sample_order, as order_of
-    gives them; by default the orders are uniform."""
+    A drawn family gives orders that are a function of (seed, number) alone. Another family is one order a seed: all
+    blocks have the same orders, of n_orders seeds from the family's own on. `order` holds the arguments of
+    sample_order, as order_of gives them; by default the orders are uniform."""
     order = order or {'kind': 'random'}
     if family_of(order['kind']).drawn:
         return torch.stack([sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers])
@@ -180,7 +183,7 @@ def read_order(text, *others):
     """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`, else
     the positions of the JSON file of this name.
 
-    Raises ValueError for any other text, and for a file that is no permutation of the positions from 0 on."""
+    Raises ValueError for any other text, and for a file that holds no permutation of the positions from 0 on."""
     name, colon, number = text.partition(':')
     if text in others or name in ORDERS and (not colon or number.isdecimal() and ORDERS[name].parameter is not None):
         return text
@@ -218,8 +221,8 @@ def kept_order(order):
 
 
 def order_of(run, order=None):
-    """The arguments of sample_order of a run with these options (a checkpoint's `config`): of its own order, or of
-    another that read_order gave. What the other does not say is as in the run."""
+    """The arguments of sample_order for a run with these options, as a checkpoint's `config` has them: for its own
+    order, or for another one that read_order gave. What the other one leaves open is as in the run."""
     own = run.get('order', 'random')
     order = own if order is None else order
     if isinstance(order, str):

@@ -27,11 +27,11 @@ from configurator import configure
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 
 source = ''      # local file to read, also .gz and .xz: a .jsonl has a document a line under the key "text";
-                 # a .txt is one document, of a zero-shot set one row a line, as a .raw
+                 # a .txt is one document, or for a zero-shot set one row a line, like a .raw
 split = ''       # the whole source is this split (train, val, test); '' divides it into train and val,
                  # or is test for a zero-shot set
 name = ''        # folder to write under `data_dir`; '' is the name of the data set
-tokenizer = ''   # bytes or gpt2; '' is that of the data set
+tokenizer = ''   # bytes or gpt2; '' is the data set's own
 data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
 force = False    # replace what is there
 

@@ -7,10 +7,10 @@ Puzzles to token files, generated from a seed or read from a file, every one che
     python data/puzzles.py zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
-A row is a puzzle with its solution: row_length tokens, little-endian uint16, of which bit 15 says that it is given. No
-two splits of a folder share a solution, of Sudoku none up to relabelling the digits. A Sudoku or Zebra puzzle to train
-on has up to 10 variants, with other names, turned and mirrored; one to validate or test has none. A second run does
-nothing unless --force.
+A row is a puzzle with its solution: row_length tokens, little-endian uint16. Bit 15 of a token says that it is given.
+No two splits of a folder share a solution; two Sudokus share one if they differ in the names of digits alone. A Sudoku
+or Zebra puzzle to train on has up to 10 variants, with other names, turned and mirrored. A puzzle to validate or test
+has none. A second run does nothing unless --force.
 """
 import os
 import signal
@@ -27,13 +27,13 @@ from configurator import at_least, configure
 WORDS = {name: task.about for name, task in TASKS.items()}
 
 # what is generated
-n_train = 0            # puzzles to train on; 0 is 100,000, of sudoku4 20,000
+n_train = 0            # puzzles to train on; 0 is 100,000, for sudoku4 20,000
 n_val = 0              # puzzles to validate on; 0 is 1,000
 n_test = 0             # puzzles to test on; 0 is 1,000
-seed = 0               # of what is generated, and of the triples of nae_sat
-n_latents = 25         # of nae_sat
-n_observations = 275   # of nae_sat
-largest = 0            # of zebra: houses and attributes at most, in the tokens of all, to begin with; 0 is all sizes
+seed = 0               # draws the puzzles, and the triples of nae_sat
+n_latents = 25         # nae_sat: coins
+n_observations = 275   # nae_sat: observations of three coins each
+largest = 0            # zebra: houses and attributes at most, for small puzzles to begin with; 0 is all sizes
 # what is read
 source = ''            # CSV of Sudokus with the columns puzzle and solution, also .gz and .xz; '' generates
 # what is written

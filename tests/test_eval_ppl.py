@@ -42,7 +42,7 @@ def test_which_estimates_are_made():
     assert names(attention='bidirectional') == names(attention='mixed') == ['any']
     assert names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
     for asked, said, how in ((['own'], 'take any', {}), (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
-                             (['accuracy'], 'accuracy is of the set lambada, .* ptb', {'datasets': ['ptb']}),
+                             (['accuracy'], 'accuracy is measured on lambada, .* ptb', {'datasets': ['ptb']}),
                              (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
                              (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'})):
         with pytest.raises(ValueError, match=said):
@@ -206,7 +206,7 @@ def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path
     out = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--datasets=lambada', '--out=l.json',
                  '--estimates=l2r,accuracy').stdout
     assert 'lambada (test, protocol paper)' in out and 'of 2 passages' in out
-    assert 'published numbers are of context 1024' in out
+    assert 'published numbers have a context of 1024' in out
     rows = results(tmp_path / 'l.json')
     assert [r['kind'] for r in rows] == ['l2r', 'accuracy'] and rows[1]['rows'] == 2
 

@@ -6,10 +6,10 @@ A task has
     make(n_rows, rng, wanted, n_variants) -> (tokens, given), both (n, N)
     key(tokens)                           -> what two splits may not share
     check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
-    columns                               of the grid on a page
+    columns                               how wide its grid is on a page
 
-nae_sat also has groups, {name: (first, end)} of the tokens whose losses are told apart. Sudoku also has read(path), the
-puzzles of a CSV.
+nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also has read(path),
+the puzzles of a CSV.
 """
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,8 +42,8 @@ class NaeSat:
         return (bits.min(2) != bits.max(2)).astype(latents.dtype)
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, n_latents + n_observations): of n_rows those that `wanted` lets pass. There are no
-        variants."""
+        """(tokens, given), each (n, n_latents + n_observations): the rows among n_rows that `wanted` lets pass. There
+        are no variants."""
         latents = rng.integers(0, 2, (n_rows, self.n_latents))
         tokens = np.concatenate([latents, self.observations(latents)], 1)
         tokens = tokens[wanted(tokens)]
@@ -68,8 +68,8 @@ class Task(NamedTuple):
     about    what it is, for --help
     rules    its class, called with the options
     symbols  the texts of its tokens
-    options  those of data/puzzles.py that say which puzzles these are; meta.json keeps them
-    made     (option, in words) of those that only say which of them are made
+    options  options of data/puzzles.py that say which puzzles these are; meta.json keeps them
+    made     (option, in words): options that only say which of the puzzles are made
     n_train  puzzles to train on
     quick    whether a set that is missing is made when it is asked for"""
     about: str
@@ -81,7 +81,7 @@ class Task(NamedTuple):
     quick: bool = False
 
 
-SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # of all solutions, by a hash of them
+SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # shares of all solutions, by a hash
 UP_TO = (('largest', 'up to {} houses'),)
 TASKS = {
     'sudoku4': Task('quick, 4 x 4', partial(Sudoku, 4), '1234', n_train=20000, quick=True),

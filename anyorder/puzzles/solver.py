@@ -3,14 +3,14 @@ How many solutions has a puzzle? An exact solver for many puzzles at once, which
 """
 import numpy as np
 
-MOST_BRANCHES = 10 ** 6   # of one puzzle and those solved with it, then they are left undecided
+MOST_BRANCHES = 10 ** 6   # of all puzzles that are solved together; then the rest is left undecided
 
 
 def count_solutions(can, propagate):
-    """(number of solutions of each puzzle, one of them as the value of every variable).
+    """(number of solutions of each puzzle, one solution as the value of every variable).
 
     can        (B, variables, values) bool, what each variable of a puzzle can be
-    propagate  (can, owner) -> (narrower can, which have no contradiction), for rows that descend from puzzles `owner`
+    propagate  (can, owner) -> (narrower can, which rows have no contradiction); row i descends from puzzle owner[i]
 
     Solutions are counted up to 2; -1 is a puzzle that MOST_BRANCHES did not decide."""
     count, solution, n_branches = np.zeros(len(can), int), np.zeros(can.shape[:2], int), 0

@@ -52,8 +52,8 @@ class Sudoku:
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
-        """(n_grids, cells) full grids: a cell with the fewest digits left takes one of them, both at random. A dead end
-        starts anew."""
+        """(n_grids, cells) full grids. A random one of the cells with the fewest digits left takes a random one of its
+        digits. A dead end starts anew."""
         grids, cells = [], self.n ** 2
         can = np.ones((n_grids, cells, self.n), bool)
         while len(can):
@@ -71,11 +71,11 @@ class Sudoku:
         return np.concatenate(grids)
 
     def dig(self, solutions, n_clues, rng):
-        """Puzzles of `solutions` with about n_clues (B,) digits left: in random order each goes, unless that lets in
+        """Puzzles of `solutions` with about n_clues (B,) digits left. Digits go in random order, unless that lets in
         another solution."""
         puzzles, cells = solutions.copy(), self.n ** 2
         order = rng.random(puzzles.shape).argsort(1)
-        n_first = cells // 2 if cells > 16 else 0   # half go at once, and come back where so many are too many
+        n_first = cells // 2 if cells > 16 else 0   # half of them go at once, and come back where that is too many
         np.put_along_axis(puzzles, order[:, :n_first], 0, 1)
         bad = self.solve(puzzles)[0] != 1
         puzzles[bad] = solutions[bad]
@@ -89,14 +89,14 @@ class Sudoku:
         return puzzles
 
     def canonical(self, grids):
-        """Full grids (B, cells) with their digits named in the order of the first row: equal for relabelled ones."""
+        """Full grids (B, cells) with their digits named in the order of the first row: equal after any relabelling."""
         names = np.zeros((len(grids), self.n + 1), grids.dtype)
         np.put_along_axis(names, grids[:, :self.n], np.arange(1, self.n + 1)[None], 1)
         return np.take_along_axis(names, grids, 1)
 
     def symmetric(self, puzzles, solutions, rng):
-        """Each (B, cells) pair turned by a random symmetry of Sudoku: digits, bands, rows in a band, the same of
-        columns, transposition."""
+        """Each (B, cells) pair turned by a random symmetry of Sudoku: digits, bands, rows in a band, columns likewise,
+        transposition."""
         (B, cells), b = puzzles.shape, int(self.n ** 0.5)
 
         def random_lines():
@@ -109,8 +109,8 @@ class Sudoku:
         return [np.take_along_axis(digit, np.take_along_axis(grids, cell, 1), 1) for grids in (puzzles, solutions)]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, cells), of n_rows puzzles with one solution: those whose solutions `wanted`,
-        (B, cells) -> (B,) bool, lets pass. About 24 to 36 cells are given, of 4 x 4 about 4 to 8."""
+        """(tokens, given), each (n, cells): the puzzles, among n_rows with one solution, whose solutions `wanted`,
+        (B, cells) -> (B,) bool, lets pass. About 24 to 36 cells are given, in 4 x 4 about 4 to 8."""
         low, high = (24, 37) if self.n == 9 else (4, 9)
         solutions = self.random_grids(-(-n_rows // n_variants), rng)
         solutions = solutions[wanted(solutions - 1)]
@@ -127,9 +127,9 @@ class Sudoku:
     check_answer = staticmethod(blanks_right)
 
     def read(self, path):
-        """(tokens, given) of a CSV with the column puzzle and, if it likes, solution.
+        """(tokens, given) of a CSV with the column puzzle and maybe the column solution.
 
-        Raises ValueError for the first puzzle that has not one solution, or another one than the file says."""
+        Raises ValueError for the first puzzle that has no solution, several, or another one than the file says."""
         puzzles, solutions = self.read_grids(path)
         if not len(puzzles):
             raise ValueError(f'{path} holds no puzzles')
@@ -147,7 +147,7 @@ class Sudoku:
         return np.concatenate(found) - 1, puzzles > 0
 
     def read_grids(self, path):
-        """(puzzles, solutions), each (n, cells) digits of a CSV; a solution that it does not have is all 0."""
+        """(puzzles, solutions), each (n, cells) digits of a CSV; a solution that the file lacks is all 0."""
         puzzles, solutions = [], []
         for line in lines_of(path):
             if 'puzzle' not in line:

@@ -31,7 +31,7 @@ class Zebra:
 
     def __init__(self, most, largest=None):
         self.most = self.columns = most      # houses and attributes
-        self.n_clues = most * (most - 1)     # of a row
+        self.n_clues = most * (most - 1)     # in a row of tokens
         self.largest = most if largest is None else largest
         if not 3 <= self.largest <= most:
             raise ValueError(f'largest must be 3 to {most} houses, got {self.largest}')
@@ -62,7 +62,7 @@ class Zebra:
             while len(active):
                 before, who = can[active], owner[active]
                 here, there = (np.take_along_axis(before, clues[who, :, i, None], 1).astype(np.float32) for i in (1, 2))
-                # houses of one item of a clue that no house of the other goes with
+                # houses that an item of a clue cannot have, as no house of the other item goes with them
                 lone_a = (holds[who] @ there[..., None])[..., 0] == 0
                 lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
                 now = before & (of_a[who] @ lone_a.astype(np.float32) + of_b[who] @ lone_b.astype(np.float32) == 0)
@@ -75,19 +75,19 @@ class Zebra:
                 can[active] = now
                 active = active[(now != before).any((1, 2)) & now.any(2).all(1)]
             by = can.reshape(-1, k + 1, n, n)
-            taken = (by & (by.sum(3, keepdims=True) == 1)).sum(2)   # by how many; this and any(2) save branches
+            taken = (by & (by.sum(3, keepdims=True) == 1)).sum(2)   # how many take it; this and any(2) save branches
             return can, by.any(3).all((1, 2)) & by.any(2).all((1, 2)) & (taken < 2).all((1, 2))
         return count_solutions(can, propagate)
 
     def clues(self, house, n, k, n_clues, rng):
-        """(B, n_clues, 3) clues that are true of house (B, (k + 1) n): random pairs of items of different attributes,
-        relations at random among those that hold, the rarer ones first."""
+        """(B, n_clues, 3) true clues about house (B, (k + 1) n): random pairs of items of different attributes, with
+        random relations that hold; rarer relations are preferred."""
         B, items = house.shape
         a, b = rng.integers(items, size=(2, B, 4 * n_clues))
         here, there = (np.take_along_axis(house, x, 1) for x in (a, b))
         a, b, here, there = (np.where(here <= there, x, y) for x, y in ((a, b), (b, a), (here, there), (there, here)))
         choice, step = rng.random(a.shape), there - here
-        relation = np.where(choice < 0.4, 2, np.where(choice < 0.8, 3, 4))        # of neighbours
+        relation = np.where(choice < 0.4, 2, np.where(choice < 0.8, 3, 4))        # for neighbours
         relation = np.where(step == 0, 1, np.where(step > 1, 4, relation))
         turned = (relation == 3) & (rng.random(a.shape) < 0.5)                    # next to says nothing of the side
         a, b = np.where(turned, b, a), np.where(turned, a, b)
@@ -98,16 +98,16 @@ class Zebra:
                          *(np.take_along_axis(x, first, 1) for x in (a, b))], 2)
 
     def dig(self, clues, n, k):
-        """(which puzzles of clues (B, M, 3) have one solution, those of their clues without which they have more)."""
+        """(which puzzles of clues (B, M, 3) have one solution; the clues that such a puzzle cannot do without)."""
         good = self.solve(clues, n, k)[0] == 1
         clues = clues[good]
         low, high, m = np.zeros(len(clues), int), np.full(len(clues), clues.shape[1]), np.arange(clues.shape[1])
-        while (high - low > 1).any():                     # the fewest first ones that are enough
+        while (high - low > 1).any():                     # the fewest first clues that are enough
             middle = (low + high) // 2
             enough = self.solve(np.where((m < middle[:, None])[:, :, None], clues, 0), n, k)[0] == 1
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         clues = np.where((m < high[:, None])[:, :, None], clues, 0)[:, :high.max()]
-        for m in range(clues.shape[1]):                   # then one after the other
+        for m in range(clues.shape[1]):                   # then clue by clue
             rows = np.flatnonzero(clues[:, m, 0])
             trial = clues[rows]
             trial[:, m, 0] = 0
@@ -120,8 +120,8 @@ class Zebra:
         return good, np.pad(clues[fits], ((0, 0), (0, max(0, self.n_clues - clues.shape[1])), (0, 0)))[:, :self.n_clues]
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, n_clues + most^2): of about n_rows, of all sizes from 3 to `largest` houses and
-        attributes alike, those whose solutions `wanted` lets pass."""
+        """(tokens, given), each (n, n_clues + most^2): the puzzles, among about n_rows, whose solutions `wanted` lets
+        pass. All sizes from 3 to `largest` houses and attributes are equally frequent."""
         sizes = [(n, k) for n in range(3, self.largest + 1) for k in range(3, self.largest + 1)]
         n_each = -(-n_rows // len(sizes))
         tokens = np.concatenate([self.make_size(n_each, n, k, rng, wanted, n_variants) for n, k in sizes])
@@ -132,7 +132,7 @@ class Zebra:
     def make_size(self, n_rows, n, k, rng, wanted, n_variants=1):
         """(n, N) tokens of n houses and k attributes. Attributes and values have other names in each variant."""
         n_puzzles = -(-n_rows // n_variants)
-        base = np.arange(n_puzzles).repeat(n_variants)                                     # (rows,) of which puzzle
+        base = np.arange(n_puzzles).repeat(n_variants)                                     # (rows,) the puzzle's number
         numbers = np.broadcast_to(np.arange(n), (n_puzzles, 1, n))
         house = np.concatenate([numbers, rng.random((n_puzzles, k, n)).argsort(2)], 1)     # (puzzles, k + 1, n)
         attribute = np.pad(rng.random((len(base), k)).argsort(1) + 1, ((0, 0), (1, 0)))    # 0, the houses, stays
