@@ -16,6 +16,7 @@ os.environ['OMP_NUM_THREADS'] = '1'   # tensors of a few numbers: a second threa
 import pytest
 import torch
 
+from anyorder.checkpoint import save_checkpoint
 from model import AOGPT, AOGPTConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -37,6 +38,14 @@ def make_model(seed=0, **config):
     return model.requires_grad_(False)
 
 
+@contextlib.contextmanager
+def one_line(said):
+    """The body raises the error of a wrong input: a ValueError of one line, in which `said` is found."""
+    with pytest.raises(ValueError, match=said) as e:
+        yield
+    assert '\n' not in str(e.value)
+
+
 @pytest.fixture
 def model():
     return make_model()
@@ -48,6 +57,14 @@ def batch():
     g = torch.Generator().manual_seed(1)
     idx = torch.randint(11, (5, 9), generator=g)
     return idx, torch.rand(idx.shape, generator=g).argsort(-1)
+
+
+@pytest.fixture
+def ckpt(tmp_path):
+    """The path of a checkpoint of random weights that reads and writes 32 bytes."""
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', iter_num=7)
+    return str(tmp_path / 'ckpt.pt')
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, one_line
 
 from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.estimates import ESTIMATES
@@ -49,9 +49,8 @@ def test_values(arg, value):
     (f'--learning_rate={"1" * 400}', 'must be finite, got inf'), (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
     ('missing.py', 'no config file missing.py'), ('batch_size=4', 'no config file')])
 def test_wrong_arguments(arg, said):
-    with pytest.raises(ValueError, match=said) as e:
+    with one_line(said):
         configure(OPTIONS, [arg])
-    assert '\n' not in str(e.value)
 
 
 def test_a_value_after_a_blank_is_not_read_as_a_file():
@@ -113,9 +112,8 @@ def test_a_comment_of_several_lines_is_all_in_the_help(tmp_path, capsys):
     ('out_dir = "a" - 1', 'line 1'), ('learning_rate = [1]', 'line 1: only')])
 def test_wrong_files(tmp_path, text, said):
     (tmp_path / 'c.py').write_text(text)
-    with pytest.raises(ValueError, match=said) as e:
+    with one_line(said):
         configure(OPTIONS, [str(tmp_path / 'c.py')])
-    assert '\n' not in str(e.value)
 
 
 @pytest.mark.parametrize('module', ['train', 'sample', 'eval_ppl'])

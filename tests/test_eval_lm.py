@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, make_model
+from conftest import ROOT, make_model, one_line
 from masked_kinds import KINDS
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
@@ -155,9 +155,8 @@ def test_drawing_is_as_asked_and_a_repeat_is_another_draw(lm):
     ({'unmask': 'lossless', 'order': 'margin'}, 'lossless'), ({'n_contexts': 2, 'order': 'random'}, 'n_contexts'),
     ({'ckpt': 'no.pt'}, 'no checkpoint file'), ({'context': N}, 'context'), ({'n_steps': -1}, 'n_steps')])
 def test_wrong_options_are_one_line(lm, options, said):
-    with pytest.raises(ValueError, match=said) as e:
+    with one_line(said):
         lm(**options)
-    assert '\n' not in str(e.value)
 
 
 def test_what_cannot_be_answered_is_said(harness, lm):

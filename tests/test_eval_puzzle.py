@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, one_line
 from test_puzzles import tiny_run
 
 import eval_puzzle
@@ -210,9 +210,8 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
     (['--out=t.bin'], 'must end in .json'), (['--error_map=m.png'], 'has clues'),
     (['--error_map=m.xyz'], 'must end in')])
 def test_wrong_questions_are_one_line(folder, options, said):
-    with pytest.raises(ValueError, match=said) as e:
+    with one_line(said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
-    assert '\n' not in str(e.value)
 
 
 def test_eval_ppl_names_the_command_that_solves_a_set_of_puzzles(folder, script):

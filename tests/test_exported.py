@@ -6,7 +6,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, make_model
+from conftest import ROOT, make_model, one_line
 
 import train
 from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
@@ -146,9 +146,8 @@ def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):
                          ({'tokenizer': 'char'}, "the tokenizer 'char'"), ({'tokenizer': 'bytes'}, 'bytes has 257'),
                          ({'model_type': 'bert'}, f'masked:{folder}')):
         (folder / 'config.json').write_text(json.dumps(config | change))
-        with pytest.raises(ValueError, match=said) as e:
+        with one_line(said):
             Checkpoint(str(folder)).model()
-        assert '\n' not in str(e.value)
     (folder / 'config.json').write_text(json.dumps(config))
     (folder / 'model.safetensors').write_bytes(weights[:-1])
     with pytest.raises(ValueError, match='cannot be read as weights'):

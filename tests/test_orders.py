@@ -126,14 +126,6 @@ def test_another_family_is_one_function(rotated):
     assert torch.equal(sample_order(4000, 50, **rotated, l2r_ratio=0.1, generator=stream(1))[:, 0], first)
 
 
-def test_a_family_is_drawn_for_every_row_or_one_order_by_one_word(monkeypatch):
-    monkeypatch.setitem(ORDERS, 'pi', ORDERS['swaps']._replace(drawn=True))
-    order = sample_order(3000, 3, 'pi', parameter=1, generator=stream(2))
-    assert len(order.unique(dim=0)) == 4 and abs((order == torch.arange(3)).all(1).sum() - 1000) < 5 * 26
-    monkeypatch.setitem(ORDERS, 'one', ORDERS['random']._replace(drawn=False))
-    assert torch.equal(sample_order(3, 20, 'one', seed=8), sample_order(3, 20, 'fixed', seed=8))
-
-
 def test_what_is_scored_is_drawn_from_named_streams_alone(rotated, monkeypatch):
     """Torch's own generator is neither read nor moved."""
     before = torch.get_rng_state()

@@ -94,14 +94,6 @@ def inline_commands(page):
     return [shlex.split(command) for command in re.findall(r'`((?:python|torchrun|bash|pip) [^`]+)`', text)]
 
 
-def test_commands_are_read_as_bash_reads_them(monkeypatch):
-    page = ('```sh\nA=1 python x.py \\\n  b   # c\nS="u --v=1 w"\npython $S && bash r{,_s}.txt q{1,2}\n```\n'
-            '\n    python not.py\n')
-    monkeypatch.setitem(globals(), 'read', lambda _: page)
-    assert commands('') == [['python', 'x.py', 'b'], ['python', 'u', '--v=1', 'w'],
-                            ['bash', 'r.txt', 'r_s.txt', 'q1', 'q2']]
-
-
 # options of a launcher: how many machines, how many processes on each (8 without it), and others
 LAUNCHERS = {'torchrun': ('nnodes', 'nproc_per_node', 'standalone node_rank master_addr master_port'),
              'sbatch': ('nodes', 'ntasks-per-node', 'gpus-per-node')}

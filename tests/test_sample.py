@@ -6,21 +6,14 @@ import os
 
 import pytest
 import torch
-from conftest import ROOT, make_model
+from conftest import REFERENCE, make_model
 
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.generation.fill import steps
 from anyorder.orders import sample_order
 from model import EMA
 
-REFERENCE = f'{ROOT}/tests/reference/adaln_small.ckpt.pt'
-
-@pytest.fixture
-def ckpt(tmp_path):
-    torch.manual_seed(0)
-    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
-    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', iter_num=7)
-    return tmp_path / 'ckpt.pt'
+PUBLISHED = f'{REFERENCE}/adaln_small.ckpt.pt'
 
 
 def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt, tmp_path):
@@ -56,9 +49,9 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--tempratur=1'], "'temperature'"),
     (['--device=cuda:99'], 'device'), (['--device=meta'], 'device'), (['--ckpt=none.pt'], 'none.pt'),
     (['--weights=ema'], 'EMA'),
-    ([f'--ckpt={REFERENCE}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
+    ([f'--ckpt={PUBLISHED}'], 'another tokenizer'), (['--out=no/where.json'], '--out=no/where.json'),
     (['--html=no/x.html'], '--html=no/x.html'),
-    ([f'--out={REFERENCE}', '--metrics', f'--judge={REFERENCE}'], 'would overwrite')])
+    ([f'--out={PUBLISHED}', '--metrics', f'--judge={PUBLISHED}'], 'would overwrite')])
 def test_wrong_input_is_one_line(ckpt, capsys, monkeypatch, args, said):
     import sample
     from anyorder.machine.terminal import one_line_errors

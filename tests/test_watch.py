@@ -100,16 +100,6 @@ def test_watch_lets_an_eye_follow_a_fast_model(terminal, clock):
         assert n_steps in written and min(n_steps, 20) <= frames <= seconds * 20 + 2      # 20 a second, and the end
 
 
-def test_a_frame_highlights_all_that_was_written_since_the_last_one(terminal, clock):
-    out = terminal()
-    watch, tokens = Watch(Bytes(), out), [ord('a')] * 400
-    shown = 0
-    for step in range(400):
-        watch(tokens, [i if i <= step else None for i in range(400)], step, [0.0] * 400)
-        shown += sum(len(found.replace('\n', '')) for found in re.findall(r'\x1b\[7m(a+)', out.frame()))
-    assert shown == 400
-
-
 def test_watch_does_not_slow_a_slow_model_and_begins_anew_with_every_text(terminal, clock):
     watch = Watch(Bytes(), terminal())
     for _ in range(2):

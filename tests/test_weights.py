@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, one_line
 
 from anyorder.others.exported import write_exported
 from anyorder.others.weights import local_path, read_weights
@@ -46,9 +46,8 @@ def test_parts_are_read_from_the_folder_alone(tmp_path):
 def test_parts_that_are_not_there_are_one_line(tmp_path, parts, said):
     (tmp_path / 'there').write_bytes(b'')
     (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': parts}))
-    with pytest.raises(ValueError, match=said) as e:
+    with one_line(said):
         read_weights(tmp_path)
-    assert '\n' not in str(e.value)
 
 
 def header(*parts):
@@ -81,9 +80,8 @@ def test_a_file_that_is_not_whole_is_one_line(tmp_path, spoil):
     path = tmp_path / 'model.safetensors'
     save_file(TENSORS, path)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(ValueError, match='model.safetensors cannot be read as weights') as e:
+    with one_line('model.safetensors cannot be read as weights'):
         read_weights(tmp_path)
-    assert '\n' not in str(e.value)
 
 
 def test_weights_stay_when_their_file_is_overwritten(tmp_path):
@@ -109,9 +107,8 @@ def test_names_of_the_hub(monkeypatch):
     assert local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
     monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb')))
     for name in ('hf:me/it/x.pt', 'hf:x.pt'):
-        with pytest.raises(ValueError, match=name) as e:
+        with one_line(name):
             local_path(name)
-        assert '\n' not in str(e.value)
 
 
 def test_names_of_gpt2_on_the_hub(tmp_path, monkeypatch):

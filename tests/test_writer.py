@@ -14,13 +14,6 @@ from anyorder.writer import Writer
 from model import EMA
 
 
-@pytest.fixture
-def ckpt(tmp_path):
-    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
-    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes')
-    return str(tmp_path / 'ckpt.pt')
-
-
 @pytest.mark.parametrize('how', [
     {}, {'order': 'margin', 'n_steps': 5, 'threshold': 0.5, 'order_noise': 1.0},
     {'order': 'l2r', 'length': 50, 'stop': '\n', 'context': 8, 'temperature': 0.5, 'top_k': 9, 'top_p': 0.9, 'seed': 3},
