@@ -89,6 +89,13 @@ def by_table(prefix, parts, rest):
     return lambda part, layer=None: rest[part] if layer is None else f'{prefix}.{layer}.{parts[part]}'
 
 
+def llama_shapes(names, parts, V, **sizes):
+    """{name: shape} of the weights of a Llama of V tokens."""
+    sizes |= {'norm1': (C,), 'norm2': (C,), 'gate': (24, C), 'up': (24, C), 'down': (C, 24)}
+    shapes = {f'{names(part, layer)}.weight': sizes.get(part, (C, C)) for layer in range(L) for part in parts}
+    return shapes | {names('embedding'): (V, C), names('norm'): (C,), names('head'): (V, C)}
+
+
 def write_llada(folder):
     special, n = write_tokenizer(folder, eos='<|endoftext|>', mask='<|mdm_mask|>')
     parts = {'norm1': 'attn_norm', 'q': 'q_proj', 'k': 'k_proj', 'v': 'v_proj', 'o': 'attn_out', 'norm2': 'ff_norm',
@@ -96,9 +103,7 @@ def write_llada(folder):
     m, V = 'model.transformer', n + 5                                                       # padding of the vocabulary
     names = by_table(f'{m}.blocks', parts, {'embedding': f'{m}.wte.weight', 'norm': f'{m}.ln_f.weight',
                                             'head': f'{m}.ff_out.weight'})
-    sizes = {'norm1': (C,), 'norm2': (C,), 'gate': (24, C), 'up': (24, C), 'down': (C, 24)}
-    shapes = {f'{names(part, layer)}.weight': sizes.get(part, (C, C)) for layer in range(L) for part in parts}
-    w = random_weights(shapes | {names('embedding'): (V, C), names('norm'): (C,), names('head'): (V, C)})
+    w = random_weights(llama_shapes(names, parts, V))
     write_folder(folder, {'model_type': 'llada', 'd_model': C, 'n_layers': L, 'n_heads': H, 'n_kv_heads': H,
                           'mlp_hidden_size': 24, 'embedding_size': V, 'vocab_size': V, 'max_sequence_length': 40,
                           'rope_theta': 500000.0, 'rms_norm_eps': 1e-5, 'weight_tying': False, 'block_type': 'llama',
@@ -124,11 +129,8 @@ def write_dream(folder):
              'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
     names = by_table('model.layers', parts, {'embedding': 'model.embed_tokens.weight', 'norm': 'model.norm.weight',
                                              'head': 'lm_head.weight'})
-    sizes = {'norm1': (C,), 'norm2': (C,), 'gate': (24, C), 'up': (24, C), 'down': (C, 24), 'k': (C // H, C),
-             'v': (C // H, C)}                                                              # one head of keys
-    shapes = {f'{names(part, layer)}.weight': sizes.get(part, (C, C)) for layer in range(L) for part in parts}
-    shapes |= {f'{names(part, layer)}.bias': (C if part == 'q' else C // H,) for layer in range(L) for part in 'qkv'}
-    w = random_weights(shapes | {names('embedding'): (n + 3, C), names('norm'): (C,), names('head'): (n + 3, C)})
+    biases = {f'{names(part, layer)}.bias': (C if part == 'q' else C // H,) for layer in range(L) for part in 'qkv'}
+    w = random_weights(llama_shapes(names, parts, n + 3, k=(C // H, C), v=(C // H, C)) | biases)   # one head of keys
     write_folder(folder, {'model_type': 'Dream', 'hidden_size': C, 'num_hidden_layers': L, 'num_attention_heads': H,
                           'num_key_value_heads': 1, 'intermediate_size': 24, 'vocab_size': n + 3,
                           'max_position_embeddings': 131072, 'rope_theta': 1e6, 'rms_norm_eps': 1e-6,

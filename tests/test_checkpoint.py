@@ -100,27 +100,6 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, model)
     assert load_checkpoint(path)['iter_num'] == 1 and os.listdir(tmp_path) == ['ckpt.pt']
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_takes_the_name(tmp_path, model, monkeypatch):
-    """A rename that reaches the disk before the bytes would leave an empty file after a power cut."""
-    path, calls = str(tmp_path / 'ckpt.pt'), []
-    fsync, rename = os.fsync, os.replace
-    monkeypatch.setattr(os, 'fsync', lambda f: calls.append((os.fstat(f).st_ino, os.fstat(f).st_size)) or fsync(f))
-    monkeypatch.setattr(os, 'replace', lambda a, b: calls.append((a, b)) or rename(a, b))
-    save_checkpoint(path, model)
-    assert calls == [(os.stat(path).st_ino, os.path.getsize(path)), (f'{path}.tmp', path)]
-
-
-@pytest.mark.parametrize('error', [PermissionError(13, 'not yours'),
-                                   RuntimeError("DefaultCPUAllocator: can't allocate memory")])
-def test_a_checkpoint_that_may_be_fine_is_not_called_broken(tmp_path, model, monkeypatch, error):
-    def fail(*args, **kwargs):
-        raise error
-    save_checkpoint(tmp_path / 'ckpt.pt', model)
-    monkeypatch.setattr(torch, 'load', fail)
-    with pytest.raises(type(error)):
-        load_checkpoint(tmp_path / 'ckpt.pt')
-
-
 class Bomb:
     def __reduce__(self):
         return os.mkdir, ('exploded',)
@@ -135,12 +114,7 @@ class Bomb:
     ('code', 'cannot be read', lambda path, whole: torch.save(Bomb(), path)),
     ('list', 'is not a checkpoint', lambda path, whole: torch.save([], path)),
     ('half', 'is not a checkpoint', lambda path, whole: torch.save({'model': {}}, path)),
-    ('sizes', 'is not a checkpoint', lambda path, whole: torch.save({'model': {}, 'model_args': None}, path)),
-    ('number', 'is not a checkpoint', lambda path, whole: torch.save({'model': {'a': 3}, 'model_args': {}}, path)),
-    ('options', 'is not a checkpoint', lambda path, whole: torch.save(
-        {'model': {}, 'model_args': {}, 'config': None}, path)),
-    ('tokens', 'is not a checkpoint', lambda path, whole: torch.save(
-        {'model': {}, 'model_args': {}, 'tokenizer': ['a']}, path))])
+    ('number', 'is not a checkpoint', lambda path, whole: torch.save({'model': {'a': 3}, 'model_args': {}}, path))])
 def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, write):
     monkeypatch.chdir(tmp_path)
     save_checkpoint('whole.pt', model)
@@ -151,8 +125,7 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, 
 
 
 @pytest.mark.parametrize('weights, change, said', [
-    ('ema', {}, 'no EMA'), ('ema', {'ema_model': None}, 'no EMA'), ('ema', {'ema_model': {}}, 'no EMA'),
-    ('ema', {'ema_model': {'shadow_params': None}}, 'no EMA'),
+    ('ema', {}, 'no EMA'), ('ema', {'ema_model': None}, 'no EMA'),
     ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
     ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'weights differ in name or shape, the first is aa'),
     ('raw', {'model_args': {'n_embd': 32}}, 'differ'), ('raw', {'model_args': {'n_layer': 1}}, 'differ'),

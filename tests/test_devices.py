@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from anyorder.machine import devices
-from anyorder.machine.devices import peak_memory, resolve_compile, resolve_device, widest
+from anyorder.machine.devices import resolve_compile, resolve_device, widest
 from anyorder.training.update import draw_batch
 from configurator import Config
 
@@ -44,14 +44,3 @@ def test_masks_leave_a_blank_whatever_float32_rounds_to(monkeypatch):
     tokens = torch.zeros(200, dtype=torch.long).numpy()
     _, order, n_known, _ = draw_batch(tokens, config, True, torch.device('cpu'))
     assert n_known.tolist() == [80] * 4 and order.sort(1).values.tolist() == [list(range(81))] * 4
-
-
-def test_where_the_system_says_nothing_of_memory_the_peak_is_no_number(monkeypatch):
-    def not_linux(*_, **__):
-        raise FileNotFoundError
-    monkeypatch.setattr('builtins.open', not_linux)
-    monkeypatch.setattr('sys.platform', 'win32')
-    assert peak_memory(torch.device('cpu')) != peak_memory(torch.device('cpu'))
-    monkeypatch.setattr('sys.platform', 'darwin')
-    monkeypatch.setattr('resource.getrusage', lambda _: type('', (), {'ru_maxrss': 5000}))
-    assert peak_memory(torch.device('cpu')) == 5000

@@ -3,16 +3,14 @@ import json
 import os
 
 import huggingface_hub
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT, make_model, one_line
 
 import train
 from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
-from anyorder.others.tokenizer_files import byte_letters, tokenizer_files
+from anyorder.others.tokenizer_files import byte_letters
 from anyorder.others.weights import read_weights
-from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.training.start import start_checkpoint, start_model
 from anyorder.writer import Writer
 from configurator import configure
@@ -162,9 +160,3 @@ def test_letters_of_bytes_are_those_of_gpt2():
     letters = byte_letters()
     assert list(letters)[::255] == [ord('!'), 0xad] and letters[32] == 'Ġ' and letters[10] == 'Ċ'
     assert sorted(letters) == list(range(256)) and len(set(letters.values())) == 256
-
-
-def test_symbols_of_puzzles_are_tried_longest_first():
-    files = tokenizer_files(get_tokenizer('zebra4'), 16)['tokenizer.json']
-    lengths = np.array([len(text.replace('\\', '')) for text in files['pre_tokenizer']['pattern']['Regex'].split('|')])
-    assert (np.diff(lengths) <= 0).all() and files['added_tokens'][0]['id'] == get_tokenizer('zebra4').n_tokens

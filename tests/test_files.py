@@ -1,7 +1,6 @@
 """Disk and terminal: files that are whole or not there, bars, names that are checked before the work begins."""
 import contextlib
 import gzip
-import io
 import json
 import os
 
@@ -134,14 +133,6 @@ def test_bytes_are_on_the_disk_before_the_name_is_theirs(tmp_path, monkeypatch):
     with whole_folder(tmp_path / 'd') as folder, open(os.path.join(folder, 'g'), 'wb') as f:
         f.write(b'four')
     assert calls == [4, 'd']
-
-
-def test_a_bar_in_a_file_is_written_twice_a_minute(monkeypatch):
-    for terminal, seconds in ((False, 30), (True, 0.5)):
-        stream = io.StringIO()
-        stream.isatty = lambda terminal=terminal: terminal
-        monkeypatch.setattr('sys.stderr', stream)
-        assert progress(total=3).mininterval == seconds
 
 
 @pytest.mark.parametrize('name, fine',

@@ -155,13 +155,6 @@ def test_seeds_are_drawn_by_the_generator(batch):
     assert not torch.equal(generate(model, idx, order, 2, 4), generate(model, idx, order, 2, 4))
 
 
-def test_arguments_are_left_as_they_are(batch):
-    model, (idx, order) = make_model(), batch
-    before = idx.clone(), order.clone()
-    generate(model, idx, order, 2, 4, policy='margin', seeds=range(5))
-    assert torch.equal(idx, before[0]) and torch.equal(order, before[1])
-
-
 @pytest.mark.parametrize('policy', [*SCORES])
 def test_scores_of_bfloat16_logits_are_taken_in_float32(policy):
     logits = torch.randn(30, 11, dtype=torch.bfloat16)

@@ -78,8 +78,7 @@ def test_another_evaluation_is_refused(tmp_path):
 @pytest.mark.parametrize('text', [
     'hello\n', '3\n', '[1, 2]\n', 'no line end', '{"half', '{}\n3\n', '\n', '{}\n\n', '\xff\n',
     '{}\n' + '[' * 100_000 + '\n', '{}\n{"prompt": "a"}\n', '{}\n["a", "b", "c", 1, 5.0]\n',
-    '{}\n["a", "b", "c", 1, [NaN]]\n', '{}\n["a", "b", "c", 1, [1e999]]\n',
-    '{}\n["a", "b", "c", 1, [1' + '0' * 400 + ']]\n'])
+    '{}\n["a", "b", "c", 1, [NaN]]\n', '{}\n["a", "b", "c", 1, [1e999]]\n'])
 def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path, text):
     path = tmp_path / 'x.jsonl'
     path.write_bytes(text.encode('latin-1'))

@@ -213,11 +213,6 @@ def test_lines_have_the_colour_of_their_label(runs):
     assert [len(line.get_xdata()) for line in lines] == [2, 2]
     many = draw([(str(i), read_run('a')) for i in range(9)], [('tokens', 'loss')], 'x.png').axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in many}) == 9
-    ensembles = [('d', [{'members': 1, 'nats': 3.0}, {'members': 2, 'nats': 2.8}]),
-                 ('e', [{'members': 1, 'nats': 2.5}])]
-    axis = draw(ensembles, [('members', 'nats')], 'x.png').axes[0]
-    assert axis.lines[0].get_ydata().tolist() == [3.0, 2.8] and list(axis.lines[1].get_ydata()) == [2.5, 2.5]
-    assert [text.get_text() for text in axis.figure.legends[0].get_texts()] == ['d', 'e']
 
 
 @pytest.mark.parametrize('length', [8, 45])

@@ -80,17 +80,6 @@ def test_beside_a_sample_is_the_next_with_the_same_known_tokens(tmp_path):
     assert [row['beside'] for row in page_of(tmp_path / 'p.html')[1]['samples']] == [2, None, 4, None, None]
 
 
-@pytest.mark.parametrize('columns, n, box', [
-    (9, 81, 3), (4, 16, 2), (6, 36, 0), (4, 12, 0), (25, 30, 0), (0, 16, 0), (1, 1, 0)])
-def test_boxes_are_of_sudokus_alone(tmp_path, columns, n, box):
-    write_replay(tmp_path / 'p.html', [sample_of('1' * n, [0] * n)], Bytes(), 'x', columns)
-    write_replay(tmp_path / 'p.svg', [sample_of('1' * n, [0] * n)], Bytes(), 'x', columns)
-    data = page_of(tmp_path / 'p.html')[1]
-    assert (data['columns'], data['box']) == (columns, box)
-    n_boxes = columns if box else 0                                                # as many as columns
-    assert (tmp_path / 'p.svg').read_text().count('class="box"') == n_boxes
-
-
 def test_an_order_is_named_in_words():
     assert written_in_words('l2r') == 'Written from left to right'
     assert written_in_words('blocks') == 'Written in the order blocks'

@@ -116,27 +116,6 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     torch.testing.assert_close(losses['bfloat16'], losses['float32'], rtol=0.05, atol=0)
 
 
-def test_a_process_has_its_own_micro_batches_and_blocks(monkeypatch):
-    """Of four micro-batches the second of two processes runs the numbers 1 and 3: its loss is their mean."""
-    config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
-    monkeypatch.setattr('torch.distributed.all_reduce', lambda x: x.mul_(2))   # both have the same
-    for micro in (1, 3):
-        torch.manual_seed(derive_seed(5, 0, micro))
-        idx, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
-        alone.append(float(make_model()(idx, order).mean()))
-    blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
-    given = torch.zeros_like(blocks, dtype=torch.bool)
-    whole = validate(state.model, blocks, given, config)
-    monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
-    half = validate(state.model, blocks, given, config)
-    update(state, TOKENS, 1e-2, config)
-    assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)
-    assert state.n_seen == 4 * 3 * 9
-    for name, nats in whole.items():
-        assert half[name][::2].tolist() == [0, 0, 0]
-        torch.testing.assert_close(half[name][1::2], 2 * nats[1::2], rtol=1e-12, atol=0)
-
-
 def test_a_gradient_is_not_clipped_when_that_is_off():
     norms = {}
     for clip in (0.0, 1e-4):
