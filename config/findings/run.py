@@ -9,6 +9,7 @@ A table has the mean over the seeds, its standard error and their number. What i
 interrupted starts anew. Make one finding at a time in a folder, since findings share runs. Options behind -- go to
 every train.py, for `generation` to bench.py.
 """
+import configparser
 import itertools
 import os
 import shlex
@@ -27,115 +28,25 @@ jobs = 1               # commands at a time, each on one core if there are more 
 out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
 data_dir = 'data'      # where prepared sets are; what is missing is made there
 
-# ---------------------------------------------------------------------------------------------------------------------
-# what there is to make
-
-BASE = 'config/findings/base.py'
-ANY = f'{BASE} --l2r_ratio=0'
-ADAMW = f'{BASE} config/findings/adamw.py'
-SWAPS = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
-WIDE = f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 --rotary=True --max_iters=1500'
-SHORT = f'{BASE} --max_iters=1000 --eval_interval=50'
-ADAPTED = f'{SHORT} --init_from=OUT/before_seedSEED/ckpt.pt'
-ENCODER, TWO_STREAMS = '--attention=bidirectional --l2r_ratio=0', '--target_position=two_stream'
-NETWORKS = {'decoder': '--attention=causal', 'encoder': ENCODER, 'mixed': '--attention=mixed --l2r_ratio=0'}
-PUZZLES = {'sudoku': 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99',
-           'zebra4': 'config/zebra4.py', 'nae_sat': 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'}
-
-# what train.py is given for a run. SEED is its seed, so that every seed has an order of its own, and OUT is --out
-RUNS = {
-    'base': BASE, 'any': ANY, 'l2r': f'{ANY} --order=l2r',
-    **{order: f'{ANY} --order={order} --order_seed=SEED' for order in ('block', 'fixed')},
-    **{position: f'{BASE} --target_position={position}' for position in ('input', 'layer_shared', 'layer')},
-    'rotary': f'{BASE} --rotary=True', 'gates0': f'{BASE} --gate_init=0',
-    'ema_none': f'{BASE} --ema_decay=0', 'ema_0.999': f'{BASE} --ema_decay=0.999',
-    'encoder': f'{BASE} {ENCODER}', 'encoder_rotary': f'{BASE} {ENCODER} --rotary=True',
-    'mixed': f"{BASE} {NETWORKS['mixed']}",
-    'two_stream': f'{BASE} {TWO_STREAMS}', 'two_stream_rotary': f'{BASE} {TWO_STREAMS} --rotary=True',
-    'wide': WIDE, 'wide_two_stream': f'{WIDE} {TWO_STREAMS}',
-    'wide_longer': f'{WIDE} --max_iters=2090',   # updates of two streams take 1.39 times as long
-    'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r', 'scratch': SHORT, 'adapted': ADAPTED,
-    'adapted_gently': f'{ADAPTED} --learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01',   # a quarter
-    'swaps_any': SWAPS, 'swaps_l2r': f'{SWAPS} --order=l2r', 'swaps_fixed': f'{SWAPS} --order=fixed --order_seed=SEED',
-    **{f'swaps_{n}': f'{SWAPS} --order=swaps:{n} --order_seed=SEED' for n in (16, 26)},
-    **{f'{puzzle}_{network}': f'{PUZZLES[puzzle]} {NETWORKS[network]}' for puzzle in PUZZLES for network in NETWORKS}}
-RUNS |= {'adamw': ADAMW} | {f'adamw_{run}': RUNS[run].replace(BASE, ADAMW)
-                            for run in ('input', 'layer_shared', 'layer', 'rotary', 'gates0')}
-
-# what measures a checkpoint
-EVALUATIONS = {
-    'ensemble': 'eval_ppl.py --n_blocks=512 --estimates=ensemble --n_contexts=64',
-    'bound': 'eval_ppl.py --n_blocks=512 --estimates=any --n_orders=64',
-    'likelihood': 'eval_ppl.py --n_blocks=512 --estimates=l2r,any --n_orders=16',
-    'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',
-    **{name: f'eval_puzzle.py --policies=random,margin {options}' for name, options in (
-        ('solved', '--n_puzzles=500'), ('agree', '--n_puzzles=200'), ('graded', '--n_puzzles=500 --dataset=graded'),
-        ('diabolical', '--n_puzzles=500 --dataset=diabolical'))}}
+TABLE = configparser.ConfigParser(interpolation=configparser.ExtendedInterpolation(), delimiters='=')
+TABLE.optionxform = str   # names as they are written
+with open(os.path.join(ROOT, 'config', 'findings', 'findings.ini'), encoding='utf-8') as f:
+    TABLE.read_file(f)
+RUNS, EVALUATIONS = TABLE['runs'], TABLE['evaluations']
+WORDS = {name: TABLE[name]['about'] for name in TABLE.sections() if name not in ('runs', 'evaluations')}
 
 
-def networks(puzzle, evaluations, options=''):
-    """The figures of the NETWORKS on a puzzle: their training, and each of the evaluations."""
-    return {puzzle: ('--y=val_any', {network: f'{puzzle}_{network}' for network in NETWORKS})} | {
-        f'{puzzle}_{evaluation}': (options, {network: f'{puzzle}_{network}/{evaluation}' for network in NETWORKS})
-        for evaluation in evaluations}
+def read_finding(name):
+    """({picture: (options of plot.py, {label: RUN or RUN/EVALUATION})}, name of its set, words that make the set)."""
+    rest = dict(TABLE[name])
+    dataset, *command = rest.pop('data', 'pydocs data/prepare.py pydocs').split()
+    del rest['about']
+    figures = {}
+    for picture, text in rest.items():
+        options, *lines = text.split('\n')
+        figures[picture] = options.split(), dict(line.split(' = ') for line in lines)
+    return figures, dataset, command
 
-
-BY_TOKENS = '--y=val_any,val_l2r'
-POSITIONS = {'AdaLN': 'base', 'added at the input': 'input', 'the same in every layer': 'layer_shared',
-             'another in every layer': 'layer', 'AdaLN and rotary': 'rotary'}
-TEXT = {'decoder': 'base', 'decoder without l2r': 'any', 'encoder': 'encoder', 'mixed': 'mixed',
-        'two streams': 'two_stream'}
-
-# {finding: (what it compares, {picture: (options of plot.py, {label: RUN, or RUN/EVALUATION})})}
-FINDINGS = {
-    'orders': ('1, 2: any order, left to right, and one fixed order (block-wise, random)', {
-        'orders': ('--y=val_own,val_l2r', {'left to right': 'l2r', 'blocks of 4': 'block', 'one permutation': 'fixed',
-                                           'any order': 'any'})}),
-    'l2r_data': ('3: without and with 10 % left-to-right sequences', {
-        'l2r_data': (BY_TOKENS, {'none left to right': 'any', '10 % left to right': 'base'})}),
-    'positions': ('4: four ways to tell the target position, and rotary; Muon and AdamW', {
-        'positions': (BY_TOKENS, POSITIONS),
-        'positions_adamw': (BY_TOKENS, {label: f'adamw_{run}'.removesuffix('_base')
-                                        for label, run in POSITIONS.items()})}),
-    'gates': ("4: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW", {
-        'gates': (BY_TOKENS, {'Muon and gates from 1': 'base', 'Muon and gates from 0': 'gates0',
-                              'AdamW and gates from 1': 'adamw', 'AdamW and gates from 0': 'adamw_gates0'})}),
-    'ema': ('4: no average of the weights, 0.99, 0.999', {
-        'ema': (BY_TOKENS, {'no average': 'ema_none', 'decay 0.99': 'base', 'decay 0.999': 'ema_0.999'})}),
-    'ensemble': ('5: the context-order ensemble between decoder and encoder', {
-        'ensemble': ('', {'decoder': 'base/ensemble', 'encoder': 'encoder/bound',
-                          'decoder with rotary': 'rotary/ensemble', 'encoder with rotary': 'encoder_rotary/bound'})}),
-    'generation': ('6, 7: time of generation by the number of steps and by network', {}),
-    'networks': ('text by decoder, encoder, mixed network and two streams', {
-        'networks': ('--y=val_any', TEXT),
-        'networks_likelihood': ('', {label: f'{run}/likelihood' for label, run in TEXT.items()})}),
-    'two_stream': ('two streams against AdaLN, without and with rotary, and wider for as long', {
-        'two_stream': (BY_TOKENS, {'AdaLN': 'base', 'two streams': 'two_stream', 'AdaLN and rotary': 'rotary',
-                                   'two streams and rotary': 'two_stream_rotary'}),
-        'two_stream_wide': (BY_TOKENS, {'AdaLN': 'wide', 'AdaLN for as long': 'wide_longer',
-                                        'two streams': 'wide_two_stream'})}),
-    'adaptation': ('a left-to-right model adapted to any order, beside training from scratch', {
-        'adaptation': ('--x=iter --y=val_any,val_l2r', {
-            'adapted': 'adapted', 'adapted at a quarter of the rate': 'adapted_gently', 'from scratch': 'scratch',
-            'from scratch for as long': 'base'}),
-        'adaptation_before': ('--y=val_l2r', {'left to right': 'before'})}),
-    'swaps': ('pi-learners: one order each between left to right and random; an any-order model along them', {
-        'swaps': ('--y=val_own', {'left to right': 'swaps_l2r', '16 swaps': 'swaps_16', '26 swaps': 'swaps_26',
-                                  'one permutation': 'swaps_fixed', 'any order': 'swaps_any'}),
-        'swaps_along': ('', {'any order': 'swaps_any/along'})}),
-    'sudoku': ('9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
-               networks('sudoku', ('solved', 'graded', 'diabolical'))),
-    'zebra4': ('Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run', networks('zebra4', ('solved',))),
-    'nae_sat': ('latents and observations by the same; 25 minutes a run', networks('nae_sat', ('agree',), '--y=right'))}
-WORDS = {name: about for name, (about, _) in FINDINGS.items()}
-# the set that a finding learns, and how it is made
-DATA = dict.fromkeys(FINDINGS, ('pydocs', 'data/prepare.py pydocs')) | {
-    'sudoku': ('sudoku_60k', 'data/puzzles.py sudoku --n_train=60000 --name=sudoku_60k'),
-    'zebra4': ('zebra4', 'data/puzzles.py zebra4'), 'nae_sat': ('nae_sat', 'data/puzzles.py nae_sat')}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# how it is made
 
 def path_of(line, seed, c):
     """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
@@ -206,21 +117,19 @@ def main(config, more):
         with open(f'{path}.txt', encoding='utf-8') as f:
             print(f.read().partition('\n')[2], end='', flush=True)
         return python('plot.py', path, '-o', f'{config.out}/generation.png')
-    figures = {}
-    for picture, (options, lines) in FINDINGS[name][1].items():
+    figures, dataset, command = read_finding(name)
+    for picture, (_, lines) in list(figures.items()):
         wanted = [EVALUATIONS.get(line.partition('/')[2], '').partition('--dataset=')[2] for line in lines.values()]
-        if all(not dataset or os.path.exists(os.path.join(config.data_dir, dataset)) for dataset in wanted):
-            figures[picture] = options, lines
-        else:
+        if any(name and not os.path.exists(os.path.join(config.data_dir, name)) for name in wanted):
             print(f'left out: {picture}, whose puzzles are not in {config.data_dir}')
+            del figures[picture]
     stages = plan([line for _, lines in figures.values() for line in lines.values()], config, more)
-    dataset, command = DATA[name]
     if not os.path.exists(os.path.join(config.data_dir, dataset)):
-        python(*command.split(), f'--data_dir={config.data_dir}')
+        python(*command, f'--data_dir={config.data_dir}')
     make_all(stages, config.jobs)
     for picture, (options, lines) in figures.items():
         paths = [path_of(line, seed, config) for line in lines.values() for seed in config.seeds.split(',')]
-        python('plot.py', '-o', f'{config.out}/{picture}.png', *options.split(), f'--labels={",".join(lines)}', *paths)
+        python('plot.py', '-o', f'{config.out}/{picture}.png', *options, f'--labels={",".join(lines)}', *paths)
 
 
 def python(*words):
