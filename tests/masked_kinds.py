@@ -1,4 +1,4 @@
-"""Tiny masked models of others, of every kind: folders as their authors write them, and beside each a slow oracle.
+"""Tiny masked models of others: a folder as its authors write it, and beside each folder a slow oracle.
 
 An oracle is a function of tokens (S,), a text with all that stands around it, that gives logits (S, V)."""
 import json

@@ -24,7 +24,7 @@ TORCH = os.path.dirname(torch.__file__)
 # their results go to the host
 WAITS = {f'aten::{name}' for name in ('_local_scalar_dense', 'equal', 'nonzero', '_unique2')}
 MOVES = {'aten::_to_copy', 'aten::copy_'}
-waits = collections.Counter()   # of (file, line, its text)
+waits = collections.Counter()   # {(file, line, its text): how often}
 
 
 recording = None   # the operations of the Graph that is being recorded
@@ -75,7 +75,7 @@ class HostGenerator(torch.Generator):
 
 
 class OnDevice(torch.Tensor):
-    """A tensor of the device `sim` whose numbers are those of `host`."""
+    """A tensor of the device `sim` that has the numbers of `host`."""
 
     @staticmethod
     def __new__(cls, host):

@@ -44,7 +44,7 @@ def test_the_plain_loss_is_the_loss(batch):
     torch.testing.assert_close(plain_nll(model, *batch), model(*batch), rtol=0, atol=1e-10)
 
 
-def test_training_flops_are_those_of_the_matrix_products(batch):
+def test_training_flops_count_the_matrix_products(batch):
     model = lean(make_model(vocab_size=16, n_tokens=11).requires_grad_(True))
     with FlopCounterMode(display=False) as counter:
         model(*batch).sum().backward()

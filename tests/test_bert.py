@@ -33,7 +33,7 @@ def test_symbols_of_several_letters_are_one_token_each():
     assert [texts[i - 5] for i in ids] == ['A=3', '1', '2', 'A<b', '.']
 
 
-def test_masks_are_of_a_uniform_number_of_blanks_and_of_these_alone():
+def test_masks_hide_a_uniform_number_of_blanks_and_nothing_else():
     torch.manual_seed(0)
     ids, fixed = torch.arange(10, 16), torch.tensor([1, 0, 0, 1, 0, 1]).bool()
     batch = bert.mask_blanks([(ids, fixed)] * 6000, mask_id=3)

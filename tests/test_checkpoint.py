@@ -54,7 +54,7 @@ def test_a_checkpoint_counts_the_updates_of_its_average(tmp_path, model):
 
 
 def test_what_published_sizes_leave_out_is_inferred():
-    """GPT-2's vocabulary has 50257 tokens, padded to 50304; the width of the condition is that of the weights."""
+    """GPT-2's vocabulary has 50257 tokens, padded to 50304; the weights have the width of the condition."""
     args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8}
     adaln = config_from_checkpoint({'model_args': args, 'model': {'transformer.wtpe.weight': torch.zeros(4, 6)}})
     assert (adaln.n_real, adaln.n_cond, adaln.target_position, adaln.gpt2_blocks) == (50257, 6, 'adaln', False)
@@ -63,8 +63,8 @@ def test_what_published_sizes_leave_out_is_inferred():
     assert config_from_checkpoint({'model_args': args | {'n_tokens': 9}, 'model': {}}).n_real == 9
 
 
-def test_a_digest_is_of_all_weights_and_of_the_sizes(model):
-    other = AOGPT(replace(model.config, attention='bidirectional')).double()   # of the same weights
+def test_a_digest_tells_all_weights_and_sizes(model):
+    other = AOGPT(replace(model.config, attention='bidirectional')).double()   # with the same weights
     other.load_state_dict(model.state_dict())
     digests = {digest(model), digest(other)}
     for p in model.parameters():

@@ -18,7 +18,7 @@ ROWS = [([3, 1], [4, 1, 5]), ([], [9, 2, 6, 5, 3]), ([5, 8, 9, 7, 9, 3], [2]), (
 
 
 class Network:
-    """A decoder of which `logits` (300,) are all it says, and which remembers the texts that it was asked about."""
+    """A decoder that always says `logits` (300,) and remembers the texts that it was asked about."""
     device, slots = torch.device('cpu'), Slots
     config = SimpleNamespace(block_size=9, vocab_size=300)
 
@@ -159,7 +159,7 @@ def test_contexts_are_mixed_token_by_token():
     assert len({tuple(order.tolist()) for order in reading.orders([8, 3, 2, 6], [7])}) > 2
 
 
-def test_greedy_is_of_the_mixture_of_contexts():
+def test_greedy_follows_the_mixture_of_contexts():
     """The context as it is says 2, a shuffle of it says 3, and each says 4 a little less surely."""
     class Swayed(Network):
         def predict(self, idx, order, n_known, n_targets, picked, first):
@@ -221,7 +221,7 @@ def test_a_last_word_is_all_behind_the_last_blank_and_has_tokens_of_its_own():
     tok = Bytes()
     tokens = np.array([*b'one two three', tok.eos, *b'a  b', tok.eos])
     assert [(tok.decode(a), tok.decode(b)) for a, b in last_words(tokens, tok)] == [('one two', ' three'), ('a ', ' b')]
-    pairs, texts = Pairs(), ['abcd efg', 'abc efg', 'ab c']   # of 'abc efg' the third letter and the blank are one
+    pairs, texts = Pairs(), ['abcd efg', 'abc efg', 'ab c']   # 'c ' of 'abc efg' is one token
     tokens = np.array([t for text in texts for t in (*pairs.encode(text), pairs.eos)])
     rows = [(pairs.decode(a), pairs.decode(b)) for a, b in last_words(tokens, pairs)]
     assert rows == [('abcd', ' efg'), ('ab', ' c')]

@@ -36,7 +36,7 @@ def test_drawn_frequencies_are_the_law(how):
 
 @pytest.mark.parametrize('how', [
     dict(top_p=0.9), dict(top_p=0.9, top_k=40), dict(top_k=3000), dict(top_p=0.99, top_k=3000)])
-def test_a_nucleus_is_that_of_all_tokens_however_wide(how):
+def test_a_nucleus_is_cut_from_all_tokens_however_wide(how):
     g = torch.Generator().manual_seed(0)
     spread = torch.tensor([[0.1], [1.0], [3.0], [9.0]])                                      # some reach beyond 1024
     logits = torch.randn(4, 2000, dtype=torch.float64, generator=g) * spread
@@ -103,7 +103,7 @@ def test_a_generator_gives_the_uniform_numbers():
     assert torch.equal(sample_tokens(logits, generator=torch.Generator().manual_seed(3)), sample_tokens(logits, u=u))
 
 
-def test_log_probabilities_are_those_of_the_softmax_in_float32_or_better():
+def test_log_probabilities_come_from_the_softmax_in_float32_or_better():
     logits, token = torch.randn(5, 7, dtype=torch.float64), torch.tensor([0, 6, 3, 3, 1])
     by_hand = torch.stack([logits[r].log_softmax(-1)[t] for r, t in enumerate(token.tolist())])
     torch.testing.assert_close(token_logprob(logits, token), by_hand, rtol=0, atol=1e-14)

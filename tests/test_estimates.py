@@ -43,7 +43,7 @@ def text_of(blocks, n_bytes=None, name='words'):
 
 @pytest.fixture
 def blocks():
-    """Blocks (4, 9), of which the first and the last are equal."""
+    """Blocks (4, 9). The last equals the first."""
     idx = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(1))
     idx[3] = idx[0]
     return idx
@@ -63,7 +63,7 @@ def test_one_order_for_all_blocks(blocks):
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 @pytest.mark.parametrize('kind, n_numbers', [('swaps', 4), ('fixed', 9), ('r2l', 0), ('listed', 0), ('drawn', 9)])
 def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch, kind, n_numbers, attention):
-    """One order for all blocks is that of successive seeds; a network without a decoder's loss visits one by one."""
+    """Orders that all blocks share have successive seeds; a network without a decoder's loss visits one by one."""
     monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
     model, order = make_model(attention=attention), order_of({'order_seed': 3, 'order_swaps': 2}, {
         'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind))
@@ -99,7 +99,7 @@ def test_a_journal_tells_families_apart():
     assert len(set(words)) == 5 and words[0] == work('swaps:3') == work('swaps', order_swaps=3)
 
 
-def test_bounds_are_of_the_orders_of_each_block(blocks):
+def test_a_bound_averages_the_orders_of_its_block(blocks):
     model = make_model()
     got = estimate('any', '--n_orders=3', '--batch_size=2').nats(model, blocks, [3, 1], None)
     assert got.shape == (2, 3)
@@ -120,7 +120,7 @@ def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance
         torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
 
 
-def test_the_ensemble_is_of_the_first_order_of_a_block(blocks):
+def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
     model = make_model()
     args = ['--n_contexts=5', '--n_positions=4', '--ensemble_block=2']
     got = estimate('ensemble', *args).nats(model, blocks, [3, 1], None)
@@ -197,7 +197,7 @@ def test_the_bound_is_the_mean_of_all_orders():
     assert (row['kind'], row['n'], row['estimate']) == ('any', 3, 'any order x 3')
 
 
-def test_bits_are_of_bytes():
+def test_bits_are_counted_by_bytes():
     for name, args in (('l2r', []), ('any', [])):
         _, (row,), _ = rows_of(name, [[3], [9]], *args)
         assert math.isclose(row['bits_per_byte'], 12 / math.log(2) / 12) and row['bytes'] == 12 and row['tokens'] == 18
@@ -217,8 +217,8 @@ def test_the_gain_has_an_error_of_its_own():
     it, rows, text = rows_of('ensemble', [[10, 9, 8], [50, 46, 44]], '--n_contexts=4')
     assert [row['estimate'] for row in rows] == ['ensemble x 1', 'ensemble x 2', 'ensemble x 4']
     assert [row['n'] for row in rows] == [1, 2, 4] and rows[0]['gain'] == rows[0]['gain_stderr'] == 0
-    assert math.isclose(rows[1]['gain'], 5 / 18) and math.isclose(rows[1]['gain_stderr'], 1.5 / 9)    # of 1 and 4
-    assert math.isclose(rows[2]['gain'], 8 / 18) and math.isclose(rows[2]['gain_stderr'], 2 / 9)      # of 2 and 6
+    assert math.isclose(rows[1]['gain'], 5 / 18) and math.isclose(rows[1]['gain_stderr'], 1.5 / 9)    # 1 and 4
+    assert math.isclose(rows[2]['gain'], 8 / 18) and math.isclose(rows[2]['gain_stderr'], 2 / 9)      # 2 and 6
     assert math.isclose(rows[1]['stderr'], 18.5 / 9)
     assert it.remarks(rows, text) == ['gain of ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667 nats/token',
                                       'gain of ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222 nats/token']

@@ -57,7 +57,7 @@ def test_without_the_harness_one_line_says_what_to_install(script, monkeypatch):
     assert 'n_contexts' in said and 'pip install -r requirements-extra.txt' in said
 
 
-def test_continuations_are_those_of_the_model(lm, ckpt):
+def test_continuations_score_as_the_model_scores(lm, ckpt):
     long = ('abc def ' * 10)[:-1]
     rows = [('ab', ' cd'), ('', 'xyz'), ('ab ', 'cd'), (long, '%'), ('a', long[:N]), ('', long)]
     got = lm(batch_size=2).loglikelihood(asked(*rows))
@@ -203,7 +203,7 @@ def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monk
 
 @pytest.fixture
 def tasks(harness, tmp_path, monkeypatch):
-    """Options that name the tasks, of which there are rows. The thousands that come with lm-eval are left out."""
+    """Options that name tasks with rows. The thousands of tasks that come with lm-eval are left out."""
     from lm_eval.tasks import TaskManager
     monkeypatch.setattr(TaskManager, '__init__', partialmethod(TaskManager.__init__, include_defaults=False))
     monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))

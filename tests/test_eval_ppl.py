@@ -82,7 +82,7 @@ def test_estimates_of_the_same_work_share_its_nats():
     assert [e.name for e in rows] == ['any', 'iw']   # accuracy is not of `words`
 
 
-def test_a_journal_is_of_all_that_the_nats_depend_on(tmp_path):
+def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
     def journal(*args, model=None, dtype='float32', asked=(), **how):
         c = options(f'--out={tmp_path}/x.json', '--n_positions=4', '--ensemble_block=2', *args)
         estimates = [SimpleNamespace(name=name) for name in asked]
@@ -95,7 +95,7 @@ def test_a_journal_is_of_all_that_the_nats_depend_on(tmp_path):
             ('seed', ['--seed=1'], {}), ('weights', ['--weights=raw'], {}), ('n_orders', ['--n_orders=2'], {}),
             ('n_contexts', ['--n_contexts=8'], {}), ('n_positions', ['--n_positions=6'], {}),
             ('ensemble_block', ['--ensemble_block=4'], {}), ('dtype', [], {'dtype': 'bfloat16'}),
-            ('model', [], {'model': scaled}), ('model', [], {'model': make_model(rotary=True)}),   # of the same weights
+            ('model', [], {'model': scaled}), ('model', [], {'model': make_model(rotary=True)}),   # equal weights
             ('one_by_one', [], {'attention': 'bidirectional', 'asked': ['iw']})):
         with pytest.raises(ValueError, match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)'):
             journal(*args, **how)
@@ -129,7 +129,7 @@ def results(path):
     return json.loads(path.read_text())['results']
 
 
-def test_the_table_is_of_the_plain_nll_for_any_batch(script, folder, tmp_path):
+def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     for name, args in {'a': [], 'b': ['--batch_size=3']}.items():
         p = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_orders=2', f'--out={name}.json',
                    f'--datasets=words, {folder}/words.txt', *args)
@@ -233,7 +233,7 @@ def test_which_text_is_measured(folder, tmp_path):
         assert (row['set'], row['blocks']) == (label, n) and row['sha256']
 
 
-def test_the_unigram_row_is_of_the_whole_set():
+def test_the_unigram_row_counts_the_whole_set():
     text = text_of(torch.zeros(1, 10, dtype=torch.long))
     text.tokens = np.array([0] * 10 + [1] * 10)
     own, = choose_estimates(['l2r'], {}, ['words'], options(), opened())

@@ -111,7 +111,7 @@ def test_scores_by_hand():
 
 
 @pytest.mark.parametrize('network', ['causal', 'bidirectional', 'mixed', 'two_stream'])
-def test_slots_and_seconds_are_those_of_a_puzzle(network):
+def test_slots_and_seconds_are_counted_for_one_puzzle(network):
     """A decoder runs every slot once in an order that is given. Where it chooses, it runs what was just revealed and
     what remains, as the mixed network always does. An encoder runs all slots in every step. Of two streams the content
     runs every slot once, and the queries what is scored."""

@@ -13,7 +13,7 @@ from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
 from model import EMA
 
 transformers = pytest.importorskip('transformers')
-N, V = 9, 11   # of make_model
+N, V = 9, 11   # as make_model has them
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -69,7 +69,7 @@ def test_what_transformers_saves_comes_back(views, tmp_path):
 
 
 @pytest.mark.parametrize('sizes', [dict(), dict(target_position='two_stream')])
-def test_left_to_right_each_column_is_of_the_next_token(views, batch, sizes):
+def test_left_to_right_each_column_predicts_the_next_token(views, batch, sizes):
     model, load = views(**sizes)
     causal, idx = load('CausalLM'), batch[0]
     nll = model(idx, torch.arange(N).expand(5, -1))
@@ -136,7 +136,7 @@ def test_each_step_with_the_cache_runs_one_slot(views, monkeypatch):
     monkeypatch.setattr(type(network.transformer.h[0].attn), 'attend',
                         lambda self, q, *rest: widths.append(q.size(1)) or attend(self, q, *rest))
     causal.generate(torch.tensor([[5, 1, 7]]), max_new_tokens=4, do_sample=False)
-    assert widths == [4, 1, 1, 1, 1, 1, 1, 1]   # of the first layer and of the last
+    assert widths == [4, 1, 1, 1, 1, 1, 1, 1]   # the first layer and the last
 
 
 @pytest.mark.parametrize('sizes', [dict(attention='bidirectional'), dict(attention='mixed'), dict(),
@@ -164,7 +164,7 @@ def test_blanks_are_predicted_given_all_else(views, batch, sizes):
 
 @pytest.mark.parametrize('sizes', [dict(attention='bidirectional'), dict(attention='mixed'), dict()])
 def test_blanks_know_nothing_of_padding(views, batch, sizes):
-    """It is behind one row, before one, and around one; its token is that of a blank."""
+    """Padding stands behind one row, before one and around one, and has the token of a blank."""
     load = views(**sizes)[1]
     masked, idx = load('MaskedLM'), batch[0][:3].masked_fill(torch.arange(N) % 3 == 1, V)
     padded, shown = torch.full((3, N), V), torch.zeros(3, N, dtype=torch.long)

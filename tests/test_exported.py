@@ -19,7 +19,7 @@ from model import EMA
 pytest.importorskip('safetensors')
 
 REFERENCE = os.path.join(os.path.dirname(__file__), 'reference')
-SIZES = dict(vocab_size=64, n_tokens=4)   # those of sudoku4
+SIZES = dict(vocab_size=64, n_tokens=4)   # as sudoku4 has them
 CONFIG = {'out_dir': '/home/me/runs/x', 'data_dir': '/home/me/data', 'dataset': 'mine', 'order': 'block',
           'order_block': 3, 'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1'}
 PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
@@ -155,7 +155,7 @@ def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):
         load_checkpoint(folder)
 
 
-def test_letters_of_bytes_are_those_of_gpt2():
+def test_bytes_have_the_letters_of_gpt2():
     """Its first ids are the bytes that print, its last of 256 the soft hyphen; a space is the letter Ġ."""
     letters = byte_letters()
     assert list(letters)[::255] == [ord('!'), 0xad] and letters[32] == 'Ġ' and letters[10] == 'Ċ'

@@ -18,7 +18,7 @@ from anyorder.tokens.tokenizers import GPT2
 from anyorder.writer import Writer
 from model import Network
 
-KNOWN = {   # of each kind its MaskedConfig, whose special tokens come last, or first in BERT's
+KNOWN = {   # the special tokens come last, in BERT's first
     'llada': MaskedConfig(40, 272, 271),
     'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),
     'mdlm': MaskedConfig(38, 50257, 50257, prefix=(50256,), suffix=(50256,)),
@@ -219,7 +219,7 @@ def test_the_commands_ask_for_what_is_documented_alone(script, folders, asked, t
     assert {name for name in asked if '.' in name} <= {f'config.{name}' for name in re.findall(r'\w+', config)}
 
 
-def test_the_dtype_is_that_of_the_option_and_of_the_file_without_one(folders):
+def test_the_option_sets_the_dtype_and_without_it_the_file(folders):
     _, folder = folders('bert')
     writer = Writer(f'masked:{folder}', dtype='float32', device='cpu')
     assert {p.dtype for p in writer.network.parameters()} == {torch.float32}

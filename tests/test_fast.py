@@ -32,7 +32,7 @@ def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(pair, batch, mon
     assert list(model.state_dict()) == list(plain.state_dict())
 
     def scored(network, T):
-        torch.manual_seed(0)   # of dropout
+        torch.manual_seed(0)   # for dropout
         return network(idx, order[:, :T])
     for T in (9, 4, 1):   # AdaLN is looked up by position where there are more slots
         nll, expected = scored(model, T), scored(plain, T)
@@ -140,7 +140,7 @@ def test_padded_steps_answer_as_the_others(batch, n, variant):
         cache.length = now
 
 
-def test_a_frozen_model_is_of_one_dtype():
+def test_a_frozen_model_has_one_dtype():
     frozen = freeze(make_model().float())
     assert freeze(frozen) is frozen and freeze(frozen, torch.float32) is frozen
     with pytest.raises(ValueError, match='frozen in torch.float32 already, got torch.bfloat16'):

@@ -71,7 +71,7 @@ def test_a_point_by_hand(frontier):
     assert (point['entropy'], point['distinct_2']) == (metrics['entropy'], metrics['distinct_2'])
 
 
-def test_the_time_is_that_of_generation(frontier, monkeypatch):
+def test_generation_alone_is_timed(frontier, monkeypatch):
     """The warm-up and the judge stand outside; the last tokens of a batch warm up."""
     done, times = [], iter([10.0, 12.5])
     for name in ('fill', 'steps'):

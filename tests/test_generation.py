@@ -58,7 +58,7 @@ def test_a_schedule_is_the_one_that_is_named():
     assert ends[0].tolist() == binomial_schedule(200, 4, 'cosine', stream(7, 'unmask'))
 
 
-def test_binomial_numbers_of_a_row_are_those_of_its_seed():
+def test_the_seed_of_a_row_gives_its_binomial_numbers():
     ends = Unmasking(4, unmask='binomial').ends([9, 9, 5], [7, 3, 7])
     for row, n, seed in zip(ends.tolist(), (9, 9, 5), (7, 3, 7)):
         assert row == binomial_schedule(n, 4, 'linear', stream(seed, 'unmask'))
@@ -333,7 +333,7 @@ def test_every_network_writes_the_same_cached_and_uncached(variant, policy):
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 @pytest.mark.parametrize('policy, unmask', [('given', 'fixed'), ('given', 'binomial'), ('margin', 'fixed')])
 def test_a_network_with_a_masked_loss_writes_what_it_scores(attention, policy, unmask):
-    """Log-probabilities collected while it writes are those of predict in the order and the steps that were taken."""
+    """It collects the log-probabilities that predict gives in the order and the steps that it took."""
     model, known = make_model(attention=attention), 2
     order = sample_order(4, 9, generator=torch.Generator().manual_seed(0))
     idx, trace = generate(model, torch.ones_like(order), order, known, 3, policy=policy, unmask=unmask, seeds=range(4),
@@ -378,7 +378,7 @@ def test_noise_moves_the_order_by_its_scale():
     assert noise.shape == (400, 50) and torch.equal(draw_noise(50, 2.0, rngs()), noise)
 
 
-PROMPTS = (65, 35, 45, 5)   # lengths; those of 32 to 63 are read together, 46 slots each: 66 + 2 * 46 + 6
+PROMPTS = (65, 35, 45, 5)   # lengths; 32 to 63 tokens are read together, 46 slots each: 66 + 2 * 46 + 6
 
 
 def remaining(blanks, first):
@@ -479,7 +479,7 @@ def test_another_score_is_one_function(monkeypatch, batch):
 
 
 @pytest.mark.parametrize('policy', SCORES)
-def test_confidence_in_parts_is_that_of_all(monkeypatch, policy):
+def test_confidence_is_the_same_in_parts(monkeypatch, policy):
     logits = torch.randn(3, 5, 7, dtype=torch.float64)
     whole = confidence(logits, policy)
     monkeypatch.setattr('anyorder.generation.unmasking.split_rows', lambda vocab_size, x: [x.split(2)])

@@ -31,7 +31,7 @@ def weights():
 
 
 def gpt2(w, tokens):
-    """Logits (T, V) of GPT-2 as its paper has it, in float64, of tokens (T,)."""
+    """The logits (T, V) that GPT-2 gives tokens (T,), as its paper has it, in float64."""
     w = {name: p.double() for name, p in w.items()}
     x, causal = w['wte.weight'][tokens] + w['wpe.weight'][:len(tokens)], torch.ones(len(tokens), len(tokens)).tril()
 

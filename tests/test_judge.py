@@ -31,7 +31,7 @@ def test_metrics_by_hand():
     assert text_metrics([list(range(50))], [[True] * 50])['repetition'] == 0
     given = text_metrics([[1, 2, 3, 4, 1, 2, 3, 4, 9]], [[False] * 8 + [True]])
     assert given['repetition'] == 0 and given['distinct_2'] == 1
-    assert text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0   # of one sample, not among samples
+    assert text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0   # within a sample, not among samples
     short = text_metrics([[1], [1]], [[True], [True]])
     assert short == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
 
@@ -62,7 +62,7 @@ def test_judge_weights_tokens_and_cuts_at_its_context():
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
     second = generative_perplexity(judge, samples[:1], [[False] * 10 + [True] * 2])
     want = judge(torch.tensor([samples[0][9:]]), sample_order(1, 3, 'l2r'))[0, 1:].mean()
-    assert math.isclose(second['nats_per_token'], want)   # of the second piece alone
+    assert math.isclose(second['nats_per_token'], want)   # the second piece alone
 
 
 def test_a_judge_reads_left_to_right(tmp_path):

@@ -209,7 +209,7 @@ def test_some_groups_give_what_they_give_among_all():
 
 
 def test_contexts_of_groups_are_drawn_apart():
-    """A group's contexts are a function of (seed, group), uniform, and say nothing of those of the next group."""
+    """The contexts of a group are a function of (seed, group), uniform, and say nothing about the next group."""
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     contexts = [group_contexts(order, g, 1, 6, 7) for g in (9, 10)]
     assert torch.equal(contexts[1], group_contexts(order, 10, 1, 6, 7))
@@ -255,7 +255,7 @@ def test_sampled_visits_are_unbiased_and_stratified():
 
 def test_totals_of_sampled_groups_by_hand():
     p = torch.tensor([[[0.5], [0.25]], [[0.1], [0.3]]], dtype=torch.float64)                 # (groups, M, width)
-    change = [math.log(0.5) - math.log(0.375), math.log(0.1) - math.log(0.2)]                # of two members
+    change = [math.log(0.5) - math.log(0.375), math.log(0.1) - math.log(0.2)]                # with two members
     got = ensemble_totals(torch.tensor(30.0), -p.log(), torch.tensor([3.0, 2.0], dtype=torch.float64))
     assert got[0] == 30 and math.isclose(got[1], 30 + 3 * change[0] + 2 * change[1], abs_tol=1e-12)
 

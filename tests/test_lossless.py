@@ -16,7 +16,7 @@ from anyorder.orders import order_of, sample_order
 from model import AOGPT
 
 DRAWINGS = [dict(temperature=0), dict(temperature=0.7), {}, dict(temperature=1.5, top_k=5), dict(top_p=0.9)]
-KNOWN = torch.tensor([0, 3, 11, 8, 5, 12])   # of the six rows, of 12 positions
+KNOWN = torch.tensor([0, 3, 11, 8, 5, 12])   # known tokens of six rows of 12 positions
 
 
 def half_certain():
@@ -52,7 +52,7 @@ def one_at_a_time(model, idx, order, n_known, seed, temperature=1.0, top_k=0, to
 
 @pytest.mark.parametrize('kind, drawing', [*(('random', drawing) for drawing in DRAWINGS), ('l2r', {}), ('r2l', {}),
                                            ('block', DRAWINGS[1]), ('fixed', DRAWINGS[4])])
-def test_the_text_is_that_of_one_token_a_pass(kind, drawing):
+def test_lossless_text_equals_one_token_a_pass(kind, drawing):
     model, order, idx = half_certain(), orders_of(kind), torch.full((6, 12), 4)
     texts = [one_at_a_time(model, idx[r], order[r], int(KNOWN[r]), r, **drawing) for r in range(6)]
     for window, use_cache in ((1, True), (2, True), (3, False), (5, True), (64, True), (64, False)):
@@ -60,13 +60,13 @@ def test_the_text_is_that_of_one_token_a_pass(kind, drawing):
         assert torch.equal(new, torch.stack(texts))
         passes, most = int(trace['step'].max()) + 1, 12
         assert passes == most if window == 1 else 2 < passes < most   # drafts are right and wrong
-    for r in range(5):   # of the whole window: alone, and with all rows
+    for r in range(5):   # with the whole window, alone
         alone = lossless(model, idx[r:r + 1], order[r:r + 1], 64, n_known=int(KNOWN[r]), seeds=[r], **drawing)
         assert torch.equal(alone[0], texts[r])
 
 
 @pytest.mark.parametrize('variant', VARIANTS + TWO_STREAM)
-def test_every_decoder_writes_that_text(variant):
+def test_every_decoder_writes_the_same_text(variant):
     model, order = make_model(block_size=12, **variant), orders_of('random')
     runs = [lossless(model, torch.ones_like(order), order, window, use_cache=use_cache, return_trace=True)
             for window, use_cache in ((1, False), (5, True), (5, False))]
@@ -104,7 +104,7 @@ def test_prompts_that_are_read_in_groups_change_nothing():
 
 @pytest.mark.parametrize('N, n_known, drawing', [
     (3, 0, {}), (4, 0, {}), (4, 1, dict(top_k=2)), (4, 1, dict(top_p=0.8, temperature=0.7))])
-def test_the_law_is_that_of_one_token_a_pass(N, n_known, drawing):
+def test_the_law_equals_one_token_a_pass(N, n_known, drawing):
     """Frequencies of all sequences against their probabilities by enumeration."""
     model, n = make_model(block_size=N, vocab_size=3), 5_000
     order = torch.tensor([[2, 0, 3, 1][:N] if N == 4 else [2, 0, 1]])
@@ -196,7 +196,7 @@ def accepted(order, known, n_drafts, drafts, tokens, N=8):
     return int(n_new), canvas.idx[row, position].tolist(), int(canvas.n_drafts)
 
 
-FAR = [0, 2, 4, 6, 1, 3, 5, 7]   # of the first four visits none is beside another
+FAR = [0, 2, 4, 6, 1, 3, 5, 7]   # no two of the first four visits stand side by side
 LEFT = list(range(8))
 
 

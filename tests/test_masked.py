@@ -32,8 +32,8 @@ def kinds(folders):
 
 
 def by_hand(oracle, c, tokens, known):
-    """Log-probabilities (N, V) of a text of which `known` are read: what stands around it, masks in the blanks, the
-    shift, and no probability for tokens that are never written."""
+    """Log-probabilities (N, V) of a text whose `known` tokens are read: what stands around it, masks in the blanks,
+    the shift, and no probability for tokens that are never written."""
     inside = [token if there else c.mask_id for token, there in zip(tokens, known)]
     logits = oracle(torch.tensor([*c.prefix, *inside, *c.suffix]))
     first = len(c.prefix) - (1 if c.shift else 0)
@@ -43,7 +43,7 @@ def by_hand(oracle, c, tokens, known):
 
 
 def rows_of(checkpoint, lengths=(11, 7, 9)):
-    """[(tokens, known)] of rows of these lengths, of which every third token is known, of one all, of one none."""
+    """[(tokens, known)] of rows of these lengths. Every third token is known, in the second row none."""
     g, low, high = torch.Generator().manual_seed(5), len(checkpoint.config.banned) + 2, checkpoint.config.n_tokens - 4
     return [(torch.randint(low, high, (n,), generator=g).tolist(), [r != 1 and p % 3 == 0 for p in range(n)])
             for r, n in enumerate(lengths)]
@@ -189,7 +189,7 @@ def test_what_cannot_be_is_said():
             call()
 
 
-def test_the_mode_is_that_of_the_network():
+def test_the_network_sets_the_mode():
     layer = torch.nn.Linear(2, 2)
     assert MaskedModel(layer, MaskedConfig(4, 6, 5)).training
     assert not MaskedModel(layer.eval(), MaskedConfig(4, 6, 5)).training

@@ -54,7 +54,7 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     assert spread.blocks[:, 0].tolist() == [tokens[0], tokens[4], tokens[8]]
 
 
-def test_the_digest_is_of_the_blocks(data_dir):
+def test_the_digest_tells_the_blocks(data_dir):
     digests = {open_corpus('words', N, Bytes(), data_dir, n_blocks=n).digest for N, n in ((4, 0), (4, 3), (4, 4))}
     assert len(digests) == 3
     assert open_corpus('words', 4, Bytes(), data_dir, n_blocks=3).digest in digests

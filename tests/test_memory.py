@@ -58,7 +58,7 @@ def meta_model(**options):
 HOW = {'dtype': 'bfloat16', 'optimizer': 'adamw', 'compiled': True}
 
 
-def test_the_parts_are_those_of_hand():
+def test_the_parts_by_hand():
     """C = 64, L = 2, H = 2, V = 64, n_cond = 8, 3 x 256 tokens, compiled: 8 + 2 * 25 bytes times C a slot and layer, 8
     statistics of norms and attention; the last norm 8 + 2 * 5; the gradient of the logits 2 bytes."""
     model = meta_model()
@@ -99,7 +99,7 @@ def test_sharding_divides_what_stays_and_gathers_two_blocks():
     assert gathered - rest == 4 * (model.n_parameters() - blocks) + 4 * 3 * blocks // 2   # and the gradients of one
 
 
-def test_the_peak_is_of_what_is_there_at_once():
+def test_the_peak_counts_what_is_there_at_once():
     before = torch.zeros(2 ** 20)
 
     def run():

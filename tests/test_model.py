@@ -41,10 +41,11 @@ def model(request):
 
 
 def oracle(model, tokens, order, n_known, d):
-    """Logits (V,) for visit d of one row, written from the definition of the slot. Of a decoder: the slots below
-    min(d, n_known) with their true targets, then the slot of d, through plain causal attention. Of the others: every
-    slot where it stands, that of visit d last. Of the mixed network a known slot sees none behind it. Of two
-    streams: the content slots 0 to min(d, n_known), then the query, of which no other slot knows."""
+    """Logits (V,) for visit d of one row, written from the definition of the slot.
+
+    A decoder runs the slots below min(d, n_known) with their true targets, then the slot of d, through plain causal
+    attention. The others run every slot where it stands, the slot of d last; in the mixed network a known slot sees no
+    slot behind it. Two streams run the content slots 0 to min(d, n_known), then the query, which no other slot sees."""
     w, c = model.state_dict(), model.config
     two_stream = c.target_position == 'two_stream'
     if two_stream:
@@ -165,7 +166,7 @@ def test_the_first_columns_may_score_known_visits(model, batch, cached):
             torch.testing.assert_close(logits[r, d - k + m], alone, **close)
     if cached:
         assert cache.length.tolist() == [3, 4, 9, 6, 2]
-        known = torch.tensor([3, 5, 9, 7, 3])               # and the slots that it kept are those of these tokens
+        known = torch.tensor([3, 5, 9, 7, 3])               # the cache has kept the slots of these tokens
         torch.testing.assert_close(model.predict(idx, order, known, 1, cache)[[0, 1, 3, 4]],
                                    model.predict(idx, order, known, 1)[[0, 1, 3, 4]], **close)
 
@@ -201,7 +202,7 @@ def test_losses_of_a_bfloat16_model_are_taken_in_float32(batch):
     torch.testing.assert_close(nll, want, rtol=0, atol=1e-6)
 
 
-def test_angles_are_those_of_float32_in_a_bfloat16_model():
+def test_a_bfloat16_model_turns_by_float32_angles():
     """From 256 on bfloat16 holds every other position alone."""
     model, g = make_model(block_size=400, rotary=True), torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
@@ -312,7 +313,7 @@ def test_rows_that_stay_in_the_cache_go_on(cached, batch):
     model, (idx, order) = cached, batch
     cache, known = KVCache(model.config, 5, dtype=torch.float64), torch.tensor([5, 0, 3, 7, 2])
     model.predict(idx, order, known, 2, cache)
-    for rows in ([1, 3, 4], [1, 2], [1]):   # of the rows that are left
+    for rows in ([1, 3, 4], [1, 2], [1]):   # numbers among the rows that are left
         rows = torch.tensor(rows)
         cache.keep(rows)
         idx, order, known = idx[rows], order[rows], known[rows]
@@ -417,7 +418,7 @@ def test_dropout_at_each_place_keeps_half_and_doubles_it():
     embeddings = []
     for x in (block, plain_block):
         x.register_forward_pre_hook(lambda _, args: embeddings.append(args[0]))
-    for part, same in ((block.attn, plain_block.attn), (block.mlp, plain_block.mlp)):   # of the same input
+    for part, same in ((block.attn, plain_block.attn), (block.mlp, plain_block.mlp)):   # given the same input
         part.register_forward_hook(lambda part, args, y, same=same: ratios.update({part: y / same(*args)}))
     torch.manual_seed(0)
     assert torch.equal(model(idx, idx), plain(idx, idx))   # in evaluation mode there is none
@@ -435,7 +436,7 @@ def test_seeds_are_a_function_of_their_names():
     assert len(seeds) == 400 and derive_seed(1, 2) == derive_seed(1, 2) and all(0 <= s < 2 ** 63 for s in seeds)
 
 
-def test_some_visits_alone_are_those_of_all(model, batch):
+def test_columns_ask_for_some_visits_alone(model, batch):
     idx, order = batch
     nll = model(idx, order)
     for wrong in (torch.full((5, 1), 9), torch.full((5, 1), -1)):

@@ -1,4 +1,4 @@
-"""On the device of --device the numbers are those of the CPU, which the other tests prove; and what CUDA alone has.
+"""The device of --device gives the numbers of the CPU, which the other tests prove; and what CUDA alone has.
 
     python -m pytest -o addopts= tests/test_on_device.py --device=cuda
 
@@ -111,8 +111,8 @@ def test_the_same_text(device, variant, how):
     close(trace['logprob'], other['logprob'], device)
 
 
-def test_lossless_text_is_that_of_one_token_a_step(device):
-    """The noise of a device is its own, so the two texts are of the device."""
+def test_lossless_text_equals_one_token_a_step(device):
+    """A device draws noise of its own, so the device writes both texts."""
     idx, order = texts(3, 20, 11)
     _, model = pair(device, block_size=20)
     found = [generate(model, idx.to(device), order.to(device), 4, seeds=range(3), unmask='lossless', window=window)
@@ -160,7 +160,7 @@ def test_gradients_in_bfloat16_are_near(device, variant):
 
 
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_the_loss_in_parts_is_that_of_all_logits(device, dtype, tolerance, monkeypatch):
+def test_the_loss_in_parts_is_the_loss_of_all_logits(device, dtype, tolerance, monkeypatch):
     monkeypatch.setattr('anyorder.fast.split_rows', lambda vocab_size, *tensors: [x.split(7) for x in tensors])
     g = torch.Generator().manual_seed(1)
     x, weight, bias = (torch.randn(shape, generator=g).to(device, dtype).requires_grad_()
@@ -173,7 +173,7 @@ def test_the_loss_in_parts_is_that_of_all_logits(device, dtype, tolerance, monke
         assert (want - got).float().norm() < tolerance * want.float().norm()
 
 
-# ---- updates: the batch is drawn on the device, so both ways are of the device
+# ---- updates: the device draws the batch, so it computes both ways
 
 OPTIONS = Config(batch_size=4, gradient_accumulation_steps=2, block_size=64, grad_clip=1.0, l2r_ratio=0.1,
                  order='random', order_seed=0, order_block=4, order_swaps=16, seed=1)

@@ -60,7 +60,7 @@ def test_block_orders_shuffle_every_block_alike():
 
 
 def test_one_order_of_a_run_is_pinned():
-    """Published runs and logs depend on it: sorted numbers of the stream of the seed, of blocks their first ones."""
+    """Published runs and logs depend on it: the seed's stream of numbers, sorted; blocks take the first ones."""
     u = torch.rand(11, dtype=torch.float64, generator=stream(5, 'order'))
     assert torch.equal(sample_order(2, 11, 'fixed', seed=5)[1], u.argsort())
     position = torch.arange(11)
@@ -97,11 +97,11 @@ def test_a_shorter_sequence_leaves_out_what_lies_behind():
             sample_order(1, 3, **order_of({}, wrong))
 
 
-def test_a_random_order_is_that_of_uniform_float64_numbers():
+def test_a_random_order_sorts_uniform_float64_numbers():
     """The numbers of a run and of a sample are pinned: a generator gives N + 1 a row, the last for l2r_ratio."""
     u = torch.rand(3, 301, dtype=torch.float64, generator=stream('x'))
     assert torch.equal(sample_order(3, 300, generator=stream('x')), u[:, :300].argsort(-1))
-    many = torch.rand(1, 30_001, dtype=torch.float64, generator=stream('y'))   # of which float32 would have ties
+    many = torch.rand(1, 30_001, dtype=torch.float64, generator=stream('y'))   # float32 would have ties
     assert torch.equal(sample_order(1, 30_000, generator=stream('y')), many[:, :-1].argsort(-1))
     mixed = torch.where(u[:, 300:] < 0.5, torch.arange(300), sample_order(1, 300, 'r2l'))
     assert torch.equal(sample_order(3, 300, 'r2l', l2r_ratio=0.5, generator=stream('x')), mixed)
@@ -121,7 +121,7 @@ def rotated(monkeypatch):
 def test_another_family_is_one_function(rotated):
     order = sample_order(4000, 5, **rotated, generator=stream(0))
     assert (order.diff(dim=1) % 5 == 1).all() and (torch.bincount(order[:, 0]) - 800).abs().max() < 5 * 26
-    u = torch.rand(4000, 2, dtype=torch.float64, generator=stream(1))          # its number, and that of l2r_ratio
+    u = torch.rand(4000, 2, dtype=torch.float64, generator=stream(1))          # its number, and one for l2r_ratio
     first = torch.where(u[:, 1] < 0.1, 0, (u[:, 0] * 50).long())
     assert torch.equal(sample_order(4000, 50, **rotated, l2r_ratio=0.1, generator=stream(1))[:, 0], first)
 
@@ -152,7 +152,7 @@ def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, order):
             assert torch.equal(orders[b, k], sample_order(1, 40, **own)[0])
 
 
-def test_the_order_of_a_run_is_that_of_its_options():
+def test_the_options_of_a_run_give_its_order():
     assert order_of({}) == order_of({'seed': 9}) == {'kind': 'random', 'parameter': None, 'seed': 0, 'length': None}
     run = {'seed': 9, 'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.1, 'block_size': 8}
     own = {'seed': 3, 'length': 8}

@@ -1,4 +1,4 @@
-"""The plan: its numbers are those of hand, and it wants nothing."""
+"""The plan: its numbers by hand, and that it wants nothing."""
 import os
 
 import pytest

@@ -163,7 +163,7 @@ def test_solved_puzzles_are_drawn_by_what_they_cost(runs, drawn, capsys):
     assert [(*line.get_xdata(), *line.get_ydata()) for line in axis.lines if line.get_marker() in 'os'] == [
         (1.5, 0.375), (1.5, 0.625), (4.0, 0.5), (4.0, 0.75)]
     bars = [bar.get_segments()[0][:, 1].tolist() for bar in axis.collections]
-    assert bars == [[0.25, 0.5], [0.5, 0.75], [0.375, 0.625], [0.625, 0.875]]   # of seeds, then of puzzles
+    assert bars == [[0.25, 0.5], [0.5, 0.75], [0.375, 0.625], [0.625, 0.875]]   # over seeds, then over puzzles
 
 
 def points(**ways):
@@ -190,7 +190,7 @@ def test_a_frontier_is_read_and_drawn_by_ways(runs, drawn, capsys):
                                                                   ['fixed', '2.750', '2.000']]   # at the most passes
 
 
-def test_errors_are_those_of_their_numbers(runs):
+def test_each_number_has_its_own_error(runs):
     row = result('ensemble x 2', 3.0) | {'stderr': 0.5, 'gain': 0.25, 'gain_stderr': 0.125}
     write(runs / 'd.json', {'results': [row, row | {'estimate': 'ensemble x 4', 'stderr': None}]})
     two = {'members': 2, 'nats': 3.0, 'nats_error': 0.5, 'gain': 0.25, 'gain_error': 0.125}
@@ -198,7 +198,7 @@ def test_errors_are_those_of_their_numbers(runs):
                                                 {k: v for k, v in (two | {'members': 4}).items() if k != 'nats_error'}]}
 
 
-def test_seeds_are_those_of_one_data_set(runs, drawn, capsys):
+def test_seeds_are_averaged_within_a_data_set(runs, drawn, capsys):
     for seed, data, nats in (1, 'books', 2), (2, 'books', 3), (3, 'texts/ptb.txt', 9):
         write(runs / f'd_seed{seed}.json', {'results': [result('any order x 4', nats, data)]})
     main([*(f'd_seed{seed}.json' for seed in (1, 2, 3)), '-o', 'picture.png'])
@@ -233,7 +233,7 @@ def test_runs_of_a_label_are_their_mean_and_a_band():
     assert mean_curve(group, 'time', 'loss') is None                              # other updates: each by itself
 
 
-def test_bands_are_of_seeds_and_bars_of_errors(runs):
+def test_bands_show_seeds_and_bars_show_errors(runs):
     ensemble = [{'members': m, 'nats': 3 - m / 10, 'nats_error': m / 100} for m in (1, 2, 4)]
     other = [entry | {'nats': entry['nats'] + 0.2} for entry in ensemble]
     level = [('e', [{'members': 1, 'nats': 2.5, 'nats_error': 0.1}])]

@@ -39,7 +39,7 @@ def read(page):
 
 
 def lm_eval_understands(args, monkeypatch):
-    """Where lm-eval is there, it knows its options, we know those of the model, and a folder has the tasks."""
+    """Where lm-eval is there, it knows its options, we know the options of the model, and a folder has the tasks."""
     if importlib.util.find_spec('lm_eval') is None or args[0] == 'ls':
         return
     from lm_eval._cli import HarnessCLI

@@ -69,7 +69,7 @@ def test_ranks_count_the_steps_in_which_something_was_written(tmp_path):
     row = page_of(tmp_path / 'p.html')[1]['samples'][0]
     assert row['rank'] == [2, 0, 1, 2, 3] and row['n_steps'] == 3
     nats = math.log(1 * 3 * 4 * 5) / 4                                             # over the four that were drawn
-    tau = (4 - 1) / (5 * 6) ** 0.5                                                 # of six pairs four rise, one ties
+    tau = (4 - 1) / (5 * 6) ** 0.5                                                 # four of six pairs rise, one ties
     assert row['facts'] == ['4 tokens in 3 steps', f'{nats:.2f} nats a token', f"Kendall's tau {tau:.2f}"]
 
 

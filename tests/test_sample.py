@@ -85,7 +85,7 @@ def test_an_order_that_does_not_fit_is_found_before_anything_is_written(ckpt, tm
     assert not (tmp_path / 'o.json').exists()
 
 
-def test_samples_of_batches_are_those_of_one_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
+def test_batches_change_no_sample_and_watch_shows_the_first_of_each(ckpt, script, monkeypatch, tmp_path):
     shown = []
     monkeypatch.setattr('anyorder.pictures.watch.Watch.__call__', lambda self, *what: shown.append(what))
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--length=4', '--n_samples=3', '--batch_size=2', '--watch',
@@ -150,7 +150,7 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     first, second = result['samples']
     texts = [torch.tensor([list(s)]) for s in (b'abcde', b'abcdefg')]
     nlls = [judge(s, sample_order(1, s.size(1), 'l2r'))[0].double() for s in texts]
-    nats = float(nlls[0][2:4].sum() + nlls[1].sum())                     # of the blanks, given all that is before
+    nats = float(nlls[0][2:4].sum() + nlls[1].sum())                     # the blanks, given all before
     assert math.isclose(result['metrics']['judge']['perplexity'], math.exp(nats / 9), rel_tol=1e-4)
     assert result['metrics']['distinct_1'] == 7 / 9
     model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
@@ -163,7 +163,7 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     assert judged['tokens'] == 9 and result['tokenizer'] == judged['tokenizer'] == 'bytes'
 
 
-def test_every_order_by_name_is_that_of_the_checkpoint(script, tmp_path):
+def test_the_checkpoint_says_what_the_name_of_an_order_means(script, tmp_path):
     """fixed and block have the seed and the block of the run; a family that is drawn differs from sample to sample."""
     run = {'order': 'block', 'order_seed': 3, 'order_block': 5}
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()

@@ -40,7 +40,7 @@ def like(sample):
 
 
 def counted(model):
-    """A copy of the model, and the numbers of slots that each of its passes has run, of each row."""
+    """A copy of the model, and for each of its passes the numbers of slots that the rows ran."""
     model, slots = copy.deepcopy(model), []
     trunk = model.trunk
     model.trunk = lambda idx, order, plan, cache=None: (
@@ -61,7 +61,7 @@ def test_a_text_that_fits_is_what_one_canvas_gives():
     (7, [[0, 8], *([n - 7, n + 1] for n in range(8, 20))])])
 @pytest.mark.parametrize('order', ['l2r', 'random', 'block:2', 'margin'])
 def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context, stretches):
-    """The log-probability of every token is that of re-scoring: its canvas alone, known text first."""
+    """Re-scoring gives every token the same log-probability: its canvas alone, known text first."""
     model, given = ascii_model(), [0, 1, 9, 10, 18]
     how = Unmasking(99, policy=order) if order == 'margin' else Unmasking(99)
     visits = order_of({}, 'random' if order == 'margin' else order)
@@ -108,7 +108,7 @@ def test_a_long_text_costs_a_pass_a_token_and_reads_each_context_once():
 
 
 @pytest.mark.parametrize('order', ['l2r', 'random'])
-def test_lossless_unmasking_of_a_long_text_is_that_of_one_token_a_step(order):
+def test_a_long_lossless_text_equals_one_token_a_step(order):
     rows = texts('ab[[..]]', '[[..]]')
     one, many = (write(ascii_model(), rows, order_of({}, order), Unmasking(unmask='lossless', window=window),
                        with_drafts=True) for window in (1, 8))
@@ -179,7 +179,7 @@ def test_a_stop_counts_from_the_first_blank_on_and_over_a_seam():
     assert whole['text'].index(over) == 7
     assert len(write(model, texts('[[..]]'), stop=over)[0]['tokens']) == 9
     first = write(model, texts('ab[[..]]'))[0]['text'][2]
-    for stop in ('ab', 'b' + first):           # of the prompt, in part
+    for stop in ('ab', 'b' + first):           # a part of the prompt
         sample, = write(model, texts('ab[[..]]'), stop=stop)
         assert not sample['stopped'] and len(sample['tokens']) == 20
     sample, = write(model, texts('ab' * 5 + '[[1]]ab[[..]]'), stop='ab')

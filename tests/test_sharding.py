@@ -72,7 +72,7 @@ def step(model):
     """(losses, gradients) of one forward and backward pass."""
     g = torch.Generator().manual_seed(0)
     idx, order = torch.randint(11, (5, 9), generator=g), sample_order(5, 9, generator=g)
-    torch.manual_seed(1)   # of dropout
+    torch.manual_seed(1)   # for dropout
     nll = model(idx, order, *([torch.tensor([0, 3, 8, 5, 1])] if model.slots.masked_loss else []))
     nll.mean().backward()
     return {'nll': nll.detach(), **{name: p.grad for name, p in model.named_parameters()}}
@@ -115,7 +115,7 @@ def test_of_a_recomputed_block_its_input_alone_is_kept(name):
     ['decoder', 'two-stream'],
     pytest.param([name for name in NETWORKS if name not in ('decoder', 'two-stream')], marks=pytest.mark.slow)])
 def test_a_split_run_is_the_whole_run(forked, names):
-    """In float64: AdamW, and Muon, whose products in bfloat16 are those of the whole matrices."""
+    """In float64: AdamW, and Muon, which multiplies the whole matrices in bfloat16."""
     runs = [(name, ('muon', 'adamw')[i % 2]) for i, name in enumerate(names)]
     want = [entries_after(state_of(learner(name, 0.1), optimizer)) for name, optimizer in runs]
 
@@ -127,7 +127,7 @@ def test_a_split_run_is_the_whole_run(forked, names):
             entries, of_two = entries_after(state)
             assert_close(of_two, val, rtol=0, atol=1e-9)
             if dist.get_rank() == 0:
-                of_one['totals'] = entries['totals'] = torch.zeros(3)   # its losses are those of its micro-batches
+                of_one['totals'] = entries['totals'] = torch.zeros(3)   # each has its own losses
                 assert_close(entries, of_one, rtol=0, atol=1e-9)
             held = [x for o in state.optimizers for of_one in o.state.values() for x in of_one.values() if x.dim()]
             for split in (list(state.model.parameters()), list(state.ema.model.parameters()), held):

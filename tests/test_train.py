@@ -416,7 +416,7 @@ def test_wandb_gets_samples_and_a_resume_goes_on_with_its_run(data, monkeypatch)
     saved = load_checkpoint('out/ckpt.pt')
     assert begun[0]['config']['environment'] == saved['environment'] == log()[0]['environment']
     assert [entry.keys() - {'samples'} for entry in sent] == [entry.keys() - {'environment'} for entry in log()]
-    assert [list(entry)[-1] == 'samples' for entry in sent] == [False, False, False, True, True]   # of validations
+    assert [list(entry)[-1] == 'samples' for entry in sent] == [False, False, False, True, True]   # where it validates
     columns, rows = sent[3]['samples']
     assert columns == ['order', 'text'] and [order for order, _ in rows] == ['in random order', 'left to right']
     run(*options, '--max_iters=5')     # is finished

@@ -142,7 +142,7 @@ def test_what_is_not_finite_is_counted():
     assert math.isfinite(loss) and not math.isfinite(norm) and n_finite == 0
 
 
-def test_averages_are_of_the_updates_since_the_last_line():
+def test_averages_run_since_the_last_line():
     state = start(learner())
     state.iter_num, state.logged, state.totals[:] = 14, 10, torch.tensor([8.0, 2.0, 4.0])
     assert state.averages('stop', with_weights=True) == (2.0, 0.5)
@@ -204,7 +204,7 @@ def test_a_masked_loss_is_trained_and_validated_on_uniform_numbers_of_known_visi
 
 
 @pytest.mark.parametrize('order', ['random', 'l2r', 'block'])
-def test_validation_is_of_fixed_orders(order):
+def test_validation_has_fixed_orders(order):
     model = make_model()
     blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
     own = {'random': draw_orders(range(20), 9)[:, 0], 'l2r': sample_order(20, 9, 'l2r'),

@@ -111,7 +111,7 @@ def test_watch_does_not_slow_a_slow_model_and_begins_anew_with_every_text(termin
 
 
 def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(terminal, clock):
-    out, tokens = terminal(21, 6), [ord('a') + i // 20 for i in range(200)]   # ten lines, of which three fit
+    out, tokens = terminal(21, 6), [ord('a') + i // 20 for i in range(200)]   # ten lines; three fit
     watch = Watch(Bytes(), out)
     for step, place in enumerate((0, 199, 100, 90, 0)):
         clock.seconds += 1
@@ -121,7 +121,7 @@ def test_watch_shows_what_is_new_of_a_text_that_is_higher_than_the_terminal(term
     assert plain(shown) == ['a' * 20, 'b' * 20, 'c' * 20, 'step 5 · 1 of 1 toke']
     watch(tokens, [5 if i == 199 else -1 for i in range(200)], 5, [0.0] * 200)
     out.frame()
-    watch([ord('a')] * 80, [-1] * 80, 9, [0.0] * 80)   # another text, of four lines, with nothing new: its end
+    watch([ord('a')] * 80, [-1] * 80, 9, [0.0] * 80)   # another text of four lines, nothing new: its end
     assert [len(line) for line in plain(out.frame())[:-1]] == [20, 20, 20]
 
 

@@ -5,8 +5,8 @@ The requeue drill: kill a run again and again, and start it each time by the sam
     python tests/torture.py --kills=10 --processes=2
 
 SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while the run starts, and while it saves, at
-every iteration. No start may fail. At the end weights, EMA, optimizer and log must equal, bit for bit, those of a run
-that nobody disturbed. Takes some ten seconds a kill; pytest collects a short one alone, as a slow test.
+every iteration. No start may fail. At the end a run that nobody disturbed must have the same weights, EMA, optimizer
+and log, bit for bit. Takes some ten seconds a kill; pytest collects a short one alone, as a slow test.
 """
 import argparse
 import os
@@ -65,7 +65,7 @@ def drill(kills, n_processes=1, seed=0):
     finish([*options, '--out_dir=whole'], n_processes)
     began = time.monotonic()
     finish([*options, '--out_dir=whole'], n_processes)
-    seconds = time.monotonic() - began   # of a start, with data that are there
+    seconds = time.monotonic() - began   # how long a start takes, with data that are there
     halves = early = 0   # kills in the midst of a save, and before the first one
     for n in progress(range(kills), desc='kills'):
         before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
