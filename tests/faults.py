@@ -341,13 +341,13 @@ FAULTS['anyorder/training/memory.py'] = 'test_memory', [
     ['n_streams * L - (n_streams - 1)', 'n_streams * L'],
     ['(mask if compiled else L * mask)', 'mask'],
     ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
-    ['max(total for _, total, _ in changes)', 'changes[-1][1]'],
+    ['max(itertools.accumulate(changes))', 'sum(changes)'],
     ['(b + FLOAT + FLOAT * widened) * min(logits, part)', '(b + FLOAT) * min(logits, part)'],
     ['kept = layers * B * N * FLOAT * C + of_block', 'kept = layers * B * N * FLOAT * C'],
 ]
 
 FAULTS['anyorder/training/plan.py'] = 'test_plan', [
-    ['if bytes_at(middle) <= limit', 'if bytes_at(middle) < limit'],
+    ['bisect_right(range(1, 2 ** 40), limit * GIB', 'bisect_right(range(1, 2 ** 40), limit * 1e9'],
     ['rate = world_size * row.flops', 'rate = row.flops'],
     ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
     ['    check_options(config, world_size)\n', ''],
@@ -410,7 +410,7 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_equalit
     ["        for group in o.param_groups:\n            group['lr'] = lr * group['lr_ratio']",
      "        for group in o.param_groups:\n            group['lr'] = lr"],
     ["config['lr_decay_iters'] or config['max_iters']", "config['max_iters']"],
-    ['                group.update(own)', '                pass'],
+    ["'param_groups': o.state_dict()['param_groups']", "'param_groups': saved['param_groups']"],
     ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
     ['        self.totals.zero_()\n', ''],
     ['n_given=n_given[mine])', 'n_given=0 * n_given[mine])'],
@@ -418,7 +418,7 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_equalit
     ['torch.minimum(n_more, n_blanks - 1)', 'n_more'],
     ['with autocast(device, config.dtype, cache=False):', "with autocast(device, 'float32', cache=False):"],
     ['config.batch_size, config.dtype, n_known=known,', 'config.batch_size, n_known=known,'],
-    ['            self.totals /= world_size\n', ''],
+    ['.div_(processes()[1])', ''],
     ['range(rank, config.gradient_accumulation_steps, world_size)', 'range(config.gradient_accumulation_steps)'],
     ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks / config.gradient_accumulation_steps'],
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],

@@ -73,6 +73,13 @@ def first_process_first():
             dist.barrier()
 
 
+def summed(x):
+    """The tensor x, summed in place over all processes."""
+    if processes()[1] > 1:
+        dist.all_reduce(x)
+    return x
+
+
 def gather(x):
     """[x of each process], the same list in all processes."""
     _, world_size = processes()
@@ -133,18 +140,13 @@ def stop_requests():
     Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal ask. All processes get the same answer; they wait for each other, but
     for no device. A second Ctrl-C ends a lone process at once. The other signals may come twice without a meaning: a
     scheduler and its launcher both send them, as do the shell and the kernel."""
-    asked, (_, world_size) = [], processes()
+    asked = []
 
     def ask(number, frame):
-        if asked and world_size == 1 and number == signal.SIGINT:
+        if asked and processes()[1] == 1 and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
 
-    def stopping():
-        flag = torch.tensor(len(asked))
-        if world_size > 1:
-            dist.all_reduce(flag)
-        return bool(flag)
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, 'SIGUSR1'):   # not on Windows
         numbers.append(signal.SIGUSR1)
@@ -152,7 +154,7 @@ def stop_requests():
             numbers.append(signal.SIGHUP)
     old = {number: signal.signal(number, ask) for number in numbers}
     try:
-        yield stopping
+        yield lambda: bool(summed(torch.tensor(len(asked))))
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

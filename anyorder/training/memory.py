@@ -1,9 +1,7 @@
 """
 How much memory does an update take? An estimate by part, and the measured peak beside it.
 """
-import json
-import os
-import tempfile
+import itertools
 
 import torch
 
@@ -98,11 +96,6 @@ def peak_allocated(device, run):
         return peak_memory(device) - before
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, 'trace.json')
-        profiler.export_chrome_trace(path)
-        with open(path, encoding='utf-8') as f:
-            events = json.load(f)['traceEvents']
-    changes = sorted((e['ts'], e['args']['Total Allocated'], e['args']['Bytes']) for e in events
-                     if e.get('name') == '[memory]' and e['args']['Device Type'] == 0)   # 0 is the CPU
-    return max(total for _, total, _ in changes) - (changes[0][1] - changes[0][2])
+    changes = (e.nbytes() for e in profiler.profiler.kineto_results.events()
+               if e.name() == '[memory]' and e.device_type() == torch.autograd.DeviceType.CPU)
+    return max(itertools.accumulate(changes))

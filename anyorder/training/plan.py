@@ -6,6 +6,7 @@ Nothing is trained or written: the network is built on PyTorch's meta device, wh
 import itertools
 import os
 import re
+from bisect import bisect_right
 from functools import partial
 
 import torch
@@ -63,17 +64,6 @@ def parameters_by_part(model):
         parts['AdaLN' if 'adaLN' in name else 'attention' if '.attn.' in name else 'MLP' if '.mlp.' in name else
               'head' if 'lm_head' in name else 'norms' if 'ln_' in name else 'embeddings'] += p.numel()
     return parts
-
-
-def largest_batch(bytes_at, limit):
-    """The largest batch_size whose bytes_at(batch_size), which grows with it, is within the limit; 0 if none is."""
-    low, high = 0, 1
-    while bytes_at(high) <= limit:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if bytes_at(middle) <= limit else (low, middle)
-    return low
 
 
 def lines_of(config):
@@ -134,7 +124,7 @@ def lines_of(config):
     yield f"{'the largest micro-batch':<34}{'batch_size':>18}  for the same update"
     for values in itertools.product(*((False, True) for _ in own)):
         saving = dict(zip(own, values))
-        largest = largest_batch(partial(bytes_at, **saving), limit * GIB)
+        largest = bisect_right(range(1, 2 ** 40), limit * GIB, key=partial(bytes_at, **saving))
         said = ' '.join(f'--{option}=True' for option in own if saving[option]) or 'as it is'
         yield f'  {said:<32}{largest or "none":>18}  {same_update(config, world_size, largest)}'.rstrip()
 

@@ -6,12 +6,11 @@ import time
 from contextlib import nullcontext
 
 import torch
-import torch.distributed as dist
 
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_blanks
 from anyorder.machine.devices import autocast, widest
-from anyorder.machine.processes import is_split, part_of, processes, whole
+from anyorder.machine.processes import is_split, part_of, processes, summed, whole
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks
 from anyorder.tokens.sets import unpack
@@ -33,6 +32,9 @@ def lr_of(it, config):
 
 
 OPTIMIZERS = ('adamw', 'muon')
+BOUNDS = ((('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
+          (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
+          (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1))
 
 
 def check_optimizer(name):
@@ -43,15 +45,11 @@ def check_optimizer(name):
 def check_update(config, network):
     """Raise ValueError for an optimizer, an average or an order that no run can have, or that does not fit `network`,
     an AOGPTConfig."""
-    for name in ('learning_rate', 'muon_learning_rate'):
-        if not config[name] > 0:
-            raise ValueError(f'{name} must be above 0, got {config[name]}')
-    for name in ('beta1', 'beta2', 'ema_decay'):
-        if not 0 <= config[name] < 1:
-            raise ValueError(f'{name} must be at least 0 and below 1, got {config[name]}')
+    for names, rule, holds in BOUNDS:
+        for name in names:
+            if not holds(config[name]):
+                raise ValueError(f'{name} must be {rule}, got {config[name]}')
     check_optimizer(config.optimizer)
-    if not 0 <= config.l2r_ratio <= 1:
-        raise ValueError(f'l2r_ratio must be 0 to 1, got {config.l2r_ratio}')
     if config.l2r_ratio and network.slots.masked_loss:
         raise ValueError(f'attention={network.attention} is trained on the masked loss alone: l2r_ratio must be 0, '
                          f'got {config.l2r_ratio}')
@@ -72,22 +70,17 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
     'adamw' is AdamW on all weights; 'muon' has Muon on the matrices of attention and MLP, AdamW on the rest. Matrices
     alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
-    hidden, matrices, vectors = [], [], []
+    params = {'hidden': [], 'matrices': [], 'vectors': []}
     for name, p in model.named_parameters():
-        if p.dim() < 2:
-            vectors.append(p)
-        elif optimizer == 'muon' and is_hidden(name, p):
-            hidden.append(p)
-        else:
-            matrices.append(p)
-    groups = [{'params': matrices, 'weight_decay': weight_decay}, {'params': vectors, 'weight_decay': 0.0}]
+        hidden = optimizer == 'muon' and is_hidden(name, p)
+        params['hidden' if hidden else 'matrices' if p.dim() > 1 else 'vectors'].append(p)
+    groups = [{'params': params['matrices'], 'weight_decay': weight_decay, 'lr_ratio': 1.0},
+              {'params': params['vectors'], 'weight_decay': 0.0, 'lr_ratio': 1.0}]
     optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
-    if hidden:
+    if hidden := params['hidden']:
+        groups = [{'params': hidden, 'lr_ratio': muon_learning_rate / learning_rate}]
         muon = SplitMuon if is_split(hidden[0]) else torch.optim.Muon
-        optimizers.append(muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
-    for o in optimizers:
-        for group in o.param_groups:
-            group['lr_ratio'] = group['lr'] / learning_rate
+        optimizers.append(muon(groups, lr=muon_learning_rate, weight_decay=weight_decay))
     return optimizers
 
 
@@ -98,6 +91,7 @@ class TrainState:
     run_model   the model as updates run it: itself, or compiled, or wrapped so that processes exchange gradients
     optimizers  see make_optimizers
     ema         EMA of the model
+    device      of the model
     iter_num    updates done
     n_seen      tokens seen, by all processes together
     logged      iter_num at the last line of the log
@@ -107,11 +101,8 @@ class TrainState:
     def __init__(self, model, optimizers, ema):
         self.model, self.run_model, self.optimizers, self.ema = model, model, optimizers, ema
         self.iter_num = self.n_seen = self.logged = 0
+        self.device = model.device
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
-
-    @property
-    def device(self):
-        return self.model.device
 
     def entries(self):
         """The entries of a checkpoint that `resume` reads, beside weights and average."""
@@ -124,12 +115,9 @@ class TrainState:
         The optimizers keep the options of the run."""
         for o, saved in zip(self.optimizers, checkpoint['optimizer'], strict=True):
             params = [p for group in o.param_groups for p in group['params']]
-            state = saved | {'state': {i: {name: part_of(x, params[i]) for name, x in of_one.items()}
-                                       for i, of_one in saved['state'].items()}}
-            options = [{k: v for k, v in group.items() if k != 'params'} for group in o.param_groups]
-            o.load_state_dict(state)
-            for group, own in zip(o.param_groups, options):
-                group.update(own)
+            moments = {i: {name: part_of(x, params[i]) for name, x in of_one.items()}
+                       for i, of_one in saved['state'].items()}
+            o.load_state_dict({'state': moments, 'param_groups': o.state_dict()['param_groups']})
         average, own = model_from_checkpoint(checkpoint, 'ema').state_dict(), self.ema.model.state_dict()
         self.ema.model.load_state_dict({name: part_of(p, own[name]) for name, p in average.items()})
         self.ema.n_updates = checkpoint['ema_model']['num_updates']
@@ -141,19 +129,14 @@ class TrainState:
 
         The host waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
         `with_weights` wants finite weights too, which may overflow after losses that are finite."""
-        _, world_size = processes()
-        if world_size > 1:
-            dist.all_reduce(self.totals)
-            self.totals /= world_size
-        loss, norm, n_finite = self.totals.tolist()
+        loss, norm, n_finite = summed(self.totals).div_(processes()[1]).tolist()   # the mean is kept
         n_iters = self.iter_num - self.logged
         loss, norm = loss / n_iters, norm / n_iters
         norms = f'gradient norm {norm:.4g}'
-        size = 0.0
         if with_weights:
             size = whole(sum(torch._foreach_norm(list(self.model.parameters())))).item()
             norms += f', weight norm {size:.4g}'
-        if n_finite < n_iters or not math.isfinite(size):
+        if n_finite < n_iters or with_weights and not math.isfinite(size):
             since = min(self.logged + int(n_finite) + 1, self.iter_num)
             raise ValueError(f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
                              f'lower the learning rate and {advice}')
@@ -277,8 +260,5 @@ def validate(model, blocks, given, config):
         nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
         nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
                                  n_given=n_given[mine])
-        if world_size > 1:
-            nats = nats.to(model.device)
-            dist.all_reduce(nats)
-        result[name] = nats[:n].cpu()
+        result[name] = summed(nats)[:n]
     return result
