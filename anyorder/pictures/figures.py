@@ -15,7 +15,7 @@ COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#00
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 INK, GRID, LEVEL = '#333333', '#e3e3e3', '#777777'
 
-# of a number, or of an axis and a number: what its panel is called, and its unit
+# {number, or (axis, number): (name of its panel, unit)}
 PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, any order (bound)', 'nats per token'),
           'val_l2r': ('validation, left to right', 'nats per token'),
           'val_own': ("validation, the run's own order", 'nats per token'),
@@ -50,7 +50,7 @@ def mean_curve(group, x, y):
     where = [[place(entry, x) for entry in entries] for entries in runs]
     if len(runs) < 2 or any(at != where[0] for at in where):
         return None
-    points = list(zip(*runs))   # of every update the entries of all runs
+    points = list(zip(*runs))   # for every update the entries of all runs
     values = [[entry[y] for entry in entries] for entries in points]
     return ([entries[0][x] if x == 'order' else statistics.fmean(entry[x] for entry in entries) for entries in points],
             [statistics.fmean(row) for row in values], [min(row) for row in values], [max(row) for row in values])
@@ -61,7 +61,7 @@ def draw_group(axis, group, x, y, label, style):
 
     Several runs with the same places are their mean and a band from the least to the greatest, at a single point a bar.
     Others are a curve each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is
-    a level line, and what others are measured by, an entry with a `level`, is one too."""
+    a level line, and so is the measure of the others, an entry with a `level`."""
     mean, notes = mean_curve(group, x, y), set()
     if mean is not None and mean[0]:
         xs, means, least, greatest = mean
@@ -94,11 +94,11 @@ def draw_group(axis, group, x, y, label, style):
 
 
 def set_axes(axis, x, y, xs):
-    """Scales, ticks that can be read, and names; xs are all that are drawn."""
+    """Scales, ticks that can be read, and names; `xs` holds every x that is drawn."""
     from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
     if x in ('members', 'steps', 'passes', 'seconds', 'slots', 'puzzle_seconds'):
         axis.set_xscale('log', base=2 if x in ('members', 'steps', 'passes') else 10)
-        if len(xs) <= 8 and x in ('members', 'steps', 'seconds'):   # means of others are no round numbers
+        if len(xs) <= 8 and x in ('members', 'steps', 'seconds'):   # the others' means are no round numbers
             axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
         elif x != 'passes':
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -127,7 +127,7 @@ def set_axes(axis, x, y, xs):
 
 
 def style(color, marker, line=0):
-    """The style of the color-th colour, marker and line. More than there are colours: the second round is dashed."""
+    """The style with the color-th colour, the marker-th marker and the line-th line; a second round is dashed."""
     return {'color': COLORS[color % len(COLORS)], 'marker': MARKERS[marker % len(MARKERS)],
             'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3], 'markersize': 4.5}
 
@@ -135,8 +135,8 @@ def style(color, marker, line=0):
 def styles(groups):
     """{label: style} of groups, {label: [entries, ...]}.
 
-    Of frontiers, labels RUN: WAY, a way has one colour and a run one kind of line. Unmasking by a threshold is as its
-    policy, but hollow; a `level` is grey. Of puzzles, labels RUN: POLICY, a run has one colour, a policy one marker."""
+    In frontiers, labels RUN: WAY, a way has one colour and a run one kind of line. Unmasking by a threshold looks like
+    its policy, but hollow; a `level` is grey. In puzzles, labels RUN: POLICY, a run has a colour, a policy a marker."""
     keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
     levels, puzzles = ({label for label in groups if key in keys[label]} for key in ('level', 'solved'))
     found, colors, markers, rounds = {}, {}, {}, Counter()

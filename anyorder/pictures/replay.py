@@ -1,5 +1,5 @@
 """
-What did a generation look like? Writes a page or an animated picture that replays it (--html=FILE of the commands).
+What did a generation look like? --html=FILE of the commands writes a page or an animated picture that replays it.
 
 FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no
 script, so that it plays as an image of a README. Neither needs the network.
@@ -51,11 +51,11 @@ def write_replay(path, samples, tokenizer, title, columns=0):
 
 
 def replay_rows(samples, tokenizer):
-    """What a replay says of each sample: a dict of name, text of each token, and so on.
+    """What a replay says of each sample: a dict with lists that have an entry for each token.
 
-    rank      of each token: the step at which it is written, counted from 1; 0 if it is known from the start
+    rank      the step at which a token is written, counted from 1; 0 if it is known from the start
     beside    the number of the next sample that has the same known tokens, or None
-    drafts    only if the sample has any: of each token its drafts, [rank, text], or [rank] of one that was right"""
+    drafts    only if the sample has any: the drafts of a token, [rank, text], or [rank] if the draft was right"""
     known = [[token if step < 0 else None for token, step in zip(s['tokens'], s['step'])] for s in samples]
     rows = []
     for i, sample in enumerate(samples):
@@ -78,10 +78,10 @@ def replay_rows(samples, tokenizer):
 
 
 def facts(drawn, nats, drafted=False):
-    """What is said below a sample: how much in how many steps, how likely, how left to right.
+    """The lines below a sample: how much in how many steps, how likely, how left to right.
 
     drawn     the step of each drawn token, in order of position
-    nats      log-probability of all of them
+    nats      the log-probability of all drawn tokens
     drafted   whether the steps were passes that check drafts"""
     n, n_steps = len(drawn), len(set(drawn))
     size = f'{n} tokens in {n_steps} steps'

@@ -6,11 +6,11 @@ from itertools import groupby
 
 
 def token_texts(tokens, tokenizer, there=None):
-    """The text of each token. A letter of several tokens stands at its last token, if all of these are `there`.
+    """The text of each token. A letter of several tokens stands at the last of them, if all of them are there.
 
-    there     of each token whether it is there; by default all are"""
+    there     whether each token is there; by default all are"""
     texts = [tokenizer.decode([token]) for token in tokens]
-    is_part = ['\ufffd' in text and (there is None or there[i]) for i, text in enumerate(texts)]   # of a letter
+    is_part = ['\ufffd' in text and (there is None or there[i]) for i, text in enumerate(texts)]   # part of a letter
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
         places, letters = list(run), []
         for i in places if in_part else ():
@@ -29,10 +29,10 @@ def columns_of(letter):
 
 
 def lay_out(texts, width):
-    """Where texts that follow one another stand on lines of `width` columns: of each its runs (line, column, letters).
+    """Where texts that follow one another stand on lines of `width` columns: for each its runs (line, column, letters).
 
-    A line end is shown as ↵, in a column of its own behind its line. Spaces of all kinds are one space. What has no
-    look is left out."""
+    A line end is shown as ↵, in a column of its own behind its line. Every kind of space is one space. Letters that
+    cannot be printed are left out."""
     line, column, places = 0, 0, []
     for text in texts:
         runs = []

@@ -34,24 +34,24 @@ def has_colours(environ=os.environ):
 class Watch:
     """Redraws the text in place, and counts below it.
 
-    Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Drafts are faint. A draft in whose place
-    there is another token now is struck through for one frame. Of a text that is higher than the terminal the part is
-    shown in which the new tokens begin. A model that is too fast for an eye is slowed down, to TOKEN seconds a token
-    and WHOLE seconds a text; `waited` is the sum of what was added. Silent if `out` is no terminal."""
+    Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Drafts are faint, and a wrong draft is
+    struck through for one frame. A text that is higher than the terminal is shown from where new tokens begin. A model
+    that is too fast for an eye is slowed down, to TOKEN seconds a token and at most WHOLE seconds a text; `waited` is
+    the sum of the seconds added. Silent if `out` is no terminal."""
 
     def __init__(self, tokenizer, out=None):
         self.tokenizer, self.out = tokenizer, out or sys.stdout
-        self.step = self.shown = NOT_A_STEP   # of the last call, of the last frame
+        self.step = self.shown = NOT_A_STEP   # the steps of the last call and of the last frame
         self.began = self.frame_at = self.waited = 0.0
-        self.n_lines = self.top = 0           # of the last frame: its lines, and the line of the text on top
+        self.n_lines = self.top = 0           # lines of the last frame, and the line of the text on its top
 
     def __call__(self, tokens, steps, step, logprob, drafts=None):
         """Show one sequence after `step`.
 
         tokens    in natural order, as all lists here
-        steps     of each token: -1 if it is known from the start, None while it is blank
-        logprob   of each token, in nats
-        drafts    of each token its drafts until now, see Drafts.rows; None if there are none"""
+        steps     -1 for a token that is known from the start, None for a blank
+        logprob   nats of each token
+        drafts    the drafts of each token until now, see Drafts.rows; None if there are none"""
         if not self.out.isatty():
             return
         if step <= self.step:                 # another text
