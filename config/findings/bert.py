@@ -1,12 +1,12 @@
 """
-A BERT that solves puzzles, trained by transformers' own code: a masked model such as others have.
+A BERT that solves puzzles, trained by transformers' own code: a masked model like those of other people.
 
     python config/findings/bert.py
     python eval_puzzle.py --ckpt=masked:out/bert --dataset=sudoku4
 
-The folder is what save_pretrained writes: config.json, model.safetensors and a WordLevel tokenizer. Clues are given:
-they are never masked. Of the blanks a share is masked that is uniform for every row. The loss is transformers' own, the
-mean over the masked tokens of a batch; that of train.py weighs a row by 1 / share.
+The folder is what save_pretrained writes: config.json, model.safetensors and a WordLevel tokenizer. Clues are never
+masked. Each row masks a uniform share of its blanks. The loss is transformers' own, the mean over the masked tokens of
+a batch; train.py weighs a row by 1 / share.
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0, transformers 5.23.0. Time: 1 min 35 s of processor
 time; two runs on a busy machine wrote the same weights bit for bit.
@@ -35,19 +35,19 @@ data_dir = 'data'        # where prepared sets are
 out_dir = 'out/bert'     # the folder to write, a new one
 n_layer = 4
 n_head = 4
-n_embd = 64              # width; the feed-forward layers have four times as much
+n_embd = 64              # width; the feed-forward layers are four times as wide
 dropout = 0.1
 batch_size = 64
 max_iters = 1500
-learning_rate = 2e-3     # of AdamW, after 100 updates, from where a cosine leads to 0
-dtype = 'float32'      # 'float32' or 'bfloat16', of the products
+learning_rate = 2e-3     # AdamW's, after 100 updates; a cosine leads from there to 0
+dtype = 'float32'        # 'float32' or 'bfloat16', for the products
 seed = 1337
 
 SPECIAL = {f'{name}_token': f'[{name.upper()}]' for name in ('pad', 'cls', 'sep', 'mask', 'unk')}
 
 
 def make_tokenizer(texts, n_positions):
-    """transformers' tokenizer of the symbols `texts` of a puzzle, one token each, between [CLS] and [SEP]."""
+    """transformers' tokenizer for the symbols `texts` of a puzzle, one token each, between [CLS] and [SEP]."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
     ids = {text: i for i, text in enumerate([*SPECIAL.values(), *texts])}
@@ -66,10 +66,10 @@ def as_rows(packed, symbols, tokenizer):
 
 
 def mask_blanks(rows, mask_id):
-    """The batch that transformers' Trainer wants of rows (ids, fixed).
+    """The batch that transformers' Trainer makes from rows (ids, fixed).
 
-    Of the n tokens of a row that are not fixed k random ones are masked, k uniform from 1 to n. Labels are the ids that
-    were there, or -100, which transformers' loss leaves out."""
+    A row has n tokens that are not fixed, and k random ones of them are masked, k uniform from 1 to n. Labels are the
+    ids that were there, or -100, which transformers' loss leaves out."""
     ids, fixed = map(torch.stack, zip(*rows))
     n = (~fixed).sum(1, keepdim=True)
     k = 1 + torch.minimum((torch.rand(n.shape) * n).long(), n - 1)   # a float32 below 1 times 81 may be 81
@@ -79,19 +79,18 @@ def mask_blanks(rows, mask_id):
 
 
 def make_bert(c, tokenizer):
-    """A BERT of random weights for texts as long as the tokenizer allows."""
+    """A BERT with random weights for texts as long as the tokenizer allows."""
     from transformers import BertConfig, BertForMaskedLM, set_seed
     set_seed(c.seed)
     return BertForMaskedLM(BertConfig(
         vocab_size=len(tokenizer), hidden_size=c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
         intermediate_size=4 * c.n_embd, max_position_embeddings=tokenizer.model_max_length, type_vocab_size=1,
         hidden_dropout_prob=c.dropout, attention_probs_dropout_prob=c.dropout,
-        initializer_range=0.02 * (768 / c.n_embd) ** 0.5))   # BERT's own for BERT's width: less learns later
+        initializer_range=0.02 * (768 / c.n_embd) ** 0.5))   # as BERT at its width: smaller weights learn later
 
 
 def train(c, folder, packed, val, symbols):
-    """Train a BERT on the rows `packed` of a set of puzzles and fill the folder; returns the mean loss on the rows
-    `val`, nats a masked token."""
+    """Train a BERT on the rows `packed` and fill the folder; returns the nats of a masked token of the rows `val`."""
     from transformers import Trainer, TrainingArguments, set_seed
     tokenizer = make_tokenizer(symbols.texts, packed.shape[1] + 2)
     packed, val = (as_rows(rows, symbols, tokenizer) for rows in (packed, val))
