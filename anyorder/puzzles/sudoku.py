@@ -25,10 +25,6 @@ class Sudoku:
         self.units = units.astype(np.float32)                                                   # (3 n, cells)
         self.peers = ((units.T @ units > 0) & ~np.eye(n * n, dtype=bool)).astype(np.float32)    # (cells, cells)
 
-    def candidates(self, grids):
-        digits = np.arange(1, self.n + 1)
-        return (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
-
     def propagate(self, can, owner=None):
         """Narrow (B, cells, n) by naked and hidden singles until nothing changes.
 
@@ -48,7 +44,9 @@ class Sudoku:
 
     def solve(self, grids):
         """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
-        count, solution = count_solutions(self.candidates(grids), self.propagate)
+        digits = np.arange(1, self.n + 1)
+        can = (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
+        count, solution = count_solutions(can, self.propagate)
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
@@ -88,12 +86,6 @@ class Sudoku:
             puzzles[rows[keep]] = trial[keep]
         return puzzles
 
-    def canonical(self, grids):
-        """Full grids (B, cells) with their digits named in the order of the first row: equal after any relabelling."""
-        names = np.zeros((len(grids), self.n + 1), grids.dtype)
-        np.put_along_axis(names, grids[:, :self.n], np.arange(1, self.n + 1)[None], 1)
-        return np.take_along_axis(names, grids, 1)
-
     def symmetric(self, puzzles, solutions, rng):
         """Each (B, cells) pair turned by a random symmetry of Sudoku: digits, bands, rows in a band, columns likewise,
         transposition."""
@@ -121,8 +113,10 @@ class Sudoku:
         return solutions[keep] - 1, puzzles[keep] > 0
 
     def key(self, tokens):
-        """What two splits may not share: the solution up to relabelling."""
-        return self.canonical(tokens + 1)
+        """What two splits may not share: the solution, its digits named in the order of the first row."""
+        names = np.zeros((len(tokens), self.n), tokens.dtype)
+        np.put_along_axis(names, tokens[:, :self.n], np.arange(1, self.n + 1)[None], 1)
+        return np.take_along_axis(names, tokens, 1)
 
     check_answer = staticmethod(blanks_right)
 
@@ -149,7 +143,9 @@ class Sudoku:
     def read_grids(self, path):
         """(puzzles, solutions), each (n, cells) digits of a CSV; a solution that the file lacks is all 0."""
         puzzles, solutions = [], []
-        for line in lines_of(path):
+        with reading_text(path, '') as f:
+            lines = list(csv.DictReader(f))
+        for line in lines:
             if 'puzzle' not in line:
                 raise ValueError(f'{path} must have the column puzzle, it has {", ".join(map(str, line))[:80]}')
             puzzle = (line['puzzle'] or '').replace('.', '0')
@@ -160,9 +156,3 @@ class Sudoku:
             puzzles.append([int(c) for c in puzzle])
             solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
         return [np.array(grids, int).reshape(-1, self.n ** 2) for grids in (puzzles, solutions)]
-
-
-def lines_of(path):
-    """Yields {column: text} of the lines of a CSV."""
-    with reading_text(path, '') as f:
-        yield from csv.DictReader(f)

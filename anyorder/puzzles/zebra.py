@@ -42,18 +42,15 @@ class Zebra:
         # (relations, names, names)
         self.clue = np.array([[[token(a, sign, b) for b in names] for a in names] for sign in ' =<~-'])
 
-    def holds(self, n):
-        """(5, n, n) bool: relation r between houses i and j; 0 is none, which always holds."""
-        i, j = np.arange(n)[:, None], np.arange(n)
-        return np.stack([i < n + j, i == j, i + 1 == j, abs(i - j) == 1, i < j])
-
     def solve(self, clues, n, k):
         """(number of solutions, counted up to 2; (B, (k + 1) n) house of every item) of clues (B, M, 3).
 
         A clue is a relation and two items a n + v, of attribute a and value v; relation 0 is no clue."""
         can = np.ones((len(clues), (k + 1) * n, n), bool)
         can[:, :n] = np.eye(n, dtype=bool)
-        holds = self.holds(n).astype(np.float32)[clues[:, :, 0]]                                         # (B, M, n, n)
+        i, j = np.arange(n)[:, None], np.arange(n)
+        holds = np.stack([i < n + j, i == j, i + 1 == j, abs(i - j) == 1, i < j])   # relation 0 always holds
+        holds = holds.astype(np.float32)[clues[:, :, 0]]                                                 # (B, M, n, n)
         at = np.arange(can.shape[1])[:, None]
         of_a, of_b = ((clues[:, None, :, i] == at).astype(np.float32) for i in (1, 2))                   # (B, items, M)
 
