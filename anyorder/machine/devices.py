@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -34,13 +35,15 @@ def resolve_device(device, dtype):
     return device, dtype
 
 
+def cpuinfo():
+    """What Linux says of the processor, '' elsewhere."""
+    path = Path('/proc/cpuinfo')
+    return path.read_text() if path.exists() else ''
+
+
 def cpu_has_bfloat16():
     """Whether the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX or Arm's BF16), as Linux lists it."""
-    try:
-        with open('/proc/cpuinfo') as f:
-            return bool({'avx512_bf16', 'amx_bf16', 'bf16'} & set(f.read().split()))
-    except OSError:
-        return False
+    return not {'avx512_bf16', 'amx_bf16', 'bf16'}.isdisjoint(cpuinfo().split())
 
 
 NO_FLOAT64 = {'mps'}   # types of devices
@@ -122,10 +125,8 @@ def seconds(function, device, repeats):
 
 
 def synchronize(device):
-    if device.type == 'cuda':
-        torch.cuda.synchronize(device)
-    elif device.type == 'mps':
-        torch.mps.synchronize()
+    if device.type != 'cpu':
+        torch.accelerator.synchronize(device)
 
 
 def peak_memory(device, reset=False):

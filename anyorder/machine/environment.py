@@ -8,6 +8,7 @@ import subprocess
 import numpy
 import torch
 
+from anyorder.machine.devices import cpuinfo
 from anyorder.machine.processes import processes
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -34,9 +35,5 @@ def device_name(device):
     """The name of a GPU, or of the processor."""
     if device.type == 'cuda':
         return torch.cuda.get_device_name(device)
-    try:
-        with open('/proc/cpuinfo') as f:
-            names = [line.partition(':')[2].strip() for line in f if line.startswith('model name')]
-    except OSError:
-        names = []
-    return (names or [platform.processor() or platform.machine()])[0]
+    names = (line.partition(':')[2].strip() for line in cpuinfo().splitlines() if line.startswith('model name'))
+    return next(names, platform.processor() or platform.machine())

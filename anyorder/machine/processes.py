@@ -113,14 +113,14 @@ def whole(tree, keep=True):
     def joined(x):
         if isinstance(x, dict):
             return {key: joined(value) for key, value in x.items()}
-        if isinstance(x, list | tuple):
-            return type(x)(joined(value) for value in x)
-        if not isinstance(x, torch.Tensor):
-            return x
-        if is_split(x) and id(x) not in gathered:
+        if isinstance(x, list):
+            return [joined(value) for value in x]
+        if not is_split(x):
+            return x.detach() if isinstance(x, torch.Tensor) else x
+        if id(x) not in gathered:
             full = x.detach().full_tensor()
             gathered[id(x)] = full.cpu() if keep else None
-        return gathered[id(x)] if is_split(x) else x.detach()
+        return gathered[id(x)]
     return joined(tree)
 
 

@@ -64,15 +64,12 @@ def parse_prompt(prompt, tokenizer, length):
     if n > length:
         raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
                          'choose a larger length or a shorter prompt')
-    tokens, known, answer = [], [], []
+    tokens, kinds = [], []
     for value, kind in pieces:
-        if kind == 'rest':
-            value = length - n
-        ids = value if isinstance(value, list) else [0] * value
-        tokens += ids
-        known += [kind == 'known'] * len(ids)
-        answer += [kind == 'answer'] * len(ids)
-    return [tokens, known, answer]
+        blanks = length - n if kind == 'rest' else value
+        tokens += value if isinstance(value, list) else [0] * blanks
+        kinds += [kind] * (len(tokens) - len(kinds))
+    return [tokens, [kind == 'known' for kind in kinds], [kind == 'answer' for kind in kinds]]
 
 
 def split_blanks(prompt):

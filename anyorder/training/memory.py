@@ -11,7 +11,7 @@ from anyorder.training.update import is_hidden
 FLOAT = 4   # bytes of a number in float32: weights, gradients, moments, average, residual stream
 
 # What a forward pass keeps for the backward pass, in multiples of the width C: (numbers in float32, numbers in the
-# dtype of the products) of a slot in a block. tests/test_memory.py counts those of EAGER
+# dtype of the products) of a slot in a block. tests/test_memory.py counts for EAGER
 EAGER = {
     'block': (2, 15),         # the residual stream 2; what four products read 7, qkv 3, attention 1, c_fc 4
     'norm of q, k': (0, 2),
@@ -84,7 +84,7 @@ def slot_bytes(config, b, compiled, cuda):
 
 
 def peak_allocated(device, run):
-    """Bytes of tensors at the peak of `run()`, without those that were there before.
+    """Bytes of tensors that `run()` adds at its peak.
 
     On a GPU the caching allocator counts them. On a CPU the profiler records every allocation of PyTorch. The memory of
     the whole process would not do: the C library keeps what is freed, and libraries and compiled code count too. What

@@ -88,7 +88,7 @@ def lines_of(config):
         yield f'  {part:<32}{n:>18,}'
     yield f"{'vocabulary':<34}{n_tokens:>18,}  {said}"
     if on_hub(start):
-        yield f'the shape is that of the options: the shape of {start} is not looked up on the hub'
+        yield f'the options say the shape: the shape of {start} is not looked up on the hub'
     yield f"{'tokens an update':<34}{tokens:>18,}"
     yield f"{'tokens in all':<34}{tokens * config.max_iters:>18,}"
     yield f"{'GFLOP a token':<34}{of_token / 1e9:>18,.4g}"
@@ -102,7 +102,7 @@ def lines_of(config):
         hours = [of_token * tokens * config.max_iters / rate / mfu / 3600 for mfu in MFUS]
         yield f"{f'{world_size} x {shown}':<20}{rate / 1e12:>14,.4g}" + ''.join(f'{h:>14,.4g}' for h in hours)
     if dtype != 'bfloat16':
-        yield f'TFLOP/s are those of bfloat16; {dtype} takes several times as long'
+        yield f'the TFLOP/s are for bfloat16; {dtype} takes several times as long'
 
     compiled = worth_compiling(True, 0, config.max_iters) if config.compile == 'auto' else config.compile
     how = {'dtype': dtype, 'optimizer': config.optimizer, 'compiled': compiled, 'world_size': world_size}

@@ -80,12 +80,9 @@ def read_entry(line):
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)
     is_entry = isinstance(entry, dict) and 'iter' in entry and all(
-        is_number(value) for name, value in entry.items() if name != 'environment')
+        type(value) is float or type(value) is int and abs(value) < 2 ** 63
+        for name, value in entry.items() if name != 'environment')
     return entry if is_entry else {}
-
-
-def is_number(value):
-    return type(value) is float or type(value) is int and abs(value) < 2 ** 63
 
 
 class RunFolder:
