@@ -138,7 +138,7 @@ def bench_ensemble(config):
     N, M, width = config.block_size, config.n_contexts, config.ensemble_block
     at_least(config, 2, 'n_contexts', 'block_size')
     at_least(config, 1, 'n_plain')
-    check_ensemble(M, config.n_positions, width)
+    check_ensemble(config)
     if config.n_positions > N:
         raise ValueError(f'n_positions must be at most block_size={N}, got {config.n_positions}')
     device, dtype = resolve_device(config.device, config.dtype)

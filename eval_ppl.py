@@ -67,6 +67,7 @@ import torch
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.fast import freeze
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
+from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
@@ -88,8 +89,7 @@ def check_options(c):
         raise ValueError(f'protocol must be {" or ".join(PROTOCOLS)}, got {c.protocol!r}')
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
-    for estimate in ESTIMATES.values():
-        estimate.check(c)
+    check_ensemble(c)
     texts = c.orders.split(',') if c.orders else []
     check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','), *texts)
     return names, {text: read_order(text) for text in texts}

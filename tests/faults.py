@@ -258,6 +258,7 @@ FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities', [
      'ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, :m].mean(1)'],
     ['(change.sum(-1) * weights).sum()', 'change.sum(-1).sum() * weights.mean()'],
     ['torch.rand(B, K, i, generator=generator, dtype', 'torch.rand(B, K, i, dtype'],
+    ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
 ]
 
 FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
@@ -276,7 +277,7 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
      'orders = draw_orders(range(len(numbers)), N, K, self.c.seed, self.order)'],
     ["f'{label} {derive_seed(order):x}'", 'label'],
     ['is_drawn(model.slots, self.order) and', 'model.slots.masked_loss and'],
-    ['self.c.n_orders if self.several else 1', 'self.c.n_orders'],
+    ['config.n_orders if self.several else 1', 'config.n_orders'],
     ["name, several = 'own', False", "name = 'own'"],
     ['nats.mean(0).std()', 'nats.mean(1).std()'],
     ['.drawn and self.n_orders > 1', '.drawn'],
@@ -311,7 +312,6 @@ FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles', [
     ["stream(seed, int(b), 'known')", "stream(seed, 'known')"],
     ['(torch.arange(n_orders) + torch.stack(u)) / n_orders', 'torch.stack(u)'],
     ['(block_size - n_given)).long()', '(block_size - n_given - 1)).long()'],
-    ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
     ['orders = [torch.cat([b.sort().values, a.sort().values])]', 'orders = [torch.cat([b, a])]'],
     ['torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])',
      'torch.cat([b[torch.randperm(len(b), generator=generator)], a])'],

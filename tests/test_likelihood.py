@@ -13,6 +13,7 @@ from anyorder.likelihood.ensemble import (
     ensemble_block_nll,
     ensemble_totals,
     group_contexts,
+    powers_of_two,
     sample_groups,
 )
 from anyorder.likelihood.nll import (
@@ -23,7 +24,6 @@ from anyorder.likelihood.nll import (
     ensemble_nll,
     estimate_of,
     one_by_one,
-    powers_of_two,
 )
 from anyorder.orders import draw_orders, stream
 from model import Slots

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.generation.drawing import argmax
 from anyorder.likelihood.ensemble import shuffled_contexts
-from anyorder.likelihood.nll import check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
+from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, has_several, order_of, stream
 from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
@@ -107,10 +108,6 @@ class Piece:
         if self.reading.n_contexts > 1 or self.greedy is None:
             self.greedy = bool(right.all())
 
-    @property
-    def is_read(self):
-        return len(self.nll) == self.reading.n_passes
-
     def nats(self):
         if self.reading.n_contexts > 1:
             return float(ensemble_nll(-torch.stack(self.nll, 1)).sum())
@@ -134,26 +131,16 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
     longest_first = sorted((piece for of_row in parts for piece in of_row),
                            key=lambda piece: -len(piece.context) - len(piece.tokens))
     passes = (one for piece in longest_first for one in piece.passes(model.slots))
-    for batch in batches(passes, batch_size, 2 ** 27 // model.config.vocab_size):
+
+    def fit(batch):   # as do their logits
+        n_asked = sum(len(order) - first for _, order, first, _ in batch)
+        return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2 ** 27
+    for batch in batches(passes, fit):
         read(model, batch)
         for r in dict.fromkeys(piece.row for piece, *_ in batch):
-            if all(piece.is_read for piece in parts[r]):
+            if all(len(piece.nll) == reading.n_passes for piece in parts[r]):
                 yield r, sum(piece.nats() for piece in parts[r]), all(piece.greedy for piece in parts[r])
                 parts[r] = []
-
-
-def batches(passes, batch_size, n_cells):
-    """Lists of at most batch_size passes, which ask for about n_cells tokens at most, so that their logits fit."""
-    batch, n = [], 0
-    for one in passes:
-        _, order, first, _ = one
-        if batch and (len(batch) == batch_size or n + len(order) - first > n_cells):
-            yield batch
-            batch, n = [], 0
-        batch.append(one)
-        n += len(order) - first
-    if batch:
-        yield batch
 
 
 def read(model, batch):
@@ -162,10 +149,8 @@ def read(model, batch):
     parts, orders, firsts, factors = zip(*batch)
     lengths, first = torch.tensor([len(order) for order in orders]), torch.tensor(firsts)
     width, n = int(lengths.max()), lengths - first
-    idx, order = torch.zeros(len(batch), width, dtype=torch.long), torch.arange(width).repeat(len(batch), 1)
-    for r, piece in enumerate(parts):
-        idx[r, :lengths[r]], order[r, :lengths[r]] = torch.tensor(piece.context + piece.tokens), orders[r]
-    idx, order = idx.to(device), order.to(device)
+    idx = pad_sequence([torch.tensor(piece.context + piece.tokens) for piece in parts], batch_first=True).to(device)
+    order = torch.stack([torch.cat([order, torch.arange(len(order), width)]) for order in orders]).to(device)
     row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero().T.to(device)
     tokens = idx[row, order[row, column + first.to(device)[row]]]                           # (m,)
     if not model.slots.masked_loss:   # all tokens known: plain causal attention

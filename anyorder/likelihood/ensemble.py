@@ -4,8 +4,9 @@ What is the context-order ensemble of a decoder? The visits before a target are 
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import ensemble_nll, powers_of_two
+from anyorder.likelihood.nll import batches, ensemble_nll
 from anyorder.orders import stream
+from configurator import at_least
 
 
 @torch.no_grad()
@@ -32,14 +33,13 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     return -model(idx.repeat_interleave(K, 0), orders, columns=torch.full((B * K, 1), i)).view(B, K)
 
 
-def check_ensemble(n_contexts, n_positions, ensemble_block):
+def check_ensemble(c):
     """Raises ValueError for options of the ensemble that are too small or contradict each other."""
-    for name, value, bound in (('n_contexts', n_contexts, 1), ('ensemble_block', ensemble_block, 1),
-                               ('n_positions', n_positions, 0)):
-        if value < bound:
-            raise ValueError(f'{name} must be at least {bound}, got {value}')
-    if 0 < n_positions < ensemble_block:
-        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={ensemble_block}, got {n_positions}')
+    at_least(c, 1, 'n_contexts', 'ensemble_block')
+    at_least(c, 0, 'n_positions')
+    if 0 < c.n_positions < c.ensemble_block:
+        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got '
+                         f'{c.n_positions}')
 
 
 def sample_groups(block_size, width, n_positions, seed):
@@ -74,18 +74,10 @@ def batches_of(pieces, n_tokens):
     """Lists of parts of the tensors `pieces` (n, length), which come by increasing length: what one pass runs.
 
     A list holds parts of similar length, and about n_tokens once they are padded to its longest."""
-    batch, n_rows = [], 0
-    for piece in pieces:
-        length = piece.size(1)
-        for part in piece.split(max(1, n_tokens // length)):
-            full = (n_rows + len(part)) * length > n_tokens
-            if batch and (full or length > 1.25 * batch[0].size(1) + 8):
-                yield batch
-                batch, n_rows = [], 0
-            batch.append(part)
-            n_rows += len(part)
-    if batch:
-        yield batch
+    def fit(batch):
+        shortest, longest = batch[0].size(1), batch[-1].size(1)
+        return sum(map(len, batch)) * longest <= n_tokens and longest <= 1.25 * shortest + 8
+    return batches((part for piece in pieces for part in piece.split(max(1, n_tokens // piece.size(1)))), fit)
 
 
 @torch.no_grad()
@@ -124,6 +116,11 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
         nll = torch.cat(nll).cpu().double()                                                 # waits for the device
         members[fresh, 1:] = nll.view(len(fresh), n_contexts - 1, width)
     return own.sum(), members.masked_fill((visits >= N).unsqueeze(1), 0)
+
+
+def powers_of_two(n):
+    """1, 2, 4, ... up to n, and n: the sizes of a mixture that a table shows."""
+    return [2 ** k for k in range(n.bit_length()) if 2 ** k < n] + [n]
 
 
 def ensemble_totals(own, members, weights):

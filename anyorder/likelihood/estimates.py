@@ -8,17 +8,9 @@ from itertools import chain
 import torch
 
 from anyorder.likelihood.continuations import continuation_scores, last_words
-from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, ensemble_totals, sample_groups
-from anyorder.likelihood.nll import (
-    block_nll,
-    check_finite,
-    draw_known,
-    ensemble_nll,
-    estimate_of,
-    is_drawn,
-    powers_of_two,
-)
-from anyorder.likelihood.tables import figure, perplexity, ratio_error, share_error, summarize
+from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, powers_of_two, sample_groups
+from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, is_drawn
+from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, draw_orders, family_of, has_several, name_of, order_of
@@ -38,10 +30,6 @@ class Estimate:
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
         self.c, self.checkpoint, self.asked = config, checkpoint, asked
-
-    @staticmethod
-    def check(config):
-        """Raise ValueError for wrong `options`."""
 
     def n_at_once(self):
         """Blocks of one call of `nats`."""
@@ -89,21 +77,15 @@ class Along(Estimate):
     """1/K sum_k -log p(x | sigma_k) over K orders of one family: n_orders where there are several, else the only one.
 
     Where the family draws its orders, every block has its own; else all share the orders of successive seeds."""
-    name, options = 'order', ('n_orders',)
+    name, options, several = 'order', ('n_orders',), True
 
     def __init__(self, config, checkpoint, asked=(), order=None, label=''):
         """`order` holds the arguments of sample_order; a subclass has its own."""
         super().__init__(config, checkpoint, asked)
         if order:
             self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
-
-    @property
-    def several(self):
-        return has_several(self.order)
-
-    @property
-    def n_orders(self):
-        return self.c.n_orders if self.several else 1
+        self.several = self.several and has_several(self.order)
+        self.n_orders = config.n_orders if self.several else 1
 
     def n_at_once(self):
         return max(1, self.c.batch_size // self.n_orders)
@@ -170,10 +152,6 @@ class Ensemble(Estimate):
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only = 'others cannot score a part of an order alone'
 
-    @staticmethod
-    def check(config):
-        check_ensemble(config.n_contexts, config.n_positions, config.ensemble_block)
-
     def groups(self, block, N):
         """sample_groups of a block, given by its number."""
         return sample_groups(N, self.c.ensemble_block, self.c.n_positions, derive_seed(self.c.seed, 'positions', block))
@@ -234,10 +212,10 @@ class LastWord(Estimate):
 
     def rows(self, measured, text):
         (nats, hits), n = torch.tensor(measured, dtype=torch.float64).T, len(measured)
-        error, ppl = ratio_error(nats, torch.ones(n)), perplexity(float(nats.mean()))
+        words = summarize('', nats, 1, None)
         return [{'kind': self.name, 'estimate': 'last word', 'accuracy': float(hits.mean()), 'rows': n,
-                 'stderr': share_error(int(hits.sum()), n), 'word_perplexity': ppl,
-                 'word_perplexity_stderr': error and ppl * error}]
+                 'stderr': share_error(int(hits.sum()), n), 'word_perplexity': words['perplexity'],
+                 'word_perplexity_stderr': words['perplexity_stderr']}]
 
     def remarks(self, rows, text):
         row, = rows

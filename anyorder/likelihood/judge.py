@@ -5,7 +5,7 @@ A sample is a list of tokens, and for each whether it counts: what was given is 
 """
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.likelihood.nll import block_nll, check_finite
-from anyorder.likelihood.tables import summarize
+from anyorder.likelihood.tables import entropy, figure, summarize
 from anyorder.machine.terminal import progress
 from anyorder.orders import sample_order
 
@@ -31,7 +31,10 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     if judge:
         verdict = generative_perplexity(judge.model.to(device), tokens, counted, n_each=n_each)
         metrics['judge'] = {'ckpt': judge.name, 'tokenizer': judge.tokenizer.name, **verdict}
-        lines['judge'] = judge.line(verdict, max(map(len, tokens)))
+        N, perplexity = judge.model.config.block_size, figure(verdict['perplexity'], verdict['perplexity_stderr'], 2)
+        pieces = f', in pieces of {N} tokens' if max(map(len, tokens)) > N else ''
+        lines['judge'] = (f'perplexity {perplexity} a {judge.tokenizer.name} token, left to right{pieces}, '
+                          f'under {judge.name}')
     return metrics, lines
 
 
@@ -41,13 +44,15 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
 def text_metrics(samples, counted):
     """How varied token lists are where they are `counted`, lists of bools of the same lengths.
 
-    entropy     of the token frequencies of a sample, nats, mean over samples
+    entropy     of the token frequencies of a sample, nats, mean over samples where a token counts
     distinct_n  distinct n-grams over all n-grams, of all samples together; 1 if there are none
     repetition  the share of 4-grams that stand earlier in the same sample
 
     An n-gram counts if its last token does."""
     pairs = list(zip(samples, counted))
-    metrics = {'entropy': statistics.fmean(entropies(pairs))}
+    written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
+    frequencies = [np.unique(tokens, return_counts=True)[1] for tokens in written if tokens]
+    metrics = {'entropy': statistics.fmean(map(entropy, frequencies))}
     for n in (1, 2, 3):
         every = [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts]
         metrics[f'distinct_{n}'] = len(set(every)) / len(every) if every else 1.0
@@ -59,15 +64,8 @@ def n_grams(tokens, counts, n):
     return list(zip(zip(*(tokens[i:] for i in range(n))), counts[n - 1:]))
 
 
-def entropies(pairs):
-    """The entropy of each sample's token frequencies, nats; a sample where nothing counts has none."""
-    written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
-    p = [np.unique(tokens, return_counts=True)[1] / len(tokens) for tokens in written if tokens]
-    return [float(-(q * np.log(q)).sum()) for q in p]
-
-
 def repetition(pairs):
-    n_all, n_old = 0, 0
+    n_all = n_old = 0
     for pair in pairs:
         seen = set()
         for gram, counts in n_grams(*pair, 4):
@@ -108,20 +106,11 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
 # ---------------------------------------------------------------------------------------------------------------------
 # judges
 
-@dataclass
-class Judge:
+class Judge(NamedTuple):
     """A network that reads left to right, and the tokenizer that it reads by."""
     name: str
     model: nn.Module
     tokenizer: object
-
-    def line(self, verdict, longest):
-        """What the table says of its verdict, see generative_perplexity, on samples of at most `longest` tokens."""
-        error = f" ± {verdict['perplexity_stderr']:.2f}" if verdict['stderr'] else ''
-        N = self.model.config.block_size
-        pieces = f', in pieces of {N} tokens' if longest > N else ''
-        return (f"perplexity {verdict['perplexity']:.2f}{error} a {self.tokenizer.name} token, left to right{pieces}, "
-                f'under {self.name}')
 
 
 def open_judge(name, tokenizer):

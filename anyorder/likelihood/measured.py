@@ -42,22 +42,18 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     split     of all other prepared sets
     n_blocks  spread evenly over the set, 0 is all
     ckpt      the name of the checkpoint, for the command that an error names"""
-    if is_file(name):
+    if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
         label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
-    elif has_protocol(name):
-        split = PROTOCOLS[protocol].get(name, 'test')
-        label = f'{name} ({split}, protocol {protocol})'
-        tokens, origin = read_set(name, split, data_dir, tokenizer, ckpt)
     else:
-        label, (tokens, origin) = f'{name} ({split})', read_set(name, split, data_dir, tokenizer, ckpt)
+        label = f'{name} ({split})'
+        if has_protocol(name):
+            split = PROTOCOLS[protocol].get(name, 'test')
+            label = f'{name} ({split}, protocol {protocol})'
+        tokens, origin = read_set(name, split, data_dir, tokenizer, ckpt)
     check_length(tokens, block_size, name)
     blocks = all_blocks(tokens, block_size, n_blocks)
     n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks].sum())
     return Corpus(name, label, origin, tokens, blocks, n_bytes)
-
-
-def is_file(name):
-    return os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz'))
 
 
 def has_protocol(name):
@@ -72,7 +68,7 @@ def read_file(path, tokenizer, ckpt):
         raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} puzzles: python '
                          f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many it solves')
     documents = list(encode_documents(TextFile(path), tokenizer))
-    if not sum(n_bytes for _, n_bytes in documents):
+    if not any(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')
     tokens = np.concatenate([tokens for tokens, _ in documents])
     return tokens, {'source': path, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}

@@ -11,6 +11,19 @@ from anyorder.machine.devices import autocast, widest
 from anyorder.orders import stream
 from model import KVCache, float32_or_better
 
+
+def batches(items, fit):
+    """Lists of items that follow each other. A list grows while `fit(list)` holds, and has one item at least."""
+    batch = []
+    for item in items:
+        if batch and not fit([*batch, item]):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # nats of blocks, each under its own order
 
@@ -111,11 +124,6 @@ def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
 def ensemble_nll(logprobs):
     """Nats of a mixture of M equally weighted members, over the last dimension: -log 1/M sum_j exp(logprobs[j])."""
     return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
-
-
-def powers_of_two(n):
-    """1, 2, 4, ... up to n, and n: the sizes of a mixture that a table shows."""
-    return [2 ** k for k in range(n.bit_length()) if 2 ** k < n] + [n]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

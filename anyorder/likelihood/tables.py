@@ -37,14 +37,17 @@ def token_counts(tokens, n_tokens):
     return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)
 
 
+def entropy(counts):
+    """The entropy of the frequencies that the `counts` (n,) say, nats."""
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log(p)).sum())
+
+
 def unigram_row(tokens, tokenizer, block_size):
     """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table."""
     counts = token_counts(tokens, tokenizer.n_tokens)
-    p = counts[counts > 0] / counts.sum()
-    nats, n_bytes = float(-(p * np.log(p)).sum()), None
-    if tokenizer.n_bytes is not None:
-        n_bytes = int(counts @ tokenizer.n_bytes)
-    return table_row('unigram, whole set', nats, 0.0, len(tokens) // block_size, len(tokens), n_bytes)
+    n_bytes = None if tokenizer.n_bytes is None else int(counts @ tokenizer.n_bytes)
+    return table_row('unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes)
 
 
 def perplexity(nats):
