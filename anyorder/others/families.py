@@ -34,7 +34,7 @@ OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'm
 
 
 @dataclass(frozen=True)
-class Family:
+class MaskedFamily:
     """One kind of masked model.
 
     load       (folder, its config.json) -> the network
@@ -142,20 +142,20 @@ def load_mlm(folder, config):
     return network.eval()
 
 
-MASKED_LM = Family(load_mlm, writes_end=False)
+MASKED_LM = MaskedFamily(load_mlm, writes_end=False)
 # another family is a loader, and what must be known of it, named here
 FAMILIES = {
-    'llada': Family(load_llada, 'max_sequence_length', mask_id=126336),
-    'Dream': Family(decoder('Qwen2'), 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'),
-    'a2d-llama': Family(decoder('Llama')),
-    'a2d-qwen2': Family(decoder('Qwen2')),
-    'a2d-qwen3': Family(decoder('Qwen3')),
-    'mdlm': Family(load_mdlm, 'model_length', mask_id=50257, tokenizer='gpt2'),
+    'llada': MaskedFamily(load_llada, 'max_sequence_length', mask_id=126336),
+    'Dream': MaskedFamily(decoder('Qwen2'), 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'),
+    'a2d-llama': MaskedFamily(decoder('Llama')),
+    'a2d-qwen2': MaskedFamily(decoder('Qwen2')),
+    'a2d-qwen3': MaskedFamily(decoder('Qwen3')),
+    'mdlm': MaskedFamily(load_mdlm, 'model_length', mask_id=50257, tokenizer='gpt2'),
 }
 
 
-def family_of(kind, path):
-    """The Family of a model_type. Raises ValueError for one that is not understood."""
+def masked_family(kind, path):
+    """The MaskedFamily of a model_type. Raises ValueError for one that is not understood."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
     if kind in list(FAMILIES):   # of a list: a model_type may be any value of JSON
         return FAMILIES[kind]
@@ -190,7 +190,7 @@ class MaskedCheckpoint:
         path = os.path.join(self.folder, 'config.json')
         self.file = File(read_json(path))
         self.kind = self.file.get('model_type')
-        self.family = family_of(self.kind, path)
+        self.family = masked_family(self.kind, path)
         if 'quantization_config' in self.file:
             raise ValueError(f"{path} has quantization_config={self.file['quantization_config']!r}: only weights that "
                              'are not quantized are understood, name the model before it was')
