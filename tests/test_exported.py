@@ -104,6 +104,7 @@ def test_published_files_come_back_with_the_same_digest(script, tmp_path, name):
     path = os.path.join(REFERENCE, f'{name}.ckpt.pt')
     assert 'left out' in script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf').stdout
     assert same_model(tmp_path / 'hf', path) and not (tmp_path / 'hf' / 'tokenizer.json').exists()
+    assert 'None |' not in (tmp_path / 'hf' / 'README.md').read_text()   # nothing is known of the run
 
 
 def test_commands_take_a_folder(checkpoint, script, tmp_path, monkeypatch):

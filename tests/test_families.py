@@ -67,10 +67,10 @@ def pickle_more(folder):
 
 
 @pytest.mark.parametrize('kind, spoil, said', [
-    ('llada', lambda folder: change_config(folder, n_layers=3), 'weights do not fit its config.json'),
+    ('llada', lambda folder: change_config(folder, n_layers=3), 'weights do not fit config.json'),
     ('llada', lambda folder: change_config(folder, include_qkv_bias=True), 'include_qkv_bias'),
-    ('bert', lambda folder: change_config(folder, num_hidden_layers=3), '16 weights do not fit its config.json'),
-    ('bert', lambda folder: change_config(folder, intermediate_size=20), '6 weights do not fit its config.json'),
+    ('bert', lambda folder: change_config(folder, num_hidden_layers=3), '16 weights do not fit config.json'),
+    ('bert', lambda folder: change_config(folder, intermediate_size=20), '6 weights do not fit config.json'),
     ('bert', lambda folder: change_config(folder, hidden_size=15), 'makes no bert .ValueError: The hidden size'),
     ('dream', lambda folder: change_config(folder, hidden_size='x'), "makes no Dream .* 'hidden_size'"),
     ('bert', lambda folder: change_config(folder, quantization_config={'quant_method': 'bitsandbytes'}),

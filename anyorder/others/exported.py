@@ -1,10 +1,10 @@
 """
-What is the folder of a model that transformers loads? It is written here, and read as a checkpoint without running code
-from it.
+What is the folder of a model that transformers loads? It is written here, and read as a checkpoint without running its
+code.
 
     config.json         sizes, tokenizer, which weights, and the options of the training, see OPTIONS
     model.safetensors   the weights in float32 by their published names; a tied head is in it once
-    modeling_aogpt.py   the classes of transformers, and beside it model.py as it is; LICENSE-CODE is of these two
+    modeling_aogpt.py   the classes for transformers; model.py as it is; LICENSE-CODE, the licence for both
     tokenizer.json, tokenizer_config.json, generation_config.json, README.md
 """
 import json
@@ -23,19 +23,19 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
 VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelForCausalLM': 'AOGPTForCausalLM',
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
-ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # of a checkpoint
-# the options of a run that say what the weights are; none is a path of a machine
+ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # in a checkpoint
+# options that say how the weights were trained; none is a path on a machine
 OPTIONS = ('dataset', 'block_size', 'order', 'order_seed', 'l2r_ratio', 'batch_size', 'gradient_accumulation_steps',
            'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr', 'warmup_iters', 'lr_decay_iters',
            'weight_decay', 'beta1', 'beta2', 'grad_clip', 'ema_decay', 'dropout', 'seed', 'dtype')
 
 
 def write_exported(folder, model, entries, tokenizer, weights, measured=()):
-    """Write the folder, which is there and empty, of an AOGPT.
+    """Write an AOGPT to `folder`, which is there and empty.
 
-    entries    of the checkpoint that holds its weights, see checkpoint.load_checkpoint
-    tokenizer  of anyorder/tokens/tokenizers.py, or None where it is not known
-    weights    'ema' or 'raw': which they are
+    entries    the checkpoint that holds its weights, see checkpoint.load_checkpoint
+    tokenizer  one of anyorder/tokens/tokenizers.py, or None where it is not known
+    weights    'ema' or 'raw': which weights they are
     measured   rows (name, nats a token) for the model card"""
     need_extra('safetensors')
     from safetensors.torch import save
@@ -64,10 +64,10 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
 
 
 def read_exported(folder):
-    """The entries of a checkpoint, see anyorder/checkpoint.py, of such a folder, also of one that transformers saved
-    after more training. Raw weights have no average; of an average weights='raw' is the average.
+    """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder that export_hf.py wrote, or transformers
+    after more training. Raw weights have no average. Where the weights are the average, they are also the raw ones.
 
-    Raises ValueError in one line when config.json or the weights are not those of an AO-GPT."""
+    Raises ValueError in one line when config.json or the weights belong to another network."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
     if not config.get('model_args'):

@@ -1,6 +1,6 @@
 """
-Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` of the hub, by the model_type of its
-config.json. Weights are read into networks of transformers or of mdlm.py; no code of a folder is ever run.
+Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` on the hub names one, and model_type
+in its config.json says which. Weights go into networks of transformers or of mdlm.py. No code of a folder is ever run.
 """
 import contextlib
 import os
@@ -16,19 +16,19 @@ from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 
 FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt',
          'chat_template.jinja')
-
 VOCABULARIES = 'tokenizer.json', 'vocab.json', 'vocab.txt'
 
-# LLaDA's names of the parts of a block, and those of Llama
+# LLaDA's names of the parts of a block, and Llama's names
 LLADA_PARTS = {'attn_norm': 'input_layernorm', 'q_proj': 'self_attn.q_proj', 'k_proj': 'self_attn.k_proj',
                'v_proj': 'self_attn.v_proj', 'attn_out': 'self_attn.o_proj', 'ff_norm': 'post_attention_layernorm',
                'ff_proj': 'mlp.gate_proj', 'up_proj': 'mlp.up_proj', 'ff_out': 'mlp.down_proj'}
 LLADA_REST = {'wte': 'model.embed_tokens', 'ln_f': 'model.norm', 'ff_out': 'lm_head'}
-# what LLaDA's config.json may say of things that change the network
+# entries of LLaDA's config.json that change the network, and the values that make it Llama
 LLADA_IS = {'block_type': 'llama', 'layer_norm_type': 'rms', 'activation_type': 'silu', 'include_bias': False,
             'include_qkv_bias': False, 'rope': True, 'alibi': False, 'attention_layer_norm': False,
-            'input_emb_norm': False, 'scale_logits': False, 'block_group_size': 1, 'clip_qkv': None}
-# of transformers' masked models: those whose rows of positions begin behind their padding token
+            'input_emb_norm': False, 'scale_logits': False, 'block_group_size': 1, 'clip_qkv': None,
+            'multi_query_attention': False}
+# masked models of transformers whose table of positions begins behind the id of the padding token
 OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'mpnet', 'roberta',
           'roberta-prelayernorm', 'xlm-roberta', 'xlm-roberta-xl', 'xmod')
 
@@ -37,12 +37,12 @@ OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'm
 class MaskedFamily:
     """One kind of masked model.
 
-    load       (folder, its config.json) -> the network
+    load       (config.json as a dict, {name: weight}) -> the network
     positions  the key of config.json that bounds the length of a text, or the number
     shift      the logits of a token stand one token before it
     mask_id    the mask token, if neither tokenizer nor config.json names it
-    writes_end whether the end of a document is a token that it writes
-    tokenizer  the class of transformers if the folder names one of its own, or ours
+    writes_end whether the model writes the token that ends a document
+    tokenizer  the class in transformers, or our name, where the folder names code of its own
     """
     load: Callable
     positions: str | int = 'max_position_embeddings'
@@ -53,28 +53,21 @@ class MaskedFamily:
 
 
 def decoder(kind):
-    """The loader of a network that transformers has as a causal decoder, `kind`, and that was trained to see all."""
-    def load(folder, config):
+    """The loader of a network that was trained to see all tokens, and that transformers has as the decoder `kind`."""
+    def load(config, weights):
         import transformers
-        own = getattr(transformers, f'{kind}Config')
         config = {k: v for k, v in config.items() if k not in ('model_type', 'auto_map', 'layer_types')}
-        config = own_attention(own.from_dict(config | {'use_sliding_window': False}))   # their authors' code has none
-        return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, read_weights(folder), folder)
+        config |= {'use_sliding_window': False}   # which the code of their authors does not have
+        config = getattr(transformers, f'{kind}Config').from_dict(config)
+        return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, weights)
     return load
 
 
-def own_attention(config):
-    """The config of a network, whose attention is transformers' own: config.json may name a kernel of the hub, which is
-    code."""
-    config._attn_implementation = config._experts_implementation = None
-    return config
-
-
-def load_llada(folder, config):
+def load_llada(config, weights):
     import transformers
-    wrong = {name: config[name] for name, value in LLADA_IS.items() if config.get(name, value) != value}
-    if wrong or config.get('multi_query_attention'):
-        raise ValueError(f'{folder}/config.json has what only another LLaDA has: {wrong or "multi_query_attention"}')
+    wrong = {name: config[name] for name, value in LLADA_IS.items() if config.get(name) not in (None, value)}
+    if wrong:
+        raise ValueError(f'its {wrong} are of another LLaDA than the one that is understood')
     d, n = config['d_model'], config['n_heads']
     llama = transformers.LlamaConfig(
         vocab_size=config.get('embedding_size') or config['vocab_size'], hidden_size=d,
@@ -83,67 +76,70 @@ def load_llada(folder, config):
         rms_norm_eps=config.get('rms_norm_eps', 1e-5), tie_word_embeddings=config.get('weight_tying', False),
         max_position_embeddings=config['max_sequence_length'],
         rope_parameters={'rope_type': 'default', 'rope_theta': config.get('rope_theta', 10000.0)})
-    weights = {llama_name(name): p for name, p in read_weights(folder).items()}
-    return fill_in(transformers.LlamaForCausalLM, llama, weights, folder)
+    return fill_in(transformers.LlamaForCausalLM, llama, {llama_name(name): p for name, p in weights.items()})
 
 
 def llama_name(name):
-    """The name of one of LLaDA's weights in Llama."""
+    """Llama's name of a weight of LLaDA."""
     path = name.removeprefix('model.').removeprefix('transformer.').split('.')
     if path[0] == 'blocks' and path[2] in LLADA_PARTS:
         return '.'.join(['model.layers', path[1], LLADA_PARTS[path[2]], *path[3:]])
     return '.'.join([LLADA_REST.get(path[0], path[0]), *path[1:]])
 
 
-def load_mdlm(folder, config):
+def load_mdlm(config, weights):
     if config.get('time_conditioning', False):
-        raise ValueError(f'{folder} was trained with time_conditioning, which the order of tokens does not give')
+        raise ValueError('it was trained with time_conditioning, and the order of tokens gives no time')
     sizes = {name: config[name] for name in ('vocab_size', 'hidden_dim', 'cond_dim', 'n_blocks', 'n_heads')}
-    return set_weights(MDLM(**sizes), read_weights(folder), folder)
+    return set_weights(MDLM(**sizes), weights)
 
 
-def fill_in(kind, config, weights, folder):
-    """A network of this class of transformers with these weights, whose attention is full."""
+def own_attention(config):
+    """The config with transformers' own attention: config.json may name a kernel of the hub, which is code."""
+    config._attn_implementation = config._experts_implementation = None
+    return config
+
+
+def fill_in(kind, config, weights):
+    """A network of this class of transformers with these weights, in which every token sees every token."""
     config.is_causal, config.use_cache = False, False
     with WithoutDraws():
-        network = kind(config)
+        network = kind(own_attention(config))
     tied = config.tie_word_embeddings and 'lm_head.weight' not in weights   # a head in the file is the head
     if tied:
         weights['lm_head.weight'] = weights.get('model.embed_tokens.weight')
-    set_weights(network, weights, folder)
+    set_weights(network, weights)
     if tied:
         network.lm_head.weight = network.model.embed_tokens.weight
     return network
 
 
-def set_weights(network, weights, folder):
-    """The network with weights in the dtype of their file. Raises ValueError unless they are all of its weights."""
+def set_weights(network, weights):
+    """The network with these weights, in the dtype of their file. Raises ValueError unless they are all that it has."""
     weights = {name: p for name, p in weights.items() if not name.endswith('inv_freq')}   # which are computed
     shapes = {name: p.shape for name, p in network.named_parameters(remove_duplicate=False)}
     check_weights({name for name in shapes.keys() | weights.keys()
-                   if shapes.get(name) != getattr(weights.get(name), 'shape', None)}, folder)
+                   if shapes.get(name) != getattr(weights.get(name), 'shape', None)})
     network.load_state_dict(weights, strict=False, assign=True)   # names and shapes were compared above
     return network.eval()
 
 
-def check_weights(wrong, folder):
+def check_weights(wrong):
     if wrong:
-        raise ValueError(f'{folder}: {len(wrong)} weights do not fit its config.json, the first is {min(wrong)}')
+        raise ValueError(f'{len(wrong)} weights do not fit config.json, the first is {min(wrong)}')
 
 
-def load_mlm(folder, config):
-    """A masked language model of transformers itself, which knows the names that older weights have."""
+def load_mlm(config, weights):
+    """A masked language model of transformers itself, which knows older names of the weights too."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
     config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict({**config}))
     network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
-        None, config=config, state_dict=read_weights(folder), dtype='auto', output_loading_info=True,
-        ignore_mismatched_sizes=True)
-    check_weights({*info['missing_keys'], *(name for name, *_ in info['mismatched_keys'])}, folder)
+        None, config=config, state_dict=weights, dtype='auto', output_loading_info=True, ignore_mismatched_sizes=True)
+    check_weights({*info['missing_keys'], *(name for name, *_ in info['mismatched_keys'])})
     return network.eval()
 
 
-MASKED_LM = MaskedFamily(load_mlm, writes_end=False)
-# another family is a loader, and what must be known of it, named here
+# another family is a loader, and what must be known about it, named here
 FAMILIES = {
     'llada': MaskedFamily(load_llada, 'max_sequence_length', mask_id=126336),
     'Dream': MaskedFamily(decoder('Qwen2'), 2048, shift=True, mask_id=151666, tokenizer='Qwen2Tokenizer'),
@@ -157,10 +153,10 @@ FAMILIES = {
 def masked_family(kind, path):
     """The MaskedFamily of a model_type. Raises ValueError for one that is not understood."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
-    if kind in list(FAMILIES):   # of a list: a model_type may be any value of JSON
+    if kind in list(FAMILIES):   # a list: a model_type may be any value of JSON
         return FAMILIES[kind]
     if kind in list(OF_TRANSFORMERS):
-        return MASKED_LM
+        return MaskedFamily(load_mlm, writes_end=False)
     raise ValueError(f'{path} has model_type={kind!r}; understood are {", ".join(FAMILIES)} and the masked models of '
                      'transformers, as bert, modernbert and roberta. In Python, anyorder.others.masked.MaskedModel '
                      'takes any callable that returns logits')
@@ -174,8 +170,8 @@ class File(dict):
 
 
 class MaskedCheckpoint:
-    """An opened folder of somebody else's masked model, with what commands use of a Checkpoint. Nothing is known of how
-    it was trained."""
+    """An opened folder of somebody else's masked model, with the names that commands use of a Checkpoint. How it was
+    trained is not known."""
     entries, run, order, iter_num, weights = {}, {}, order_of({}), '?', 'raw'
 
     def __init__(self, name):
@@ -209,8 +205,8 @@ class MaskedCheckpoint:
     def what_is_known(self, special):
         """MaskedConfig, from config.json and {what: token} of the special tokens."""
         family, file, n_tokens, end = self.family, self.file, self.tokenizer.n_tokens, self.tokenizer.eos
-        mask_id = next((token for token in (special.get('mask'), file.get('mask_token_id'), family.mask_id)
-                        if token is not None), None)
+        named = special.get('mask'), file.get('mask_token_id'), family.mask_id
+        mask_id = next((token for token in named if token is not None), None)
         if mask_id is None:
             raise ValueError(f'{self.folder} names no mask token, in its tokenizer or as mask_token_id of config.json')
         prefix, suffix = special.get('prefix', ()), special.get('suffix', ())
@@ -225,9 +221,11 @@ class MaskedCheckpoint:
                             tuple(sorted(around - {None, end})), prefix, suffix)
 
     def model(self, weights='raw', device='cpu'):
-        """The MaskedModel, in evaluation mode and the dtype of its file; its only weights, whatever they are called."""
-        with one_line(self.folder, f'makes no {self.kind}', 'look at its config.json, or fetch it again'):
-            network = self.family.load(self.folder, self.file)
+        """The MaskedModel in evaluation mode, in the dtype of its file. It has these weights alone, whatever they are
+        called."""
+        found = read_weights(self.folder)
+        with one_line(self.folder, f'makes no {self.kind}', 'fetch config.json and the weights again'):
+            network = self.family.load(self.file, found)
         return MaskedModel(network, self.config).to(device)
 
     def about(self, weights):
@@ -236,36 +234,34 @@ class MaskedCheckpoint:
 
 @contextlib.contextmanager
 def one_line(folder, what, way_out):
-    """Whatever transformers raises over a folder, each its own class, is one ValueError that shows the first line."""
+    """Whatever transformers raises in the body, each time another class, is a ValueError of one line."""
     try:
         yield
     except Exception as e:
-        if is_out_of_memory(e) or isinstance(e, ValueError) and str(e).startswith(folder):   # ours
+        if is_out_of_memory(e):
             raise
-        why = (str(e).strip().splitlines() or [''])[0][:100]
+        why = (str(e).strip().splitlines() or [''])[0][:150]
         raise ValueError(f'{folder} {what} ({type(e).__name__}: {why}): {way_out}') from None
 
 
 def open_tokenizer(kind, folder):
     """(tokenizer of the package tokenizers, {what: token} of its special tokens, its chat template or None) of a
-    folder, by this class of transformers. `prefix` and `suffix` are what it puts around a text."""
+    folder, by this class of transformers. `prefix` and `suffix` are the tokens that it puts around a text."""
     import transformers
     if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
     with one_line(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
         tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         backend = tokenizer.backend_tokenizer
-    names = ('mask', 'pad', 'cls', 'sep', 'bos', 'eos')
-    special = {what: getattr(tokenizer, f'{what}_token_id', None) for what in names}
-    special = {what: token for what, token in special.items() if token is not None}
+    special = {what: token for what in ('mask', 'pad', 'cls', 'sep', 'bos', 'eos')
+               if (token := getattr(tokenizer, f'{what}_token_id', None)) is not None}
     around = backend.encode('').ids
     if len(around) > 2:
         raise ValueError(f'{folder} puts {len(around)} tokens around a text: one before and one behind are understood')
     n_before = 1 if len(around) == 2 or around[:1] in ([special.get('cls')], [special.get('bos')]) else 0
 
-
     def chat(messages, **options):
         with one_line(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
             return tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    return (backend, special | {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])},
-            chat if tokenizer.chat_template else None)
+    special |= {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}
+    return backend, special, chat if tokenizer.chat_template else None

@@ -1,10 +1,11 @@
 """
-How is GPT-2 an any-order model? Its weights, read from a folder as Hugging Face writes them, in the shape of sigma-GPT.
+How is GPT-2 an any-order model? Its weights, read from a folder as Hugging Face writes them, take the shape of
+sigma-GPT.
 
-Left to right it is GPT-2 after an end-of-text token. [None] is the embedding of that token and stands at GPT-2's row 0
-of positions, token p of the text at row p + 1; the embeddings of target positions are zero, to be learned. All of
-GPT-2's 1024 rows serve a block of 1024 tokens, whose last one nobody reads left to right: its row is a copy of the row
-before it. (Radford et al. 2019; Pannatier et al. 2024 for the shape)
+Left to right the model is GPT-2 after an end-of-text token. [None] has the embedding of this token and stands at row 0
+of GPT-2's positions, token p of the text stands at row p + 1. The embeddings of target positions are zero, to be
+learned. A block has 1024 tokens, as many as GPT-2 has rows. Nobody reads its last token left to right, so the row of
+this token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)
 """
 import os
 
@@ -12,10 +13,10 @@ import torch
 
 from anyorder.others.weights import read_json, read_weights
 
-GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the real vocabulary; its padded size in our weights and the published ones
+GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the real vocabulary; its padded size in our weights and in published ones
 END_OF_TEXT = 50256
 
-# what config.json may say of the things that change the network, the default first
+# entries of config.json that change the network, and the values that are understood, the default first
 UNDERSTOOD = {'vocab_size': (GPT2_N_TOKENS,), 'layer_norm_epsilon': (1e-5,),
               'activation_function': ('gelu_new', 'gelu_pytorch_tanh', 'gelu'), 'scale_attn_weights': (True,),
               'scale_attn_by_inverse_layer_idx': (False,), 'add_cross_attention': (False,),
@@ -25,8 +26,8 @@ TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')          # GPT-2 
 
 
 def read_gpt2(folder):
-    """The entries of a checkpoint, see anyorder/checkpoint.py, of a folder that holds config.json and model.safetensors
-    or pytorch_model.bin, whole or in parts. Weights become float32. Never runs code from a file.
+    """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder that holds config.json and
+    model.safetensors or pytorch_model.bin, whole or in parts. Weights become float32.
 
     Raises ValueError in one line when it holds no GPT-2, or one that differs from OpenAI's in more than its sizes."""
     config = read_config(folder)
@@ -35,14 +36,14 @@ def read_gpt2(folder):
     if not {'wte.weight', 'wpe.weight'} <= weights.keys():
         raise ValueError(f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin')
     if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight']):
-        raise ValueError(f'{folder} has a head of its own: only one that is tied to the embedding is understood')
+        raise ValueError(f'{folder} has a head of its own: only a head that is tied to the embedding is understood')
     state = any_order(weights)
     # weights='ema', which is the default of commands, and 'raw' are the same
     return {'model': state, 'ema_model': {'shadow_params': state}, 'model_args': config, 'tokenizer': 'gpt2'}
 
 
 def any_order(weights):
-    """The weights of AOGPT of those of GPT-2, {name: tensor} each."""
+    """{name: tensor} of AOGPT from {name: tensor} of GPT-2."""
     state = {f'transformer.{name}': p.t().contiguous() if name.endswith(TRANSPOSED) and p.dim() == 2 else p
              for name, p in weights.items()}
     wte, wpe = weights['wte.weight'], weights['wpe.weight']
@@ -54,7 +55,7 @@ def any_order(weights):
 
 
 def read_config(folder):
-    """The model_args of AOGPT of a config.json."""
+    """AOGPT's model_args for the config.json of a folder."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
     for name, values in UNDERSTOOD.items():

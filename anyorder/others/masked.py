@@ -1,6 +1,6 @@
 """
 How is somebody else's masked model one of ours? It is an encoder whose trunk they made: blanks are mask tokens, and
-everything that is known is seen by all.
+every position sees everything that is known.
 
     from anyorder.others.masked import MaskedConfig, MaskedModel
 
@@ -54,19 +54,19 @@ class MaskedConfig:
 
 
 class MaskedModel(Network):
-    """A network with the interface of ours. `network` is called with tokens (B, S) and returns an object with `logits`
-    (B, S, at least n_tokens): a module, of transformers or not, or any callable. Texts of unequal length are read in
-    one call for each length, because some networks read padding whatever attention_mask says.
+    """Somebody else's network as one of ours. `network` is a module, or any callable, that takes tokens (B, S) and
+    gives an object with `logits` (B, S, at least n_tokens). Texts of unequal length take one call for each length,
+    because some networks read padding whatever attention_mask says.
 
-    Whatever is asked of it, a step is a call on the whole rows: there is no cache and no lossless unmasking."""
+    A step is a call on whole rows: there is no cache and no lossless unmasking."""
 
     def __init__(self, network, config):
         super().__init__(config)
         self.network = network
         at = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
-        device = at.device if at is not None else 'cpu'   # of the network, which stays where it is
+        device = at.device if at is not None else 'cpu'   # the network stays where it is
         self.lm_head = Allowed(config).to(device)
-        for name in ('prefix', 'suffix'):   # no step waits for their copy
+        for name in ('prefix', 'suffix'):   # on the device, so that no step copies them
             tokens = torch.tensor(getattr(config, name), dtype=torch.long, device=device)
             self.register_buffer(name, tokens, persistent=False)
         self.train(getattr(network, 'training', False))
@@ -76,7 +76,7 @@ class MaskedModel(Network):
         return self.lm_head.banned.device
 
     def trunk(self, idx, order, slots, cache=None):
-        """Logits (B, n, at least n_tokens) of the columns of `slots`."""
+        """Logits (B, n, at least n_tokens) for the columns of `slots`."""
         c, N = self.config, idx.size(1)
         token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)          # (B, S)
         text = torch.full_like(idx, -1).scatter(1, slots.target, token)                      # (B, N); -1 is padding

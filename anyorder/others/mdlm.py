@@ -1,6 +1,6 @@
 """
-What is the network of MDLM's release? A transformer whose AdaLN reads the time, which is always 0 where the network was
-trained without time; parameters have the names of the release. (Sahoo et al. 2024, arXiv 2406.07524)
+What is the network that MDLM's authors released? A transformer whose AdaLN reads the time. The time is always 0 where
+the network was trained without it. Parameters have the names of the release. (Sahoo et al. 2024, arXiv 2406.07524)
 """
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from model import apply_rotary, modulate
 
-N_FREQUENCIES = 128   # of the embedding of the time
+N_FREQUENCIES = 128   # in the embedding of the time
 
 
 class Block(nn.Module):

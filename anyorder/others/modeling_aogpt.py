@@ -1,8 +1,8 @@
 """
-AO-GPT in the classes of transformers. export_hf.py puts this file into a folder, with model.py beside it.
+What is AO-GPT in the classes of transformers? export_hf.py puts this file into a folder, with model.py beside it.
 
     AutoModel              the network: its forward is -log p of every visit of an order, predict gives logits
-    AutoModelForCausalLM   left to right: logits[:, i] are those of token i + 1 given tokens 0 to i
+    AutoModelForCausalLM   left to right: logits[:, i] predict token i + 1 given tokens 0 to i
     AutoModelForMaskedLM   blanks, written as the id of [MASK], in parallel, given all other tokens
 """
 import torch
@@ -14,7 +14,7 @@ from .model import AOGPT, AOGPTConfig, KVCache, float32_or_better, take
 
 
 class AOGPTHubConfig(PreTrainedConfig):
-    """config.json: `model_args` are those of AOGPTConfig, and its other names say how the weights came to be."""
+    """config.json: `model_args` are the arguments of AOGPTConfig, the other names say how the weights were made."""
     model_type = 'aogpt'
 
     def __init__(self, model_args=None, **kwargs):
@@ -28,7 +28,7 @@ class AOGPTHubConfig(PreTrainedConfig):
     hidden_size = property(lambda self: self.sizes.n_embd)
     num_hidden_layers = property(lambda self: self.sizes.n_layer)
     num_attention_heads = property(lambda self: self.sizes.n_head)
-    # the last position is predicted and never read, left to right
+    # left to right the last position is predicted and never read
     max_position_embeddings = property(lambda self: self.sizes.block_size - 1)
 
 
@@ -64,8 +64,8 @@ class AOGPTModel(AOGPTView):
 
 
 def without_padding(input_ids, attention_mask):
-    """(idx (B, n), lengths (B,), place (B, T)): the tokens of each row from its first that is no padding, how many
-    there are, and the column of idx of each column of input_ids. Padding is at the ends of a row."""
+    """(idx (B, n), lengths (B,), place (B, T)): the tokens of each row without the padding at its ends, how many they
+    are, and for each column of input_ids the column of idx."""
     B, T = input_ids.shape
     columns = torch.arange(T, device=input_ids.device)
     if attention_mask is None:
@@ -88,9 +88,9 @@ class BeamCache(KVCache):
 class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     """The order from left to right, which a decoder of any order reads too.
 
-    The network reads [None] before the first token. Its N positions are predicted given at most N - 1 tokens: of N
-    tokens the last column of logits is NaN. `loss` is the mean over labels[:, 1:], as everywhere in transformers, so
-    that nothing of it says how likely the first token is."""
+    The network reads [None] before the first token. It predicts N positions given at most N - 1 tokens: for N tokens
+    the last column of logits is NaN. `loss` is the mean over labels[:, 1:], as everywhere in transformers, so that the
+    first token does not count."""
     _is_stateful = True   # no assisted generation: a cache cannot go back
 
     def __init__(self, config):
@@ -101,10 +101,10 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
 
     def forward(self, input_ids, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
                 logits_to_keep=0, return_dict=None):
-        """Logits (B, T, V) of the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
+        """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
 
-        Rows may have padding at either end, which changes nothing. `past_key_values` is the cache that generate() made;
-        the whole text is given with it."""
+        Padding at the ends of rows changes nothing. `past_key_values` is the cache that generate() made; the whole text
+        is given with it."""
         idx, lengths, place = without_padding(input_ids, attention_mask)
         if past_key_values is not None and not isinstance(past_key_values, BeamCache):
             raise ValueError('past_key_values must be the cache of generate(), which makes its own')
@@ -114,7 +114,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         n_visits = min(width + 1, N)
         order = torch.arange(n_visits, device=idx.device).expand(len(idx), -1)
         place = place[:, -logits_to_keep:]
-        first = place[:, :1]                                             # of visits given at least one token, from 0 on
+        first = place[:, :1]                                             # visit 0 is given one token
         column, known = place - first, lengths.cpu()
         logits = self.network.predict(F.pad(idx, (0, 1))[:, :n_visits], order, known,
                                       int(column.max()) + 1, past_key_values, first=first[:, 0].cpu() + 1)
@@ -128,7 +128,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls):
-        return False   # of transformers: its keys know nothing of slots
+        return False   # the cache of transformers knows nothing of slots
 
     def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, use_cache=None,
                                       **ignored):
@@ -144,9 +144,9 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
 
 
 class AOGPTForMaskedLM(AOGPTView):
-    """Blanks in parallel, given all tokens that are none. A decoder reads these from left to right, an encoder at once.
+    """Blanks in parallel, given all known tokens, which a decoder reads from left to right and an encoder at once.
 
-    A blank is the id config.mask_token_id. A token that is none has logit 0 for itself and -inf for others."""
+    A blank is the id config.mask_token_id. A known token has logit 0 for itself and -inf for others."""
 
     def forward(self, input_ids, attention_mask=None, labels=None, return_dict=None):
         """Logits (B, T, V) of input_ids (B, T); `loss` is the mean over the blanks whose label is not -100."""

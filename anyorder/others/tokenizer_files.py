@@ -1,7 +1,6 @@
 """
-How is a tokenizer written for transformers? Its tokenizer.json gives the same ids, and decodes any of them.
-
-[MASK], the id behind the last token, is written <|mask|>.
+How is a tokenizer written for transformers? Its tokenizer.json gives the same ids, and decodes every id. The id behind
+the last token is [MASK], written <|mask|>.
 """
 from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
 
@@ -10,7 +9,7 @@ BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': Tr
 
 
 def tokenizer_files(tokenizer, block_size):
-    """{file name: its value in JSON} of a tokenizer of anyorder/tokens/tokenizers.py."""
+    """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py."""
     eos = [] if tokenizer.eos is None else [END_OF_TEXT]
     n_plain = tokenizer.n_tokens - len(eos)
     special = [{'id': i, 'content': text, 'special': True, 'normalized': False, 'single_word': False, 'lstrip': False,
@@ -25,9 +24,9 @@ def tokenizer_files(tokenizer, block_size):
 
 
 def byte_level(name):
-    """GPT-2's pairs of bytes, or no pairs: the ids of bytes are then the bytes."""
+    """GPT-2's pairs of bytes; or no pairs, where the ids are the bytes."""
     letters, pairs = byte_letters(), []
-    if name == 'gpt2':   # from the file that tiktoken made the tokenizer of
+    if name == 'gpt2':   # the file from which tiktoken makes its tokenizer
         from tiktoken.load import read_file_cached
         path = 'https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe'
         pairs = [line.split() for line in read_file_cached(path).decode().split('\n')[1:-1]]
@@ -40,15 +39,15 @@ def byte_level(name):
 
 
 def byte_letters():
-    """{byte: the letter that a byte-level tokenizer.json writes for it}, in the order of GPT-2's first 256 ids: bytes
-    that print are letters of their own, the others are those from U+0100 on."""
+    """{byte: the letter that a byte-level tokenizer.json writes for it}, in the order of GPT-2's first 256 ids. Bytes
+    that print are their own letters, the others are the letters from U+0100 on."""
     prints = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
     others = [byte for byte in range(256) if byte not in prints]
     return {byte: chr(byte) for byte in prints} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 def word_level(texts):
-    """One token a text; where several begin alike the longest is taken, and what is none is an error."""
+    """One token for each text. Where several begin alike the longest is taken. Other letters are an error."""
     return {'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': one_of(texts)}, 'behavior': 'Isolated',
                               'invert': False},
             'decoder': {'type': 'Fuse'},

@@ -12,9 +12,9 @@ from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, reading
 
 
 def local_path(name, files=('config.json',)):
-    """The local file or folder of a checkpoint name: a path as it is, `hf:OWNER/REPO/path/in/repo.pt` through
-    huggingface_hub. A folder there is `hf:OWNER/REPO`, of which the weights and these `files` are fetched; GPT-2's are
-    just gpt2, gpt2-medium, gpt2-large or gpt2-xl.
+    """The local file or folder that the name of a checkpoint means: a path, `hf:OWNER/REPO/path/in/repo.pt` for a file
+    on the hub, `hf:OWNER/REPO` for a folder there, or gpt2, gpt2-medium, gpt2-large or gpt2-xl. The weights and these
+    `files` of a folder are fetched.
 
     Raises ValueError in one line when the hub or the file cannot be reached."""
     if name in GPT2_NAMES and not os.path.exists(name):
@@ -44,8 +44,8 @@ def local_path(name, files=('config.json',)):
 def read_weights(folder):
     """{name: tensor} of a folder, {} if it holds no file of weights. Safetensors are preferred.
 
-    Raises ValueError in one line for a file that is not whole. The library refuses safetensors whose header is not JSON
-    as the format wants it, has an unknown dtype or a shape that does not fit its numbers, or does not give each byte
+    Raises ValueError in one line for a file that is not whole. The library safetensors refuses a header that is not the
+    JSON of the format, names an unknown dtype, has a shape that does not fit its numbers, or does not give each byte
     behind it to exactly one tensor: offsets outside of the file, overlaps, gaps, bytes left over."""
     weights = {}
     for path in weight_files(folder):
@@ -55,7 +55,7 @@ def read_weights(folder):
             from safetensors.torch import load_file
         with reading(path, 'weights', 'fetch it again'):
             part = load_file(path) if is_safe else torch.load(path, map_location='cpu', weights_only=True)
-            # load_file gives pages of the file, which change when the file is overwritten
+            # load_file gives pages of the file, which change when somebody overwrites the file
             weights |= {name: p.clone() if is_safe else p for name, p in part.items() if isinstance(p, torch.Tensor)}
     return weights
 
@@ -67,8 +67,10 @@ def read_json(path):
 
 
 def weight_files(folder):
-    """The paths of the files that hold the weights, [] for none; safetensors are preferred. No part is taken from
-    another folder. Raises ValueError in one line when a part is missing."""
+    """The paths of the files of weights in a folder, [] for none. Safetensors are preferred. No part is taken from
+    another folder.
+
+    Raises ValueError in one line when a part is missing."""
     for name in ('model.safetensors', 'pytorch_model.bin'):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
@@ -90,6 +92,6 @@ class WithoutDraws(TorchFunctionMode):
     """Leaves out the random initialisation of PyTorch's layers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func.__name__ in ('normal_', 'uniform_', 'kaiming_uniform_'):   # of tensors, and of torch.nn.init
+        if func.__name__ in ('normal_', 'uniform_', 'kaiming_uniform_'):   # tensors and torch.nn.init have them
             return args[0] if args else kwargs['tensor']
         return func(*args, **(kwargs or {}))
