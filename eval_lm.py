@@ -14,17 +14,17 @@ ckpt          a checkpoint: a path, hf:OWNER/REPO/path.pt, or masked:FOLDER, a m
 weights       'ema' or 'raw'; by default the EMA if the file has one
 dtype         'float32', 'bfloat16' or 'auto'
 device, batch_size   in place of --device and --batch_size
-order         'l2r', 'random', 'own', or another that --order of sample.py takes. The default is l2r, for all that is
-              asked. 'margin', 'top_prob' and 'entropy' are for writing alone
+order         'l2r', the default for all that is asked, 'random', 'own', or another that --order of sample.py takes. The
+              model's own choice, as 'margin', is for writing alone
 seed          what is drawn for a request is a function of the seed and of the request
 
 how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
 
 n_orders      orders in which a continuation is read, its context first
-estimate      of several orders 'bound', the mean of their nats, or 'mixture', -log of the mean probability
+estimate      for several orders 'bound', the mean of their nats, or 'mixture', -log of the mean probability
 n_contexts    with order=l2r the context-order ensemble: the context as it is, and n_contexts - 1 shuffles of it
 
-what is written: generate_until; what a task or --gen_kwargs say of these wins
+what is written: generate_until. What a task or --gen_kwargs says wins
 
 n_steps       passes of a stretch; by default one for each token
 temperature   0, the default, takes the most likely token. do_sample=True without a temperature is 1

@@ -24,11 +24,11 @@ weights = 'ema'               # 'ema' or 'raw'
 prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line
 length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size. A longer text is
                               # written stretch by stretch, each in the order and given the text before it
-context = 0                   # of a longer text: tokens that a new stretch reads before its first blank; 0 is half of
+context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
                               # block_size. More costs time: 1 + context / (block_size - context) slots a token
 stop = ''                     # a sample ends with this text, from its first blank on (\n is a line end): left to right
-                              # nothing is written behind it; of other orders what is written behind it is cut
-n_samples = 2                 # of each prompt
+                              # nothing is written behind it; in other orders what is written behind it is cut
+n_samples = 2                 # for each prompt
 score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
 # in which order, how many at a time
 order = 'own'                 # 'own' (as trained);
@@ -47,7 +47,7 @@ temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
 cuda_graphs = False           # on a GPU: launch a step as one; for many steps with the cache, not yet timed
-seed = 1337                   # sample r is a function of seed + r alone: others want a seed further off than n_samples
+seed = 1337                   # sample r is a function of seed + r; other samples want a seed that differs by n_samples
 # system
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
