@@ -18,6 +18,7 @@ import ast
 import difflib
 import itertools
 import math
+import operator
 import os
 import re
 import sys
@@ -55,7 +56,7 @@ def configure(namespace, argv=None):
         check_inputs(words, namespace['INPUTS'])
     else:
         for path in words:
-            for line, key, value in read_config_file(path):
+            for line, key, value in read_config_file(path, defaults | given):
                 given[key] = check(defaults, key, value, f'{path} line {line}')
     for _, key, equals, text in options:
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
@@ -125,10 +126,31 @@ def check(defaults, key, value, where):
     return value
 
 
-def read_config_file(path):
-    """Yield (line, name, value) of a file of assignments."""
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+             ast.FloorDiv: operator.floordiv}
+
+
+def read_config_file(path, known):
+    """Yield (line, name, value) of a file of assignments: literals, arithmetic of them, and options set before."""
     if not os.path.isfile(path):
         raise ValueError(f'no config file {path}; options are written --name=value')
+    known = dict(known)
+
+    def value(node):
+        match node:
+            case ast.Constant(value=int() | float() | str() | None as constant):
+                return constant
+            case ast.Name(id=name) if name in known:
+                return known[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return value(ast.BinOp(ast.Constant(0), ast.Sub(), operand, lineno=node.lineno))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                try:
+                    return OPERATORS[type(op)](value(left), value(right))
+                except (ArithmeticError, TypeError) as e:
+                    raise ValueError(f'{path} line {node.lineno}: {ast.unparse(node)}: {e}') from None
+        raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are '
+                         f'allowed, got {ast.unparse(node).splitlines()[0][:60]}')
     try:
         with open(path, encoding='utf-8') as f:
             statements = ast.parse(f.read()).body
@@ -138,13 +160,12 @@ def read_config_file(path):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):   # docstring
                 pass
-            case ast.Assign(targets=[ast.Name(id=name)], value=(
-                    ast.Constant(value=int() | float() | str() | None)
-                    | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()))) as value):
-                yield node.lineno, name, ast.literal_eval(value)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                known[name] = value(node.value)
+                yield node.lineno, name, known[name]
             case _:
-                raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines with plain '
-                                 f'values only, got {ast.unparse(node).splitlines()[0][:60]}')
+                raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines only, '
+                                 f'got {ast.unparse(node).splitlines()[0][:60]}')
 
 
 def help_text(namespace, defaults):

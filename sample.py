@@ -46,6 +46,7 @@ threshold = None              # with top_prob or margin: reveal all that are at 
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
+use_cache = True              # keep keys and values of past slots; False is slow, and up to rounding the same
 cuda_graphs = False           # on a GPU: launch a step as one; for many steps with the cache, not yet timed
 seed = 1337                   # sample r is a function of seed + r; other samples want a seed that differs by n_samples
 # system
@@ -155,8 +156,8 @@ def main(config):
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
     prompts = read_prompts(config.prompt)
     check_files(config)
-    writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.cuda_graphs)
-    judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
+    judge = open_judge(config.judge) if config.judge else None
+    writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
     unmasking.check_network(writer.checkpoint.config.slots)
     visits = order_of(writer.checkpoint.run, order)
     texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score)

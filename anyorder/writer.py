@@ -39,13 +39,15 @@ class Writer:
     infill and logprob are for programs and notebooks; sample.py takes the parts that they are made of, texts and write.
     The weights are put into place when they are first needed."""
 
-    def __init__(self, ckpt, weights=None, device='auto', dtype='float32', cuda_graphs=False):
+    def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False):
         """ckpt is a path, hf:OWNER/REPO[/path.pt] or masked:FOLDER; weights 'ema' or 'raw', by default the EMA if there
         is one; the others are as in sample.py. Raises ValueError when it is no checkpoint, or the device not there."""
+        if cuda_graphs and not use_cache:
+            raise ValueError('cuda_graphs is for a decoder with a cache on a GPU: use_cache is False')
         if weights not in (None, 'ema', 'raw'):
             raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
-        self.weights, self.cuda_graphs = weights or self.checkpoint.weights, cuda_graphs
+        self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
         self.device, self.dtype = resolve_device(device, dtype)
 
@@ -59,7 +61,8 @@ class Writer:
     @cached_property
     def network(self):
         """The model, made faster for inference."""
-        network = freeze(self.model, getattr(torch, self.dtype))
+        frozen = self.use_cache or not self.model.slots.cached   # without a cache there is nothing to run anew
+        network = freeze(self.model, getattr(torch, self.dtype)) if frozen else self.model
         return graphed(network) if self.cuda_graphs else network
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
@@ -147,7 +150,7 @@ class Writer:
 
         drawing  None: the text that stands in the blanks is scored"""
         unmasking.check_network(self.checkpoint.config.slots)   # before the weights are read
-        steps = scroll.steps(self.network, visits, unmasking, drawing, self.device)
+        steps = scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
         while True:
             with self.autocast():   # for the step alone, not for what the caller does before the next
                 n_new = next(steps, None)

@@ -226,6 +226,8 @@ def test_the_option_sets_the_dtype_and_without_it_the_file(folders):
     assert {p.dtype for p in open_checkpoint(f'masked:{folder}').model().parameters()} == {torch.float64}
     assert writer.infill('the [[3]] fox', seed=3, n=2)[0].startswith('the ')
     assert Writer(f'masked:{folder}').logprob('the [[=q]]') < 0
+    without = Writer(f'masked:{folder}', dtype='float32', device='cpu', use_cache=False)
+    assert {p.dtype for p in without.network.parameters()} == {torch.float32}
 
 
 def test_puzzles_are_judged_in_the_symbols_of_the_task(folders):

@@ -1,7 +1,9 @@
 """Measures of samples by hand, and judges that weight every token equally."""
+import itertools
 import math
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_model
@@ -13,9 +15,18 @@ from anyorder.likelihood.judge import (
     measure,
     open_judge,
     text_metrics,
+    translate,
 )
 from anyorder.orders import sample_order
-from anyorder.tokens.tokenizers import Bytes, get_tokenizer
+from anyorder.tokens.tokenizers import Bytes
+
+
+class Pairs(Bytes):   # two bytes a token, and the last alone
+    name, eos, n_bytes = 'pairs', 2 ** 17, np.array([1] * 256 + [2] * (2 ** 17 - 256))
+
+    def encode(self, text):
+        pairs = itertools.zip_longest(text.encode()[::2], text.encode()[1::2])
+        return [256 * a + 256 + b if b is not None else a for a, b in pairs]
 
 
 def all_of(samples):
@@ -47,6 +58,23 @@ def test_what_is_given_is_no_merit_of_a_sample():
     assert math.isclose(result['perplexity'], math.exp(float(nll[4:].mean())), rel_tol=1e-12)
 
 
+def test_a_judge_with_other_tokens_reads_the_end_of_a_text_as_one():
+    tokens = [*b'abc', 256, 256, *b'd']
+    assert translate(tokens, [False, False, True, False, True, True], Bytes(), Pairs()) == (
+        (*Pairs().encode('abc'), Pairs.eos, Pairs.eos, *b'd'), (False, True, False, True, True))
+
+
+def test_a_word_that_was_written_in_part_is_read_whole():
+    flags = [False, True, False, False, True, True, False, False]
+    tokens, counted = translate(list('abcdefg\u00e9'.encode())[:8], flags, Bytes(), Pairs())
+    assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (True, False, True, False, False)
+    for flags in [True, False, False], [False, True, False]:
+        assert translate([0xc3, 0xa9, *b'a'], flags, Bytes(), Pairs())[1] == (True, False)   # half of a letter
+    for flags in [True, False, False], [False, True, False], [False, False, True]:   # two bytes are a token, one is one
+        assert any(translate('\u20ac'.encode(), flags, Bytes(), Pairs())[1])
+    assert translate('\u20aca'.encode(), [False] * 3 + [True], Bytes(), Pairs())[1] == (False, True)
+
+
 def test_judge_weights_tokens_and_cuts_at_its_context():
     judge = make_model()                     # reads 9 tokens
     samples = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1], [4, 4, 4], [7, 1, 9, 2, 2]]
@@ -71,9 +99,7 @@ def test_a_judge_reads_left_to_right(tmp_path):
                          ({'order': 'l2r'}, True), ({}, True)):
         save_checkpoint(tmp_path / 'judge.pt', judge, tokenizer='bytes', config=config)
         with nullcontext() if fits else pytest.raises(ValueError, match='trained in another order'):
-            open_judge(str(tmp_path / 'judge.pt'), Bytes())
-    with pytest.raises(ValueError, match='reads bytes tokens, and the samples are sudoku4 tokens'):
-        open_judge(str(tmp_path / 'judge.pt'), get_tokenizer('sudoku4'))
+            open_judge(str(tmp_path / 'judge.pt'))
     samples = [{'tokens': [1, 2, 3, 4, 5], 'step': [0] * 5}]
     judge = Judge('judge.pt', judge, Bytes())
     _, lines = measure(samples, Bytes(), judge)

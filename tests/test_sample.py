@@ -35,6 +35,7 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
     (['--order=margin', '--threshold=abc'], 'threshold'),
     (['--unmask=lossless', '--order=entropy'], 'wants an order that is given'),
     (['--cuda_graphs=True', '--device=cpu'], 'cuda_graphs'),
+    (['--cuda_graphs=True', '--use_cache=False'], 'use_cache is False'),
     (['--prompt=a[[x]]'], 'a blank is'),
     (['--prompt=a[[0]]'], 'a blank is'), (['--prompt=a[[=]]'], 'a blank is'), (['--prompt=a[[3'], 'a blank is'),
     (['--prompt=[[..]] [[..]]'], 'one [[..]]'), (['--prompt=[[33]]'], '33 tokens'),
@@ -195,3 +196,5 @@ def test_options_reach_the_drawing(ckpt, script, tmp_path, monkeypatch):
     assert [steps.count(k) for k in range(4)] == [1, 1, 3, 4]               # 9 (1 - cos(k pi / 8)) = 0.7, 2.6, 5.6, 9
     assert len(set(sample('--order=margin', '--threshold=0')['step'])) == 1
     assert sample('--order=margin', '--order_noise=9')['order'] != sample('--order=margin')['order']
+    monkeypatch.setattr('anyorder.generation.fill.KVCache', None)
+    assert sample('--use_cache=False')['tokens'] == plain['tokens']

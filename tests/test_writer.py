@@ -105,7 +105,8 @@ def test_wrong_input_is_said_before_the_weights_are_read(ckpt, what, said):
 
 def test_files_and_devices_that_are_not_there(ckpt, tmp_path):
     for args, said in ((['none.pt'], 'no checkpoint file'), ([ckpt, None, 'meta'], 'device must be'),
-                       ([ckpt, 'emma'], "weights must be 'ema' or 'raw', got 'emma'")):
+                       ([ckpt, 'emma'], "weights must be 'ema' or 'raw', got 'emma'"),
+                       ([ckpt, None, 'cpu', 'float32', False, True], 'use_cache is False')):
         with pytest.raises(ValueError, match=said):
             Writer(*args)
     with pytest.raises(ValueError, match='no EMA'):

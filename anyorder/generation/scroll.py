@@ -82,7 +82,7 @@ class Scroll:
         self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
         self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts
 
-    def steps(self, network, order, unmasking, drawing, device='cpu'):
+    def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
         """Write the texts. Yields after each step the number of tokens that it revealed; `order` as in Canvas.of_texts,
         the others as in fill.steps."""
         while True:
@@ -92,7 +92,7 @@ class Scroll:
             *texts, seeds = zip(*(row.slide_on(self.block_size, self.context) for row in self.written))
             canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
             self.record = Drafts(canvas) if self.with_drafts else None
-            for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing):
+            for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
                 if self.record:
                     self.record(self.step, self.part)
                 yield int(n_new.sum())

@@ -5,6 +5,7 @@ A sample is a list of tokens, and for each whether it counts: what was given is 
 """
 import statistics
 from collections import defaultdict
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     values = ', '.join(f'{metric} {value:.3f}' for metric, value in metrics.items())
     lines = {'metrics': f'{values} (of {tokenizer.name} tokens, nats)'}
     if judge:
+        if judge.tokenizer.name != tokenizer.name:
+            pairs = [translate(*sample, tokenizer, judge.tokenizer) for sample in zip(tokens, counted)]
+            tokens, counted = zip(*pairs)
         verdict = generative_perplexity(judge.model.to(device), tokens, counted, n_each=n_each)
         metrics['judge'] = {'ckpt': judge.name, 'tokenizer': judge.tokenizer.name, **verdict}
         N, perplexity = judge.model.config.block_size, figure(verdict['perplexity'], verdict['perplexity_stderr'], 2)
@@ -103,6 +107,38 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     return {name: row[name] for name in ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')}
 
 
+def translate(tokens, counted, source, target):
+    """(tokens, counted) of the tokenizer `source` in tokens of `target`.
+
+    A token counts if any byte of it was in a token that counted. End-of-text stays one token, if `target` has one."""
+    new = []
+    for is_end, part in groupby(zip(tokens, counted), key=lambda pair: pair[0] == source.eos is not None):
+        ids, flags = zip(*part)
+        if is_end and target.eos is not None:
+            new += [(target.eos, flag) for flag in flags]
+            continue
+        text, letters = decode_flagged(ids, flags, source)
+        flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]      # one a byte
+        ids = target.encode(text)
+        ends = np.cumsum(target.n_bytes[ids])
+        starts = ends - target.n_bytes[ids]
+        new += [(token, any(flags[start:end])) for token, start, end in zip(ids, starts, ends)]
+    return tuple(zip(*new))
+
+
+def decode_flagged(ids, flags, tokenizer):
+    """(text of the tokens, for each of its letters whether a flagged token has a byte of it)."""
+    n_read, text, letters = 0, '', []
+    for flag, run in groupby(flags):
+        n_read += len(list(run))
+        before, text = text, tokenizer.decode(ids[:n_read])
+        goes_on = before and (text == before or not text.startswith(before))   # with the letter that the last run began
+        if flag and goes_on:
+            letters[-1] = True
+        letters += [flag] * (len(text) - len(letters))
+    return text, letters
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # judges
 
@@ -113,15 +149,12 @@ class Judge(NamedTuple):
     tokenizer: object
 
 
-def open_judge(name, tokenizer):
+def open_judge(name):
     """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl come from the hub.
 
-    Raises ValueError for a checkpoint that never read left to right, or by another tokenizer."""
+    Raises ValueError for a checkpoint that never read left to right."""
     checkpoint = Checkpoint(name)
-    own, kind = checkpoint.tokenizer.name, checkpoint.order['kind']
-    if own != tokenizer.name:
-        raise ValueError(f'{name} reads {own} tokens, and the samples are {tokenizer.name} tokens: choose another '
-                         '--judge')
+    kind = checkpoint.order['kind']
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '
                          'another --judge')

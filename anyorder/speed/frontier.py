@@ -72,7 +72,7 @@ class Frontier:
         self.device, self.dtype, self.checkpoint = device, dtype, Checkpoint(ckpt)
         self.settings, self.left_out = settings(self.checkpoint, values)
         self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
-        self.judge = open_judge(judge or ckpt, self.tokenizer)
+        self.judge = open_judge(judge or ckpt)
         self.model = self.checkpoint.model(self.checkpoint.weights, device)
         with autocast(device, dtype):
             self.network = freeze(self.model)
