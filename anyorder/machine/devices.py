@@ -114,14 +114,13 @@ def matmul_flops(device, dtype):
 
 def seconds(function, device, repeats):
     """Wall-clock seconds of the fastest of `repeats` calls, the device's work included."""
-    best = float('inf')
-    for _ in range(repeats):
+    def once():
         synchronize(device)
         start = time.perf_counter()
         function()
         synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return best
+        return time.perf_counter() - start
+    return min(once() for _ in range(repeats))
 
 
 def synchronize(device):

@@ -129,17 +129,16 @@ def check_checkpoint(name):
     """Raise ValueError unless `name` is a checkpoint's file, a folder with a config.json, or a name on the hub.
 
     The hub is asked later."""
-    if name.startswith(MASKED):
-        folder = name.removeprefix(MASKED)
-        if not os.path.isfile(os.path.join(folder, 'config.json')) and (
-                os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder)):
-            raise ValueError(f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub')
+    folder = name.removeprefix(MASKED)
+    if os.path.isfile(os.path.join(folder, 'config.json')):
         return
-    there = os.path.isfile(name) or os.path.isfile(os.path.join(name, 'config.json'))
-    if os.path.isdir(name) and not there:
+    if folder != name:
+        if os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder):
+            raise ValueError(f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub')
+    elif os.path.isdir(name):
         raise ValueError(f'{name} is a folder without the config.json of export_hf.py or a GPT-2: name a checkpoint '
                          f"file, as {os.path.join(name, 'ckpt.pt')}")
-    if not (there or on_hub(name)):
+    elif not (os.path.isfile(name) or on_hub(name)):
         older = moved_aside(name)
         raise ValueError(f'no checkpoint file {name}; ' + (f'an earlier run left {older}' if older else
                          'train one (python train.py config/quickstart.py) or name another'))

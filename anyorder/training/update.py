@@ -254,9 +254,7 @@ def validate(model, blocks, given, config):
         orders['l2r'] = sample_order(n, N, 'l2r')
     for name, order in orders.items():
         order, n_given = given_first(order, given)
-        known = None
-        if masked_loss:
-            known = draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0]
+        known = draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0] if masked_loss else None
         nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
         nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
                                  n_given=n_given[mine])
