@@ -47,6 +47,13 @@ def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp
     assert config.l2r_ratio == 0.25 and not config.keys() & {'l2r_ratio_end', 'order_noise_kind'} and changed == []
 
 
+def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):
+    (tmp_path / 'c.py').write_text("optimizer = 'adamw'\n")
+    config, changed = resumed(tmp_path, {'optimizer': 'muon'}, str(tmp_path / 'c.py'))
+    assert (config.optimizer, changed) == ('muon', [])
+    assert 'overrules the config file: optimizer adamw -> muon' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize('saved, typed, order, said', [
     ({'order': 'block:8'}, [], 'block:8', []),
     ({'order': 'block:8'}, ['--order=block'], 'block:8', []),
