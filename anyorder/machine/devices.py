@@ -14,8 +14,9 @@ import torch
 
 
 def resolve_device(device, dtype):
-    """(torch.device, dtype name) of two options that may be 'auto': a CUDA GPU when there is one, else a Mac's, and
-    bfloat16 where the processor or CUDA GPU computes in it. Raises ValueError for a device that is not there."""
+    """(torch.device, dtype name) that two options mean. Raises ValueError for a device that is not there.
+
+    'auto' is a CUDA GPU when there is one, else a Mac's; and bfloat16 where the processor or CUDA GPU has it."""
     if device == 'auto':
         device = ('cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu')
     if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda', 'mps'):
@@ -27,7 +28,7 @@ def resolve_device(device, dtype):
         why = str(e).splitlines()[0][:80]
         raise ValueError(f"device {device!r} is not there ({why}); use --device=cpu or leave 'auto'") from None
     if dtype == 'auto':
-        # a Mac has bfloat16 from macOS 14 on, which is not known to be faster there
+        # a Mac has bfloat16 from macOS 14 on; nobody knows whether it is faster there
         has_bf16 = {'cuda': lambda: torch.cuda.is_bf16_supported(False), 'cpu': cpu_has_bfloat16}.get(device.type)
         dtype = 'bfloat16' if has_bf16 and has_bf16() else 'float32'
     if dtype not in ('float32', 'bfloat16'):
@@ -46,22 +47,19 @@ def cpu_has_bfloat16():
     return not {'avx512_bf16', 'amx_bf16', 'bf16'}.isdisjoint(cpuinfo().split())
 
 
-NO_FLOAT64 = {'mps'}   # types of devices
-
-
 def widest(device):
     """The widest floating-point dtype that the device has."""
-    return torch.float32 if device.type in NO_FLOAT64 else torch.float64
+    return torch.float32 if device.type == 'mps' else torch.float64
 
 
 def autocast(device, dtype, cache=True):
-    """Matrix products of the float32 weights in bfloat16 if that is the dtype; else it changes nothing. With
-    `cache` a rounded weight is kept until the context ends."""
+    """If dtype is 'bfloat16', matrix products of float32 weights in bfloat16. `cache` keeps the rounded weights until
+    the context ends."""
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16', cache_enabled=cache)
 
 
 def resolve_compile(compile, device, flops, max_iters):
-    """(whether to compile, why): 'auto' wants a compiler and a run of more than some minutes: compiling takes one."""
+    """(whether to compile, why). 'auto' wants a compiler and a long run, since compiling takes a minute."""
     cuda = device.type == 'cuda'
     if compile == 'auto' and device.type == 'mps':
         return False, 'not tried on this device'
@@ -95,7 +93,7 @@ GPUS = {'A100': GPU('A100', 312e12, 79), 'H100': GPU('H100 80GB HBM3', 989e12, 7
 
 
 def peak_flops(device, dtype):
-    """FLOP/s that the device could do in `dtype`: of the data sheet where known, else of a large product, measured."""
+    """FLOP/s that the device could do in `dtype`: from its data sheet where known, else from a large product."""
     if device.type == 'cuda' and dtype == 'bfloat16':
         gpu = torch.cuda.get_device_name(device)
         known = [row.flops for row in GPUS.values() if row.reported in gpu]
@@ -129,8 +127,8 @@ def synchronize(device):
 
 
 def peak_memory(device, reset=False):
-    """Bytes: of the GPU's allocator, else of the whole process; since the last reset where the system can (Linux).
-    Windows says nothing: nan."""
+    """The most bytes that the GPU's allocator gave, else that the process had: since the last reset on Linux, since its
+    start on a Mac. Windows says nothing: nan."""
     if device.type == 'cuda':
         return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
     try:

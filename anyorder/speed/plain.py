@@ -67,8 +67,8 @@ def plain_generate(model, order, ends, temperature=1.0):
 
 
 def plain_nll(model, idx, order):
-    """The loss of training, nll (B, N): N + 1 slots, of which the last predicts nothing, AdaLN for every slot of every
-    block, logits in float32 all at once."""
+    """The loss of training, nll (B, N): N + 1 slots, the last for nothing, AdaLN for every slot of every block, all
+    logits at once in float32."""
     t, B, nowhere = model.transformer, len(order), torch.zeros_like(order[:, :1])
     token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)        # (B, N + 1, C)
     x = token + t.wpe(torch.cat([nowhere, order + 1], 1))
@@ -97,24 +97,24 @@ def plain_update(model, optimizer, average, tokens, batch_size, device):
 
 
 def device_limits(device, dtype):
-    """(FLOP/s of a large matrix product, bytes/s of a large copy counting read and write), measured."""
+    """(FLOP/s of a large matrix product, bytes/s that a large copy reads and writes), measured."""
     x = torch.randn(2 ** 26, device=device)
     y = torch.empty_like(x)
     return matmul_flops(device, dtype), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """A lower bound on the seconds of generation with these `ends`: every step reads all weights and the cache once and
+    """A lower bound on the seconds of generation with these `ends`. Every step reads all weights and the cache once and
     does its products.
 
-    A slot costs 24 C^2 FLOPs a layer and 4 C per key, of which slot s has min(s, n_known) + 1. Where no token is drawn,
-    it costs 4 C^2 in the last layer, for keys and values. A drawn token costs 2 C V."""
+    In a layer a slot costs 24 C^2 FLOPs, and 4 C for each of its min(s, n_known) + 1 keys. In the last layer a slot
+    that draws no token costs 4 C^2, for keys and values. A drawn token costs 2 C V."""
     c, total, last, known = model.config, 0.0, 0, 0
     C, L = c.n_embd, c.n_layer
     weights = sum(p.numel() for name, p in model.named_parameters()
                   if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
     for end in ends:
-        first, n_drawn = min(last + 1, known), end - known   # of a row; slot n_known of the last step stays
+        first, n_drawn = min(last + 1, known), end - known   # in a row; slot n_known of the last step stays
         drawn_keys = n_drawn * (known + 1)
         keys = (known * (known + 1) - first * (first + 1)) // 2 + drawn_keys
         flops = 24 * C ** 2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (keys * (L - 1) + drawn_keys)

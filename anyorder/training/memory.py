@@ -10,8 +10,8 @@ from anyorder.training.update import is_hidden
 
 FLOAT = 4   # bytes of a number in float32: weights, gradients, moments, average, residual stream
 
-# What a forward pass keeps for the backward pass, in multiples of the width C: (numbers in float32, numbers in the
-# dtype of the products) of a slot in a block. tests/test_memory.py counts for EAGER
+# What a forward pass keeps of a slot in a block, in multiples of the width C: (numbers in float32, numbers in the dtype
+# of the products). tests/test_memory.py counts the numbers of EAGER
 EAGER = {
     'block': (2, 15),         # the residual stream 2; what four products read 7, qkv 3, attention 1, c_fc 4
     'norm of q, k': (0, 2),
@@ -21,12 +21,12 @@ COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}   # what
 
 
 def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard=False, recompute=False, cuda=True):
-    """{part: bytes} of one of `world_size` devices at the peak of an update, which is where the backward pass begins.
+    """{part: bytes} on one of `world_size` devices at the peak of an update, where the backward pass begins.
 
-    With P parameters, B N tokens of a micro-batch, S slots a token, L layers, width C, b bytes a number of a product:
+    With P parameters, B N tokens in a micro-batch, S slots a token, L layers, width C, b bytes a number of a product:
 
         weights, gradients, EMA   4 P each: gradients of an earlier micro-batch, or the buckets of several processes
-        optimizer     8 P of AdamW, 4 P of the matrices that have Muon
+        optimizer     8 P for AdamW, 4 P for the matrices that have Muon
         copies        b a weight of the matrices, where they are not in float32: autograd keeps them
         activations   L B S N C (4 f + b p), f and p the sums of EAGER or COMPILED; in the last layer of two streams
                       S is 1; B N C (2 * 4 + 5 b) of the last norm and the head; b L B N^2 of the mixed network's mask
@@ -34,10 +34,10 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
         the rest      the largest of three things that are there for a moment: the logits that LeanHead has in float32,
                       gradients inside the last block, the head's gradient before it is added to the others
 
-    `shard` divides weights, gradients, EMA and optimizer by `world_size`. Gathered for a moment are the weights outside
-    of the blocks, and weights of two blocks and gradients of one. `recompute` keeps the input of a block, and all of
-    one block at a time, its copies among it. Not counted are masks of dropout, and what a CPU with fewer than 256 slots
-    does in float32."""
+    `shard` divides weights, gradients, EMA and optimizer by `world_size`. For a moment it gathers the weights outside
+    the blocks, the weights of two blocks and the gradients of one. `recompute` keeps the input of a block, and all
+    that one block at a time computes, copies included. Masks of dropout are not counted, nor what a CPU with fewer than
+    256 slots does in float32."""
     c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
     B, N, V, C, L = batch_size, c.block_size, c.vocab_size, c.n_embd, c.n_layer
     sizes = {name: p.numel() for name, p in model.named_parameters()}
@@ -74,7 +74,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
 
 
 def slot_bytes(config, b, compiled, cuda):
-    """Bytes that a block keeps of a slot, see EAGER; b is the bytes of a number of a product."""
+    """Bytes that a block keeps for a slot, see EAGER; a number of a product has b bytes."""
     normed, table = not config.gpt2_blocks, COMPILED if compiled else EAGER
     names = ['block'] + ['norm of q, k'] * normed + ['AdaLN'] * (config.target_position == 'adaln')
     full, product = (sum(numbers) for numbers in zip(*(table[name] for name in names)))
@@ -84,11 +84,11 @@ def slot_bytes(config, b, compiled, cuda):
 
 
 def peak_allocated(device, run):
-    """Bytes of tensors that `run()` adds at its peak.
+    """Bytes of the tensors that `run()` has made, at their peak.
 
-    On a GPU the caching allocator counts them. On a CPU the profiler records every allocation of PyTorch. The memory of
-    the whole process would not do: the C library keeps what is freed, and libraries and compiled code count too. What
-    oneDNN takes for its own work is in neither. torch.cuda.max_memory_allocated rounds a tensor up to 512 bytes."""
+    On a GPU the caching allocator counts them and rounds each up to 512 bytes. On a CPU the profiler records every
+    allocation of PyTorch. The memory of the whole process would not do: the C library keeps what is freed, and
+    libraries and compiled code count too. Neither counts what oneDNN takes for its own work."""
     if device.type == 'cuda':
         before = torch.cuda.memory_allocated(device)
         peak_memory(device, reset=True)

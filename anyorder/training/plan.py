@@ -27,11 +27,11 @@ GIB = 2 ** 30
 MFUS = 0.3, 0.4, 0.5
 SHOWN = 'A100', 'H100', 'H200'
 SAVING = 'recompute', 'shard'
-RESERVE = 1, 0.05       # of a GPU's memory, not to be planned with: GiB of CUDA itself, share lost between tensors
+RESERVE = 1, 0.05       # a GPU's memory that no plan has: GiB for CUDA itself, share lost between tensors
 
 
 def parse_machine(text):
-    """(number of GPUs, name, GPU) of 'H100', '8xH100', or 'TFLOPS:GiB' of a machine that was measured."""
+    """(number of GPUs, name, GPU) for 'H100', '8xH100', or 'TFLOPS:GiB' of a machine that was measured."""
     count, name = re.fullmatch(r'(?:(\d+)x)?(.*)', text).groups()
     numbers = re.fullmatch(r'(\d*\.?\d+):(\d*\.?\d+)', name)
     n, name = int(count or 1), name.upper()
@@ -45,7 +45,7 @@ def parse_machine(text):
 
 
 def vocabulary(config, checkpoint=None):
-    """(number of tokens, meta.json of the data set or {}, where they are from, in words) of a run that starts from
+    """(number of tokens, meta.json of the data set or {}, where both come from, in words) for a run that starts from
     nothing or from a checkpoint."""
     meta = read_meta(os.path.join(config.data_dir, config.dataset))
     if checkpoint:
@@ -88,7 +88,7 @@ def lines_of(config):
         yield f'  {part:<32}{n:>18,}'
     yield f"{'vocabulary':<34}{n_tokens:>18,}  {said}"
     if on_hub(start):
-        yield f'the options say the shape: the shape of {start} is not looked up on the hub'
+        yield f'the shape comes from the options: the shape of {start} is not looked up on the hub'
     yield f"{'tokens an update':<34}{tokens:>18,}"
     yield f"{'tokens in all':<34}{tokens * config.max_iters:>18,}"
     yield f"{'GFLOP a token':<34}{of_token / 1e9:>18,.4g}"
@@ -102,7 +102,7 @@ def lines_of(config):
         hours = [of_token * tokens * config.max_iters / rate / mfu / 3600 for mfu in MFUS]
         yield f"{f'{world_size} x {shown}':<20}{rate / 1e12:>14,.4g}" + ''.join(f'{h:>14,.4g}' for h in hours)
     if dtype != 'bfloat16':
-        yield f'the TFLOP/s are for bfloat16; {dtype} takes several times as long'
+        yield f'TFLOP/s hold for bfloat16; {dtype} takes several times as long'
 
     compiled = worth_compiling(True, 0, config.max_iters) if config.compile == 'auto' else config.compile
     how = {'dtype': dtype, 'optimizer': config.optimizer, 'compiled': compiled, 'world_size': world_size}
