@@ -115,8 +115,7 @@ class Slots:
     This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots see
     which, `read` what they read, `span` which of them `predict` runs. Its flags:
 
-    masked           a pass over all visits needs the mask of `see`; else it is plain causal, or full
-    causal           what a pass without a mask is
+    masked           a pass over all visits needs the mask of `see`; else it is plainly `causal`, or full
     masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known
     cached           the keys of known slots stay as they are
     targets_in_keys  these keys depend on targets
@@ -332,8 +331,7 @@ class Head(nn.Linear):
 
 
 class Network(nn.Module):
-    """What is asked of any network is forward, predict, trunk, n_parameters, device, config and slots, and of a module
-    training and parameters; of one with a cache also dtype. A subclass has
+    """What any network answers to, whoever made it. A subclass has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
     trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads of the columns of a plan
@@ -379,7 +377,7 @@ class Network(nn.Module):
             if on_host and not 0 <= x.min() <= x.max() < T:   # elsewhere a check would wait for the device
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
         known = order.new_full((len(order), 1), T - 1) if n_known is None else n_known.to(idx.device).unsqueeze(1)
-        columns = columns if columns is None else columns.to(idx.device)
+        columns = None if columns is None else columns.to(idx.device)
         x = self.trunk(idx, order, self.slots(order, known, columns))                       # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                        # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
