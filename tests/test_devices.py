@@ -34,7 +34,6 @@ def test_mps_has_no_float64_and_is_not_compiled_unasked():
 
 
 def test_masks_leave_a_blank_whatever_float32_rounds_to(monkeypatch):
-    """81 times the largest float32 below 1 is 81."""
     config = Config(batch_size=4, block_size=81, l2r_ratio=0.0, order='random', order_seed=0,
                     order_block=4, order_swaps=16)
     monkeypatch.setattr('anyorder.training.update.widest', lambda device: torch.float32)

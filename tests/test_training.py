@@ -116,6 +116,21 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     torch.testing.assert_close(losses['bfloat16'], losses['float32'], rtol=0.05, atol=0)
 
 
+def test_a_process_runs_its_own_micro_batches(monkeypatch):
+    """The second of two processes runs the numbers 1 and 3 of four micro-batches: its loss is their mean."""
+    config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
+    for micro in (1, 3):
+        torch.manual_seed(derive_seed(5, 0, micro))
+        idx, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
+        alone.append(float(make_model()(idx, order).mean()))
+    monkeypatch.setattr('torch.distributed.all_reduce', lambda x: x.mul_(2))   # both have the same
+    monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
+    state = start(learner())
+    update(state, TOKENS, 1e-2, config)
+    assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)
+    assert state.n_seen == 4 * 3 * 9
+
+
 def test_a_gradient_is_not_clipped_when_that_is_off():
     norms = {}
     for clip in (0.0, 1e-4):
