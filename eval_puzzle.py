@@ -27,7 +27,6 @@ policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:O
                        # 'all' is random, l2r and every score
 n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
-unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
 batch_size = 250       # puzzles at a time
@@ -41,11 +40,11 @@ error_map = ''         # instead of solving: the loss by the share that is maske
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
+import itertools
 import math
 import os
 import shlex
 import time
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,7 +59,7 @@ from anyorder.generation.fill import steps
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
-from anyorder.machine.files import MASKED, check_out, write_json
+from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of, read_order
 from anyorder.pictures.figures import PICTURES, draw
@@ -81,18 +80,12 @@ def read_runs(c):
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if max(noises) and not set(policies) & set(SCORES):
         raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
-    if c.unmask == 'lossless':
-        raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
-    if c.unmask == 'binomial' and 0 in steps:
-        raise ValueError(f'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
-                         f'{c.n_steps}')
     runs = []
-    for policy in policies:
-        for n_steps in steps:
-            for noise in noises if policy in SCORES else [0.0]:
-                chosen = policy if policy in SCORES else 'given'
-                unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise)
-                runs.append((policy, n_steps, noise, unmasking, orders[policy]))
+    for policy, n_steps in itertools.product(policies, steps):
+        for noise in noises if policy in SCORES else [0.0]:
+            chosen = policy if policy in SCORES else 'given'
+            unmasking = Unmasking(n_steps or ONE_EACH, policy=chosen, order_noise=noise)
+            runs.append((policy, n_steps, noise, unmasking, orders[policy]))
     return runs
 
 
@@ -180,15 +173,8 @@ def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
     return rows
 
 
-class Puzzles(NamedTuple):
-    task: object            # its rules, see anyorder/puzzles/rules.py
-    tokens: torch.Tensor    # (n, N) the solutions
-    given: torch.Tensor     # (n, N) which tokens are given
-    label: str              # name of the set and its split
-
-
 def open_puzzles(checkpoint, c):
-    """The Puzzles that are asked for."""
+    """(task, tokens (n, N) of the solutions, which of them are given (n, N), the set with its split in words)."""
     run, tokenizer = checkpoint.run, checkpoint.tokenizer
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
@@ -210,19 +196,16 @@ def open_puzzles(checkpoint, c):
     task, symbols = make_task(meta['puzzle']), get_tokenizer(meta['tokenizer'])
     ids = np.arange(symbols.n_tokens) if tokenizer is symbols else ids_of(symbols, tokenizer)
     kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
-    if ids is None and checkpoint.name.startswith(MASKED):
-        raise ValueError(f'{name} ({kind}) has symbols that are no tokens of {tokenizer.name}: choose another '
-                         '--dataset or --ckpt')
     if ids is None or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
-        raise ValueError(f"the checkpoint was trained on {run.get('dataset', 'other data')} ({tokenizer.name} tokens), "
-                         f'{name} has other puzzles ({kind}): choose another --dataset or --ckpt')
+        raise ValueError(f"the checkpoint knows {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} "
+                         f'has other puzzles ({kind}): choose another --dataset or --ckpt')
     tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
     if tokenizer is not symbols:
         tokens, task = torch.from_numpy(ids)[tokens], Translated(task, ids, tokenizer.n_tokens)
     if tokens.size(1) > checkpoint.config.block_size:
         raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
                          f'{tokens.size(1)}: choose another --dataset or --ckpt')
-    return Puzzles(task, tokens, given, f'{name} ({c.split})')
+    return task, tokens, given, f'{name} ({c.split})'
 
 
 def ids_of(symbols, tokenizer):
@@ -258,7 +241,7 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
     print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}{'slots':>9}{'seconds':>10}")
     for row, shown in solve_all(model, puzzles, runs, checkpoint.run, show, config):
         rows, samples = [*rows, row], samples + shown
-        write_results(config, checkpoint, puzzles.label, rows)   # at once: the next one may take hours
+        write_results(config, checkpoint, puzzles[-1], rows)   # at once: the next one may take hours
         shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))
         print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}{row['slots']:>9,.0f}"
               f"{row['seconds']:>10.3g}", flush=True)
@@ -267,12 +250,12 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
 
 def print_error_map(model, puzzles, config, checkpoint):
     """Measure the loss by the share that is masked; print and draw it."""
-    groups = puzzles.task.groups
-    rows = loss_by_share(model, puzzles.tokens, groups, config.seed, config.batch_size)
-    write_results(config, checkpoint, puzzles.label, rows)
+    task, tokens, _, label = puzzles
+    rows = loss_by_share(model, tokens, task.groups, config.seed, config.batch_size)
+    write_results(config, checkpoint, label, rows)
     print(''.join(f'{name:>14}' for name in rows[0]))
     print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
-    curves = [(name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]) for name in groups]
+    curves = [(name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]) for name in task.groups]
     draw(curves, [('masked', 'loss_of_masked')], config.error_map)
     print(f'\n{config.error_map} written')
 
