@@ -27,6 +27,7 @@ policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:O
                        # 'all' is random, l2r and every score
 n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
+unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
 batch_size = 250       # puzzles at a time
@@ -80,11 +81,16 @@ def read_runs(c):
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if max(noises) and not set(policies) & set(SCORES):
         raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
+    if c.unmask == 'lossless':
+        raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
+    if c.unmask == 'binomial' and 0 in steps:
+        raise ValueError(f'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
+                         f'{c.n_steps}')
     runs = []
     for policy, n_steps in itertools.product(policies, steps):
         for noise in noises if policy in SCORES else [0.0]:
             chosen = policy if policy in SCORES else 'given'
-            unmasking = Unmasking(n_steps or ONE_EACH, policy=chosen, order_noise=noise)
+            unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise)
             runs.append((policy, n_steps, noise, unmasking, orders[policy]))
     return runs
 
