@@ -24,10 +24,8 @@ def pydocs(source):
     if source:
         raise ValueError('pydocs has no --source; for a file of your own: python data/prepare.py text --source=FILE')
     from pydoc_data.topics import topics
-    root, seen, documents = sysconfig.get_path('stdlib'), set(), []
-    for _, text in sorted(topics.items()):
-        documents.append(cleandoc(text))
-    for folder, folders, files in os.walk(root):
+    seen, documents = set(), [cleandoc(text) for _, text in sorted(topics.items())]
+    for folder, folders, files in os.walk(sysconfig.get_path('stdlib')):
         folders[:] = sorted(set(folders) - {'site-packages', 'dist-packages', 'test', 'tests', '__pycache__'})
         for file in sorted(f for f in files if f.endswith('.py')):
             try:

@@ -93,10 +93,9 @@ def same_update(c, world_size, largest):
     """What to type so that `world_size` processes share an update of as many sequences, in micro-batches of at most
     `largest`, and validation has no fewer blocks; '' where nothing does."""
     each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
-    sizes = [n for n in range(1, min(largest, each) + 1) if rest == each % n == 0]
-    if not sizes:
+    batch_size = max((n for n in range(1, min(largest, each) + 1) if rest == each % n == 0), default=0)
+    if not batch_size:
         return ''
-    batch_size = sizes[-1]
     return (f'--batch_size={batch_size} --gradient_accumulation_steps={each * world_size // batch_size} '
             f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)}')
 
