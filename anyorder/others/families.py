@@ -224,7 +224,7 @@ class MaskedCheckpoint:
         """The MaskedModel in evaluation mode, in the dtype of its file. It has these weights alone, whatever they are
         called."""
         found = read_weights(self.folder)
-        with one_line(self.folder, f'makes no {self.kind}', 'fetch config.json and the weights again'):
+        with explained(self.folder, f'makes no {self.kind}', 'fetch config.json and the weights again'):
             network = self.family.load(self.file, found)
         return MaskedModel(network, self.config).to(device)
 
@@ -233,7 +233,7 @@ class MaskedCheckpoint:
 
 
 @contextlib.contextmanager
-def one_line(folder, what, way_out):
+def explained(folder, what, way_out):
     """Whatever transformers raises in the body, each time another class, is a ValueError of one line."""
     try:
         yield
@@ -250,7 +250,7 @@ def open_tokenizer(kind, folder):
     import transformers
     if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
-    with one_line(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
+    with explained(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
         tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         backend = tokenizer.backend_tokenizer
     special = {what: token for what in ('mask', 'pad', 'cls', 'sep', 'bos', 'eos')
@@ -261,7 +261,7 @@ def open_tokenizer(kind, folder):
     n_before = 1 if len(around) == 2 or around[:1] in ([special.get('cls')], [special.get('bos')]) else 0
 
     def chat(messages, **options):
-        with one_line(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
+        with explained(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
             return tokenizer.apply_chat_template(messages, tokenize=False, **options)
     special |= {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}
     return backend, special, chat if tokenizer.chat_template else None
