@@ -11,7 +11,7 @@ pytest.importorskip('transformers')
 
 from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
 from anyorder.others import families
-from anyorder.others.masked import MaskedConfig
+from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.weights import read_weights
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import GPT2
@@ -212,7 +212,7 @@ def test_the_commands_ask_for_what_is_documented_alone(script, folders, asked, t
     said = script('eval_puzzle.py', f'--ckpt=masked:{bert}', '--dataset=sudoku4', '--data_dir=data',
                   '--policies=random,margin', '--n_steps=0,3', '--html=puzzles.html').stdout
     assert said.count('margin') == 2
-    about, = re.findall(r'What is asked of any network is (.*?)\. A', Network.__doc__, re.DOTALL)
+    about, = re.findall(r'Commands ask for (.*?), and for nothing else', MaskedModel.__doc__, re.DOTALL)
     wanted = {*re.findall(r'\w+', about)}
     assert {name for name in asked if '.' not in name} <= wanted
     config, = re.findall(r'config +(.*?), as', Network.__doc__)

@@ -58,7 +58,8 @@ class MaskedModel(Network):
     gives an object with `logits` (B, S, at least n_tokens). Texts of unequal length take one call for each length,
     because some networks read padding whatever attention_mask says.
 
-    A step is a call on whole rows: there is no cache and no lossless unmasking."""
+    A step is a call on whole rows: there is no cache and no lossless unmasking. Commands ask for forward, predict,
+    trunk, n_parameters, device, config, slots, training and parameters, and for nothing else."""
 
     def __init__(self, network, config):
         super().__init__(config)
