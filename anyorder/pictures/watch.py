@@ -15,7 +15,7 @@ from anyorder.pictures.texts import lay_out, token_texts
 
 FRAME = 1 / 20                      # seconds: steps that follow one another faster share a frame
 TOKEN, WHOLE = 0.1, 4.0             # seconds that an eye wants for a token and for a whole text, at most
-SHADES = (189, 153, 117, 75, 33)    # of 256 colours: the blue of the page, deeper the surer the model was
+SHADES = (189, 153, 117, 75, 33)    # among 256 colours: the blue of the page, deeper the surer the model was
 NEW = 214                           # its orange: written since the last frame
 DRAFT, STRUCK = '2', '9'            # faint, and struck through: no colours, for all terminals
 NOT_A_STEP = math.inf

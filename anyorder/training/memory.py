@@ -58,7 +58,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
     head = B * N * C * (2 * FLOAT + 5 * b)
 
     logits, part = B * N * V, 2 ** 26 if cuda else 2 ** 24   # part: see fast.split_rows
-    lean = not compiled or shard   # of a split model the blocks alone are compiled
+    lean = not compiled or shard   # a split model compiles its blocks alone
     widened = b < FLOAT and not cuda   # the log_softmax of a CPU copies its input
     in_parts = (b + FLOAT + FLOAT * widened) * min(logits, part)
     gathered = FLOAT * (P - n_blocks + 3 * n_blocks // L) if shard else 0

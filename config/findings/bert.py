@@ -1,5 +1,5 @@
 """
-A BERT that solves puzzles, trained by transformers' own code: a masked model like those of other people.
+A BERT that solves puzzles, trained by transformers' own code: somebody else's masked model.
 
     python config/findings/bert.py
     python eval_puzzle.py --ckpt=masked:out/bert --dataset=sudoku4

@@ -23,7 +23,7 @@ if __name__ == '__main__':   # the project's folder in place of this one
 from anyorder.machine.terminal import one_line_errors
 from configurator import at_least, configure, numbers
 
-seeds = '1,2'          # of the trainings, with commas between
+seeds = '1,2'          # one training each, with commas between
 jobs = 1               # commands at a time, each on one core if there are more than one
 out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
 data_dir = 'data'      # where prepared sets are; what is missing is made there

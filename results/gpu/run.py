@@ -141,7 +141,7 @@ def read_results(path, machine):
         with open(path, encoding='utf-8') as f:
             results = json.load(f)
     if results['machine'] != machine:
-        raise ValueError(f'{path} is of {results["machine"]}, this is {machine}: choose another --out')
+        raise ValueError(f'{path} comes from {results["machine"]}, this is {machine}: choose another --out')
     return results
 
 
