@@ -84,7 +84,7 @@ def test_a_command_is_ended_at_its_limit(tmp_path):
 
 @pytest.mark.parametrize('toy', [False, True])
 def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
-    ran, _ = gpu(f'--toy={toy}', f'--data_dir={tmp_path}/data')
+    ran, _ = gpu(f'--toy={toy}')
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
     monkeypatch.undo()   # commands run now
     assert len(ran) > 25

@@ -81,7 +81,8 @@ def is_made(path, words):
 
 def make(path, words):
     """Run the command. What it says is in `path`.part until it has ended well, then in `path`.txt."""
-    print(command := shlex.join(['python', *words]), flush=True)
+    command = shlex.join(['python', *words])
+    print(f'{command}\n', end='', flush=True)   # in one piece, beside other jobs
     with open(f'{path}.part', 'w', encoding='utf-8') as f:
         print(command, file=f, flush=True)
         code = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False).returncode
