@@ -123,7 +123,7 @@ def test_a_process_runs_its_own_micro_batches(monkeypatch):
         torch.manual_seed(derive_seed(5, 0, micro))
         idx, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
         alone.append(float(make_model()(idx, order).mean()))
-    monkeypatch.setattr('torch.distributed.all_reduce', lambda x: x.mul_(2))   # both have the same
+    monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)   # both have the same
     monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
     state = start(learner())
     update(state, TOKENS, 1e-2, config)
