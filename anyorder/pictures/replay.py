@@ -41,7 +41,9 @@ def write_replay(path, samples, tokenizer, title, columns=0):
     alone."""
     heading, *details = title.split('\n')
     replay = {'title': heading, 'details': details, 'columns': columns, 'samples': replay_rows(samples, tokenizer)}
-    replay['box'] = box_size(columns, [len(row['text']) for row in replay['samples']])
+    side = math.isqrt(columns)   # a Sudoku has boxes of side x side cells
+    is_sudoku = side > 1 and side ** 2 == columns and all(len(row['text']) == columns ** 2 for row in replay['samples'])
+    replay['box'] = side if is_sudoku else 0
     if str(path).endswith('.svg'):
         replace_file(path, animated_svg(replay).encode())
     else:
@@ -100,9 +102,3 @@ def kendall_tau(steps):
     above = np.sign(steps[None, :] - steps[:, None])[np.triu_indices(len(steps), 1)]   # position rises along a row
     untied = np.count_nonzero(above)
     return float(above.sum() / math.sqrt(untied * len(above))) if untied else None
-
-
-def box_size(columns, lengths):
-    """Side of the boxes of a Sudoku, 3 of 9 columns; 0 for a grid that is none."""
-    side = math.isqrt(columns)
-    return side if side > 1 and side ** 2 == columns and all(n == columns ** 2 for n in lengths) else 0

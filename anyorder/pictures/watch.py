@@ -58,19 +58,16 @@ class Watch:
             self.began, self.shown = time.perf_counter(), -1
         self.step = step
         n_blanks, n_written = sum(s != -1 for s in steps), sum(s is not None and s >= 0 for s in steps)
-        self.wait_until(self.began + min(WHOLE, TOKEN * n_blanks) * n_written / max(1, n_blanks))
+        early = self.began + min(WHOLE, TOKEN * n_blanks) * n_written / max(1, n_blanks) - time.perf_counter()
+        if early > 0:
+            time.sleep(early)
+            self.waited += early
         if n_written == n_blanks or time.perf_counter() >= self.frame_at + FRAME:
             count = f'step {step + 1} · {n_written} of {n_blanks} tokens'
             if drafts is not None:
                 count = f'pass {step + 1} · {n_written} of {n_blanks} tokens · {n_written / (step + 1):.1f} a pass'
             self.draw(tokens, steps, logprob, drafts or [[]] * len(tokens), count)
             self.shown, self.frame_at = step, time.perf_counter()
-
-    def wait_until(self, moment):
-        seconds = moment - time.perf_counter()
-        if seconds > 0:
-            time.sleep(seconds)
-            self.waited += seconds
 
     def draw(self, tokens, steps, logprob, drafts, count):
         width, height = shutil.get_terminal_size((80, 24))
@@ -104,7 +101,8 @@ class Watch:
                     new.add(line)
         lines = [''] * (1 + max((line for line, _, _ in marks), default=0))
         for (line, style), run in groupby(marks, itemgetter(0, 1)):
-            lines[line] += paint(style, ''.join(letters for _, _, letters in run))
+            text = ''.join(letters for _, _, letters in run)
+            lines[line] += f'\x1b[{style}m{text}\x1b[0m' if style else text
         return lines, sorted(new)
 
     def seen(self, tokens, steps, drafts):
@@ -123,7 +121,3 @@ class Watch:
             return '7' if is_new else ''
         shade = NEW if is_new else SHADES[min(len(SHADES) - 1, int(math.exp(logprob) * len(SHADES)))]
         return f'38;5;16;48;5;{shade}'        # black on it
-
-
-def paint(style, letters):
-    return f'\x1b[{style}m{letters}\x1b[0m' if style else letters
