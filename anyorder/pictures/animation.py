@@ -5,7 +5,6 @@ import itertools
 import os
 from html import escape
 from string import Template
-from typing import NamedTuple
 
 from anyorder.pictures.texts import columns_of, lay_out
 
@@ -16,8 +15,7 @@ TEXT_FONT, LINE = 16, 26                    # pixels: font and distance of the l
 GRID_FONT, CELL = 20, 42                    # pixels: font and cells of a grid
 MARGIN, GAP, COUNT = 24, 40, 40             # pixels: around all, between samples, between numbers of the counter
 STEP, LONGEST, HOLD = 0.3, 14.0, 5.0        # seconds: a step, all steps together at most, the finished text
-N_SHADES = 8
-LIGHT, DARK = (90, 62), (20, 44)            # lightness in percent of probability 0 and 1, on light and on dark paper
+N_SHADES = 8                                # colours of probability in the template: c0 is the least
 
 
 def animated_svg(replay):
@@ -43,7 +41,7 @@ def animated_svg(replay):
     return template.substitute(
         w=f'{w:g}', h=f'{h:g}', paper_width=f'{w - 1:g}', paper_height=f'{h - 1:g}', seconds=f'{writing + HOLD:g}',
         bar=f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"',
-        rules=shades() + keyframes(n_steps, 100 * writing / (writing + HOLD)), title=xml(replay['title']),
+        rules=keyframes(n_steps, 100 * writing / (writing + HOLD)), title=xml(replay['title']),
         heading=words(MARGIN, 40, replay['title'], 'heading'), counter=counter(n_steps, width + MARGIN),
         details=''.join(words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details'])),
         samples=moved(MARGIN, top + 24, panes), key=key(bottom, signs))
@@ -62,14 +60,6 @@ def keyframes(n_steps, share):
         rules.append(f'.s{k}{{animation-name:s{k}}}@keyframes s{k}{{0%,{at - 0.01:.2f}%{{opacity:0;stroke:var(--now)}}'
                      f'{at:.2f}%{{opacity:1;stroke:var(--now)}}{outlined:.2f}%,100%{{opacity:1;stroke:transparent}}}}')
     return '\n'.join(rules)
-
-
-def shades():
-    """Colours of probability, c0 the least: one hue, which is deeper the surer the model was."""
-    def rules(light, deep):
-        return ''.join(f'.c{i}{{fill:hsl(212,70%,{light + (deep - light) * i / (N_SHADES - 1):.0f}%)}}'
-                       for i in range(N_SHADES))
-    return f'\n{rules(*LIGHT)}\n@media (prefers-color-scheme: dark){{{rules(*DARK)}}}\n'
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,12 +90,8 @@ def counter(n_steps, right):
 
 def signs_of(rows):
     """What the marks in the samples mean."""
-    signs = ['outlined: just written']
-    if any(0 in row['rank'] for row in rows):
-        signs.append('bold: given')
-    if any(any(row['wrong']) for row in rows):
-        signs.append('struck through: wrong')
-    return ' · '.join(signs)
+    given, wrong = any(0 in row['rank'] for row in rows), any(any(row['wrong']) for row in rows)
+    return 'outlined: just written' + ' · bold: given' * given + ' · struck through: wrong' * wrong
 
 
 def key(y, signs):
@@ -117,15 +103,6 @@ def key(y, signs):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the samples
-
-class Mark(NamedTuple):
-    """Letters of one token on one line, and their place in pixels."""
-    token: int
-    x: float
-    y: float
-    width: float
-    letters: str
-
 
 def side_by_side(rows, replay):
     """(marks, width, height) of puzzles: each a grid between its name and its facts."""
@@ -153,14 +130,14 @@ def text_of(row):
     letter, n_lines, marks = LETTER * TEXT_FONT, 1, []
     for i, runs in enumerate(lay_out(row['text'], WIDTH)):
         for line, column, letters in runs:
-            marks.append(Mark(i, letter * column, LINE * line, letter * sum(map(columns_of, letters)), letters))
+            marks.append((i, letter * column, LINE * line, letter * sum(map(columns_of, letters)), letters))
             n_lines = line + 1
     return draw(row, marks, LINE - 3, TEXT_FONT), letter * (WIDTH + 1), LINE * n_lines   # and a line end
 
 
 def grid_of(row, columns, box):
     """(marks, width, height) of a puzzle, with the lines of its boxes."""
-    marks = [Mark(i, CELL * (i % columns), CELL * (i // columns), CELL, text) for i, text in enumerate(row['text'])]
+    marks = [(i, CELL * (i % columns), CELL * (i // columns), CELL, text) for i, text in enumerate(row['text'])]
     boxes = ''
     for x, y in itertools.product(range(0, columns, box), repeat=2) if box else ():
         boxes += f'<rect class="box" x="{x * CELL}" y="{y * CELL}" width="{box * CELL}" height="{box * CELL}"/>'
@@ -169,34 +146,33 @@ def grid_of(row, columns, box):
 
 
 def draw(row, marks, height, font):
-    """The places of all marks, and above these one group a step."""
+    """The places of all marks, and above these one group a step.
+
+    marks   (token, x, y, width, letters): the letters of one token on one line, and their place in pixels"""
     places, groups = '', {}
-    for mark in marks:
-        rank = row['rank'][mark.token]
-        area = (f'x="{mark.x + 0.5:.5g}" y="{mark.y + 0.5:.5g}" width="{mark.width - 1:.5g}" '
-                f'height="{height - 1}" rx="3"')
+    for token, x, y, width, letters in marks:
+        rank = row['rank'][token]
+        area = f'x="{x + 0.5:.5g}" y="{y + 0.5:.5g}" width="{width - 1:.5g}" height="{height - 1}" rx="3"'
         places += f'<rect class="{"blank" if rank else "given"}" {area}/>'
-        shade = min(N_SHADES - 1, int(row['p'][mark.token] * N_SHADES))
+        shade = min(N_SHADES - 1, int(row['p'][token] * N_SHADES))
         colour = f'<rect class="c{shade}" {area}/>' if rank else ''
-        groups[rank] = groups.get(rank, '') + colour + draw_letters(row, mark, height, font)
+        kind = 'end' if letters.strip() == '↵' else ''
+        if any(row['wrong'][token:token + 1]):
+            kind = 'wrong'
+        kind = kind if rank else 'known'
+        middle = x + width / 2, y + height / 2 + 0.35 * font   # the baseline that puts letters in the middle
+        groups[rank] = groups.get(rank, '') + colour + draw_letters(letters, *middle, font, kind)
     for rank, group in sorted(groups.items()):
         places += f'<g class="{f"step s{rank}" if rank else "prompt"}">{group}</g>'
     return places
 
 
-def draw_letters(row, mark, height, font):
-    """The letters in the middle of their place; they keep to columns, whatever font the reader has."""
-    ink = mark.letters.strip()
+def draw_letters(letters, x, y, font, kind):
+    """The letters around x; they keep to columns, whatever font the reader has."""
+    ink = letters.strip()
     if not ink:
         return ''
-    shift = len(mark.letters) - len(mark.letters.lstrip()) - (len(mark.letters) - len(mark.letters.rstrip()))
-    x = mark.x + mark.width / 2 + shift * LETTER * font / 2
-    y = mark.y + height / 2 + 0.35 * font                    # the baseline that puts letters in the middle
-    kind = 'end' if ink == '↵' else ''
-    if any(row['wrong'][mark.token:mark.token + 1]):
-        kind = 'wrong'
-    if row['rank'][mark.token] == 0:
-        kind = 'known'
+    shift = len(letters) - len(letters.lstrip()) - (len(letters) - len(letters.rstrip()))
     kind = f' class="{kind}"' if kind else ''
     length = f' textLength="{LETTER * font * sum(map(columns_of, ink)):.5g}"' if len(ink) > 1 else ''
-    return f'<text{kind} x="{x:.5g}" y="{y:.5g}"{length}>{xml(ink)}</text>'
+    return f'<text{kind} x="{x + shift * LETTER * font / 2:.5g}" y="{y:.5g}"{length}>{xml(ink)}</text>'
