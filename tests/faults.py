@@ -296,12 +296,6 @@ FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
     ['math.isfinite(x) for nats', 'x == x for nats'],
 ]
 
-FAULTS['anyorder/likelihood/judge.py'] = 'test_judge', [
-    ['n_old += counts and gram in seen', 'n_old += gram in seen'],
-    ['any(flags[start:end])', 'all(flags[start:end])'],
-    ['            letters[-1] = True', '            pass'],
-]
-
 FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles', [
     ['nll * ((T - n_given)', 'nll * ((T + n_given)'],
     ['device=nll.device) < n_given, 0)', 'device=nll.device) <= n_given, 0)'],
@@ -322,38 +316,9 @@ FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles', [
     ['with autocast(device, dtype):', "with autocast(device, 'float32'):"],
 ]
 
-FAULTS['anyorder/likelihood/tables.py'] = 'test_tables', [
-    ['rest.square().sum() / (n - 1) / n', 'rest.square().sum() / n / n'],
-    ['float(nats.sum() / counts.sum())', 'float((nats / counts).mean())'],
-    ['int(counts @ tokenizer.n_bytes)', 'len(tokens)'],
-    ['rest = sums - sums.sum() / counts.sum() * counts', 'rest = sums - sums.mean()'],
-]
-
 FAULTS['anyorder/tokens/blocks.py'] = 'test_sets', [
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
-]
-
-FAULTS['anyorder/training/memory.py'] = 'test_memory', [
-    ["'block': (2, 15)", "'block': (2, 14)"],
-    ["'AdaLN': (2, 10),         #", "'AdaLN': (1, 10),         #"],
-    ['full += 2 * (b < FLOAT) + 4 * (not cuda)', 'full += 2 + 4 * (not cuda)'],
-    ['n_streams * L - (n_streams - 1)', 'n_streams * L'],
-    ['(mask if compiled else L * mask)', 'mask'],
-    ['2 * FLOAT * P - FLOAT * n_muon', '2 * FLOAT * P'],
-    ['max(itertools.accumulate(changes))', 'sum(changes)'],
-    ['(b + FLOAT + FLOAT * widened) * min(logits, part)', '(b + FLOAT) * min(logits, part)'],
-    ['kept = layers * B * N * FLOAT * C + of_block', 'kept = layers * B * N * FLOAT * C'],
-]
-
-FAULTS['anyorder/training/plan.py'] = 'test_plan', [
-    ['bisect_right(range(1, 2 ** 40), limit * GIB', 'bisect_right(range(1, 2 ** 40), limit * 1e9'],
-    ['rate = world_size * row.flops', 'rate = row.flops'],
-    ["'head' if 'lm_head' in name else 'norms'", "'norms'"],
-    ['    check_options(config, world_size)\n', ''],
-    ['vocabulary(config, checkpoint)', 'vocabulary(config)'],
-    ['checkpoint, config, _ = start', 'checkpoint, _, _ = start'],
-    ['if on_hub(start):\n        config', 'if False:\n        config'],
 ]
 
 FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder', [

@@ -4,8 +4,6 @@ import torch
 
 from anyorder.machine import devices
 from anyorder.machine.devices import resolve_compile, resolve_device, widest
-from anyorder.training.update import draw_batch
-from configurator import Config
 
 
 @pytest.mark.parametrize('there, expected', [(['cuda', 'mps'], 'cuda'), (['mps'], 'mps'), ([], 'cpu')])
@@ -31,15 +29,3 @@ def test_mps_has_no_float64_and_is_not_compiled_unasked():
     mps = torch.device('mps')
     assert widest(mps) == torch.float32 and widest(torch.device('cpu')) == torch.float64
     assert resolve_compile('auto', mps, 1e20, 10 ** 6)[0] is False
-
-
-def test_masks_leave_a_blank_whatever_float32_rounds_to(monkeypatch):
-    config = Config(batch_size=4, block_size=81, l2r_ratio=0.0, order='random', order_seed=0,
-                    order_block=4, order_swaps=16)
-    monkeypatch.setattr('anyorder.training.update.widest', lambda device: torch.float32)
-    rand = torch.rand
-    monkeypatch.setattr(torch, 'rand', lambda *size, dtype, **options: (
-        rand(*size, dtype=dtype, **options) if len(size) > 1 else torch.full(size, 1 - 2 ** -24, dtype=dtype)))
-    tokens = torch.zeros(200, dtype=torch.long).numpy()
-    _, order, n_known, _ = draw_batch(tokens, config, True, torch.device('cpu'))
-    assert n_known.tolist() == [80] * 4 and order.sort(1).values.tolist() == [list(range(81))] * 4

@@ -118,18 +118,6 @@ def test_generate_with_the_cache_is_without_it_and_alone(views, how):
             causal(prompts, past_key_values=transformers.DynamicCache())
 
 
-def test_the_cache_follows_its_beams(views):
-    causal = views()[1]('CausalLM')
-    cache = type(causal.prepare_inputs_for_generation(torch.zeros(3, 1).long(), use_cache=True)['past_key_values'])(
-        causal.network.config, 3)
-    cache.k += torch.arange(3).view(3, 1, 1, 1)
-    cache.v -= torch.arange(3).view(3, 1, 1, 1)
-    cache.length = torch.tensor([4, 5, 6])
-    cache.reorder_cache(torch.tensor([2, 0, 0]))
-    assert cache.k[1, :, 0, 3, 2].tolist() == [2, 0, 0] and cache.v[0, :, 1, 0, 0].tolist() == [-2, 0, 0]
-    assert cache.length.tolist() == [6, 4, 4]
-
-
 def test_each_step_with_the_cache_runs_one_slot(views, monkeypatch):
     causal, widths = views()[1]('CausalLM'), []
     network, attend = causal.network, type(causal.network.transformer.h[0].attn).attend

@@ -61,12 +61,6 @@ def drawn(monkeypatch):
     return pictures
 
 
-def test_inputs_may_stand_before_and_behind_the_options(runs, drawn, capsys):
-    for args in (['a', '-o', 'x.png', 'b'], ['--y=loss', 'a', 'b', '--out=x.png']):
-        main(args)
-        assert [line.split()[:1] for line in capsys.readouterr().out.splitlines()[1:3]] == [['a'], ['b']]
-
-
 def write(path, result):
     path.write_text(json.dumps(result))
     return str(path)
