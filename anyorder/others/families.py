@@ -67,7 +67,7 @@ def load_llada(config, weights):
     import transformers
     wrong = {name: config[name] for name, value in LLADA_IS.items() if config.get(name) not in (None, value)}
     if wrong:
-        raise ValueError(f'its {wrong} are of another LLaDA than the one that is understood')
+        raise ValueError(f'another LLaDA than the one that is understood has {wrong}')
     d, n = config['d_model'], config['n_heads']
     llama = transformers.LlamaConfig(
         vocab_size=config.get('embedding_size') or config['vocab_size'], hidden_size=d,
