@@ -63,22 +63,14 @@ class NaeSat:
 
 
 class Task(NamedTuple):
-    """A kind of puzzles.
-
-    about    what it is, for --help
-    rules    its class, called with the options
-    symbols  the texts of its tokens
-    options  options of data/puzzles.py that say which puzzles these are; meta.json keeps them
-    made     (option, in words): options that only say which of the puzzles are made
-    n_train  puzzles to train on
-    quick    whether a set that is missing is made when it is asked for"""
-    about: str
-    rules: Callable
-    symbols: Sequence
-    options: tuple = ()
-    made: tuple = ()
-    n_train: int = 100000
-    quick: bool = False
+    """A kind of puzzles."""
+    about: str              # what it is, for --help
+    rules: Callable         # its class, called with the options
+    symbols: Sequence       # the texts of its tokens
+    options: tuple = ()     # options of data/puzzles.py that say which puzzles these are; meta.json keeps them
+    made: tuple = ()        # (option, in words): options that only say which of the puzzles are made
+    n_train: int = 100000   # puzzles to train on
+    quick: bool = False     # whether a set that is missing is made when it is asked for
 
 
 SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # shares of all solutions, by a hash

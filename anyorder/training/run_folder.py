@@ -86,20 +86,15 @@ def read_entry(line):
 
 
 class RunFolder:
-    """The files of a run in `out_dir`. The first process writes them, the others only count.
-
-    keep_checkpoints  how many checkpoints before the newest are kept
-    saved             iteration of ckpt.pt, None before there is one
-    environment       what computes the run, see environment.py; in each checkpoint and in the next line of the log
-    mine              whether the files belong to this run. When a new run first writes, it moves all files of an
-                      earlier run aside and overwrites none
-    """
+    """The files of a run in `out_dir`. The first process writes them, the others only count."""
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
         self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
-        self.out_dir, self.keep_checkpoints = out_dir, keep_checkpoints
-        self.saved, self.mine = resumed, resumed is not None
-        self.environment = environment or {}
+        self.out_dir = out_dir
+        self.keep_checkpoints = keep_checkpoints   # how many checkpoints before the newest are kept
+        self.saved = resumed                       # iteration of ckpt.pt, None before there is one
+        self.mine = resumed is not None            # whether the files belong to this run, or first move aside
+        self.environment = environment or {}       # in each checkpoint and in the next line of the log
         self.unsaid = {'environment': environment} if environment else {}
         self.writes, self.lock = processes()[0] == 0, None
 

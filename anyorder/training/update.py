@@ -85,23 +85,15 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
 
 
 class TrainState:
-    """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it.
-
-    model       AOGPT, in training mode
-    run_model   the model as updates run it: itself, or compiled, or wrapped so that processes exchange gradients
-    optimizers  see make_optimizers
-    ema         EMA of the model
-    device      of the model
-    iter_num    updates done
-    n_seen      tokens seen, by all processes together
-    logged      iter_num at the last line of the log
-    totals      (3,): sums since that line of an update's mean loss, gradient norm, and whether both were finite
-    """
+    """A run between two updates: what learns, and how far it is. A checkpoint keeps all of it."""
 
     def __init__(self, model, optimizers, ema):
-        self.model, self.run_model, self.optimizers, self.ema = model, model, optimizers, ema
-        self.iter_num = self.n_seen = self.logged = 0
-        self.device = model.device
+        self.model, self.optimizers, self.ema, self.device = model, optimizers, ema, model.device
+        self.run_model = model   # the model as updates run it, see make_run_model
+        self.iter_num = 0        # updates done
+        self.n_seen = 0          # tokens seen, by all processes together
+        self.logged = 0          # iter_num at the last line of the log
+        # sums since that line of an update's mean loss, its gradient norm, and whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
 
     def entries(self):
