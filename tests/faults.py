@@ -379,7 +379,7 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
     ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
     ['        self.totals.zero_()\n', ''],
     ['n_given=n_given[mine])', 'n_given=0 * n_given[mine])'],
-    ['n_known = n_given + torch.minimum(', 'n_known = torch.minimum('],
+    ['n_given + n_more, n_given', 'n_more, n_given'],
     ['with autocast(device, config.dtype, cache=False):', "with autocast(device, 'float32', cache=False):"],
     ['config.batch_size, config.dtype, n_known=known,', 'config.batch_size, n_known=known,'],
     ['.div_(processes()[1])', ''],

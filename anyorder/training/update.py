@@ -155,10 +155,8 @@ def draw_batch(tokens, config, masked_loss, device):
         order, n_given = given_first(order, given)
     if not masked_loss:
         return idx, order, None, n_given
-    n_blanks = N - n_given
-    n_more = (torch.rand(B, device=device, dtype=widest(device)) * n_blanks).long()
-    n_known = n_given + torch.minimum(n_more, n_blanks - 1)   # a float32 below 1 times 81 may be 81
-    return idx, order, n_known, n_given
+    n_more = (torch.rand(B, device=device, dtype=widest(device)) * (N - n_given)).long()
+    return idx, order, n_given + n_more, n_given
 
 
 def update(state, tokens, lr, config):
