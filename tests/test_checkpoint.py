@@ -131,8 +131,7 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, 
     ('raw', {'model_args': {'n_embd': 32}}, 'differ'), ('raw', {'model_args': {'n_layer': 1}}, 'differ'),
     ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'), ('raw', {'model_args': {'dropout': '0'}}, 'dropout'),
     ('raw', {'model_args': {'attention': 'no'}}, 'attention'),
-    ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),
-    ('both', {}, "weights must be 'ema' or 'raw'")])
+    ('raw', {'model_args': {'gate_init': None}}, 'gate_init'), ('both', {}, "weights must be 'ema' or 'raw'")])
 def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, weights, change, said):
     save_checkpoint(tmp_path / 'c.pt', model)
     checkpoint = load_checkpoint(tmp_path / 'c.pt')

@@ -30,10 +30,8 @@ def test_order_of_overriding(tmp_path):
 
 @pytest.mark.parametrize('arg, value', [
     ('--learning_rate=1', 1.0), ('--learning_rate=1e-3', 1e-3), ('--batch_size=-2', -2), ('--bias=false', False),
-    ('--bias=True', True),
-    ('--bias', True), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False), ('--compile=auto', 'auto'),
-    ('--seed=5', 5),
-    ('--seed=[1]', '[1]'), ('--seed=a b', 'a b'), ('--seed=None', None)])
+    ('--bias=True', True), ('--bias', True), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False),
+    ('--compile=auto', 'auto'), ('--seed=5', 5), ('--seed=[1]', '[1]'), ('--seed=a b', 'a b'), ('--seed=None', None)])
 def test_values(arg, value):
     key = arg[2:].partition('=')[0]
     got = configure(OPTIONS, [arg])[key]
@@ -42,10 +40,9 @@ def test_values(arg, value):
 
 @pytest.mark.parametrize('arg, said', [
     ('--learnin_rate=1', "nearest is 'learning_rate'"), ('--batch_size=4.5', 'wants int'),
-    ('--batch_size=many', 'wants int'),
-    ('--batch_size=True', 'wants int'), ('--learning_rate=fast', 'wants float'), ('--bias=2', 'wants bool'),
-    ('--bias=yes', 'wants bool'),
-    ('--batch_size', 'needs a value'), ('--_private=2', 'no option'), ('--SHAPE=2', 'no option'),
+    ('--batch_size=many', 'wants int'), ('--batch_size=True', 'wants int'), ('--learning_rate=fast', 'wants float'),
+    ('--bias=2', 'wants bool'), ('--bias=yes', 'wants bool'), ('--batch_size', 'needs a value'),
+    ('--_private=2', 'no option'), ('--SHAPE=2', 'no option'),
     (f'--learning_rate={"1" * 400}', 'must be finite, got inf'), (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
     ('missing.py', 'no config file missing.py'), ('batch_size=4', 'no config file')])
 def test_wrong_arguments(arg, said):
@@ -103,13 +100,11 @@ def test_a_comment_of_several_lines_is_all_in_the_help(tmp_path, capsys):
 
 @pytest.mark.parametrize('text, said', [
     ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
-    ('\nbatch_size = "4"', 'line 2: .* wants int'),
-    ('import os', 'line 1: .*only'), ('batch_size = open("x")', 'line 1: only plain values'),
-    ('batch_size = 4 // 0', 'line 1: .*zero'),
+    ('\nbatch_size = "4"', 'line 2: .* wants int'), ('import os', 'line 1: .*only'),
+    ('batch_size = open("x")', 'line 1: only plain values'), ('batch_size = 4 // 0', 'line 1: .*zero'),
     ('batch_size = = 4', 'not a config file'), ('batch_size = 4\0', 'not a config file'),
     ('def f():\n    pass\n', 'line 1.*got def f'), ('batch_size = unknown', 'line 1: only'),
-    ('batch_size += 4', 'line 1: .*only'),
-    ('out_dir = "a" - 1', 'line 1'), ('learning_rate = [1]', 'line 1: only')])
+    ('batch_size += 4', 'line 1: .*only'), ('out_dir = "a" - 1', 'line 1'), ('learning_rate = [1]', 'line 1: only')])
 def test_wrong_files(tmp_path, text, said):
     (tmp_path / 'c.py').write_text(text)
     with one_line(said):

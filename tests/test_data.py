@@ -107,9 +107,8 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
 
 @pytest.mark.parametrize('content, said', [
     (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'[' * 20000, 'document 1'),
-    (b'{"text": 3}\n', 'document 1'),
-    (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'), (b'\xff\xfe\n', 'cannot be read'),
-    (b'', 'no text')])
+    (b'{"text": 3}\n', 'document 1'), (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'),
+    (b'\xff\xfe\n', 'cannot be read'), (b'', 'no text')])
 def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
     (tmp_path / 'bad.jsonl').write_bytes(content)
     for split in (None, 'train'):
@@ -149,10 +148,9 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
 
 @pytest.mark.parametrize('args, said', [
     ([], 'name one of pydocs, text'), (['pydos'], "'pydos' is none of pydocs, text"),
-    (['pydos'], "the nearest is 'pydocs'"),
-    (['text', 'pydocs'], 'got text pydocs'), (['text', '--sourc=x'], "nearest is 'source'"),
-    (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'), (['text'], '--source=FILE'),
-    (['text', '--source=.'], '. is a folder: name a file in it'),
+    (['pydos'], "the nearest is 'pydocs'"), (['text', 'pydocs'], 'got text pydocs'),
+    (['text', '--sourc=x'], "nearest is 'source'"), (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'),
+    (['text'], '--source=FILE'), (['text', '--source=.'], '. is a folder: name a file in it'),
     (['pydocs', '--data_dir='], "--data_dir must name a folder that can be written to, got ''"),
     (['text', '--source'], '--source needs a value'), (['text', '--source=none.txt', '--name=../x'], 'plain name')])
 def test_command_line_errors_are_one_line(script, args, said):

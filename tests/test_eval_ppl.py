@@ -255,9 +255,8 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
 @pytest.mark.parametrize('args, said', [
     (['--estimates=l2r,best'], "got 'l2r,best'"), (['--orders=l2r,up'], "got 'up'"),
     (['--orders=swaps:x'], "got 'swaps:x'"), (['--orders=block:0'], 'at least 1 position'),
-    (['--orders=no.json'], "got 'no.json'"), (['--protocol=mine'], 'protocol'),
-    (['--n_contexts=0'], 'n_contexts'), (['--n_positions=-1'], 'n_positions'),
-    (['--ensemble_block=0'], 'ensemble_block'),
+    (['--orders=no.json'], "got 'no.json'"), (['--protocol=mine'], 'protocol'), (['--n_contexts=0'], 'n_contexts'),
+    (['--n_positions=-1'], 'n_positions'), (['--ensemble_block=0'], 'ensemble_block'),
     (['--n_positions=1', '--ensemble_block=2'], 'n_positions'), (['--n_blocks=-1'], 'n_blocks'),
     (['--estimates=accuracy'], 'lambada'), (['--datasets=ptb'], 'python data/prepare.py ptb'),
     (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),

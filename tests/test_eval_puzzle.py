@@ -200,15 +200,12 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
 @pytest.mark.parametrize('options, said', [
     (['--dataset=words'], 'words is text'), (['--dataset=nae_sat'], 'other puzzles'),
     (['--dataset=hard'], 'data/puzzles.py TASK --name=hard'), (['--split=valid'], 'split must be'),
-    (['--policies=best'], "got 'best'"), (['--n_steps=-1'], 'n_steps must be'),
-    (['--noises=x'], 'noises must be'),
+    (['--policies=best'], "got 'best'"), (['--n_steps=-1'], 'n_steps must be'), (['--noises=x'], 'noises must be'),
     (['--unmask=binomial'], 'n_steps must be 1 or more'), (['--unmask=x'], 'unmask must'),
-    (['--unmask=lossless'], 'choose fixed'),
-    (['--noises=1', '--policies=l2r'], 'noises are'),
-    (['--temperature=hot'], 'temperature must'),
-    (['--temperature=-1'], 'temperature must'), (['--show=30', '--html=p.html'], 'show must'),
-    (['--out=t.bin'], 'must end in .json'), (['--error_map=m.png'], 'has clues'),
-    (['--error_map=m.xyz'], 'must end in')])
+    (['--unmask=lossless'], 'choose fixed'), (['--noises=1', '--policies=l2r'], 'noises are'),
+    (['--temperature=hot'], 'temperature must'), (['--temperature=-1'], 'temperature must'),
+    (['--show=30', '--html=p.html'], 'show must'), (['--out=t.bin'], 'must end in .json'),
+    (['--error_map=m.png'], 'has clues'), (['--error_map=m.xyz'], 'must end in')])
 def test_wrong_questions_are_one_line(folder, options, said):
     with one_line(said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))

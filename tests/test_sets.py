@@ -49,8 +49,7 @@ def test_a_meta_of_another_kind_is_one_line_that_lets_the_folder_be(sets_of_mine
 
 @pytest.mark.parametrize('name, token, ok', [
     ('text', 256, True), ('text', 257, False), ('text', 65535, False), ('nae_sat', 1, True),
-    ('nae_sat', GIVEN + 1, True),
-    ('nae_sat', 2, False), ('nae_sat', GIVEN + 2, False)])
+    ('nae_sat', GIVEN + 1, True), ('nae_sat', 2, False), ('nae_sat', GIVEN + 2, False)])
 def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name, token, ok):
     path = sets_of_mine / name / 'val.bin'
     tokens = np.fromfile(path, '<u2')

@@ -92,8 +92,7 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
     (lambda w: w.infill('[[9]]', order=[0, 2]), 'every position'), (lambda w: w.infill('a', n=0), 'at least 1'),
     (lambda w: w.infill('a', n_steps=0), 'n_steps'), (lambda w: w.infill('a', temperature=-1), 'temperature'),
     (lambda w: w.infill('a', unmask='lossless', order='margin'), 'order that is given'),
-    (lambda w: w.infill('ab', length=2), 'no blank'),
-    (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
+    (lambda w: w.infill('ab', length=2), 'no blank'), (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
     (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
     (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0')])
 def test_wrong_input_is_said_before_the_weights_are_read(ckpt, what, said):
