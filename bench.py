@@ -210,8 +210,7 @@ def bench_train(config):
     ours = row('ours', dtype, compiled, step)
     if config.plain:
         del model, step
-        model = random_model(config, device).train()
-        tokens = random_tokens(config)
+        model, tokens = random_model(config, device).train(), random_tokens(config)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05)
         average = copy.deepcopy(model).requires_grad_(False)
         step = partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
@@ -292,8 +291,7 @@ def bench_grid(config):
         result[name] = measure(config, device, dtype)
         if config.out:   # at once: the first takes minutes
             write_json(config.out, result)
-    if config.out:
-        print(f'\nwritten: {config.out}')
+            print(f'\nwritten: {config.out}')
 
 
 def bench_frontier(config):
