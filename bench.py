@@ -2,6 +2,7 @@
 How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
 
     python bench.py sample
+    python bench.py sample --batch_size=1 --windows=32 --acceptance=0.93
     python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
     python bench.py ensemble --block_size=256
     python bench.py ensemble --n_positions=64
@@ -13,7 +14,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
 
 sample    generation at several numbers of steps: seconds, tokens/s, the share of what the device could do (its measured
           matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary,
-          torch.multinomial
+          torch.multinomial. Then lossless unmasking, whose drafts are right with probability `acceptance`
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
           head everywhere for every position and member; some passes are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
@@ -22,7 +23,7 @@ memory    an update of two micro-batches: the estimate of `train.py --plan`, by 
 grid      seconds of generation by decoder, mixed network and two streams, with their caches, and by the encoder;
           tokens/s of an update of every network
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
-          judge, entropy and distinct-2, the first two with their standard error over samples.
+          judge, entropy, distinct-2, each with its standard error over samples, for distinct-2 by the jackknife.
           Seconds are generation alone. Every way has the same seeds, and so the same orders unless the model chooses
           them. Lossless unmasking draws by random numbers of its own, and writes one text for all windows
 """
@@ -43,6 +44,7 @@ batch_size = 4             # rows; frontier: samples at a time
 steps = ''                 # numbers of forward passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the
                            # tokens
 cuda_graphs = False        # sample: for ours, see sample.py
+acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right, see results/lossless.md
 plain = '64,256'           # sample: steps at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
@@ -58,7 +60,7 @@ seed = 1337
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
 judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
 n_samples = 64
-windows = '4,8,16,32,64'   # lossless unmasking; '' leaves it out
+windows = '4,8,16,32,64'   # lossless unmasking, also in sample; '' leaves it out
 thresholds = '.5,.7,.9'    # adaptive policies; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
@@ -70,14 +72,17 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 
 import copy
 import math
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 
 from anyorder.fast import freeze, graphed, lean
-from anyorder.generation.fill import generate
-from anyorder.generation.unmasking import unmask_schedule
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.unmasking import Unmasking, unmask_schedule
 from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.machine.devices import autocast, peak_flops, peak_memory, resolve_compile, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json
@@ -104,10 +109,26 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
 
 
+@dataclass(frozen=True)
+class FixedAcceptance(Drawing):
+    """Drawing whose lossless drafts are right with probability `acceptance`, each by itself. The work is the same.
+
+    A model with random weights says nearly the same whatever it reads, so nearly all of its own drafts are right."""
+    acceptance: float = 0.93
+
+    def tokens_by_noise(self, logits, noise):
+        token = super().tokens_by_noise(logits, noise)
+        other = torch.randint_like(token, 1, logits.size(-1))
+        agrees = torch.rand(token.shape, device=token.device) < self.acceptance ** 0.5      # a draft and its check
+        return torch.where(agrees, 0, other)
+
+
 def bench_sample(config):
-    steps, plain = read_steps(config), numbers_or_none(config, 'plain')
+    steps, plain, windows = read_steps(config), numbers_or_none(config, 'plain'), numbers_or_none(config, 'windows')
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
+    if not 0 <= config.acceptance <= 1:
+        raise ValueError(f'acceptance must be a probability, got {config.acceptance}')
     device, dtype = resolve_device(config.device, config.dtype)
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
@@ -131,6 +152,18 @@ def bench_sample(config):
                 slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
+        for window in windows:
+            def write_drafts(window=window):
+                torch.manual_seed(config.seed)   # decides which drafts are right: every run takes the same passes
+                canvas = Canvas(torch.zeros_like(order), order, 0, range(B))
+                fill(network, canvas, Unmasking(unmask='lossless', window=window),
+                     FixedAcceptance(acceptance=config.acceptance), with_logprob=False)
+                return int(canvas.step.max()) + 1
+            peak_memory(device, reset=True)
+            passes = write_drafts()
+            time = seconds(write_drafts, device, config.repeats)
+            print(f'{passes:>6}{time:>10.2f}{1000 * time / passes:>10.1f}{order.numel() / time:>11,.0f}'
+                  f'{peak_memory(device) / 2 ** 20:>20,.0f}  lossless, window {window}', flush=True)
 
 
 @torch.no_grad()

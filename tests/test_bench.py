@@ -44,6 +44,13 @@ def test_the_plain_loss_is_the_loss(batch):
     torch.testing.assert_close(plain_nll(model, *batch), model(*batch), rtol=0, atol=1e-10)
 
 
+def test_a_draft_is_right_with_the_probability_that_is_fixed():
+    torch.manual_seed(0)
+    drawing, logits = bench.FixedAcceptance(acceptance=0.64), torch.zeros(20_000, 11)
+    draft, check = (drawing.tokens_by_noise(logits, lambda: torch.zeros(20_000, 11)) for _ in range(2))
+    assert (draft == check).float().mean() == pytest.approx(0.64 + 0.04 / 10, abs=0.02)   # wrong ones may agree
+
+
 def test_training_flops_count_the_matrix_products(batch):
     model = lean(make_model(vocab_size=16, n_tokens=11).requires_grad_(True))
     with FlopCounterMode(display=False) as counter:
@@ -80,7 +87,7 @@ def test_the_grid_times_all_networks_alike(monkeypatch):
 def test_peak_memory_does_not_grow_with_the_steps(process):
     """Of the MiB the cache is 8: a copy a step would be 2,048."""
     sizes = ('--block_size=256', '--vocab_size=64', '--n_tokens=50', '--n_layer=4', '--n_head=2', '--n_embd=128')
-    how = ('--batch_size=8', '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=')
+    how = ('--batch_size=8', '--device=cpu', '--dtype=float32', '--steps=16,256', '--plain=', '--windows=')
     rows = process('bench.py', 'sample', *sizes, *how).stdout.splitlines()
     peak = [float(line.split()[5].replace(',', '')) for line in rows[2:]]
     assert len(peak) == 2 and peak[1] < peak[0] + 32
@@ -89,9 +96,13 @@ def test_peak_memory_does_not_grow_with_the_steps(process):
 def test_the_commands_count_what_they_time(script, tmp_path):
     tiny = ('--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16',
             '--device=cpu')
-    rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4').stdout.splitlines()
+    rows = script('bench.py', 'sample', *tiny, '--repeats=1', '--steps=4,64', '--plain=4', '--windows=32')
+    rows = rows.stdout.splitlines()
     assert [line.split()[0] for line in rows[1:4]] == ['steps', '4', '64']
-    assert len(rows[2].split()) == 8 and len(rows[3].split()) == 6 and len(rows) == 4
+    assert len(rows[2].split()) == 8 and len(rows[3].split()) == 6
+    passes, time, of_pass = map(float, rows[4].split()[:3])
+    assert 1 + 63 / 32 <= passes < 40 and of_pass == pytest.approx(1000 * time / passes, abs=10 / passes)
+    assert rows[4].endswith('lossless, window 32') and len(rows) == 5
     rows = script('bench.py', 'train', *tiny, '--repeats=1', '--n_updates=1', '--compile=False').stdout.splitlines()
     assert [line.split()[0] for line in rows[2:]] == ['ours', 'plain', 'ours']
     assert len(rows[2].split()) == len(rows[3].split()) == 7
@@ -116,6 +127,7 @@ def test_the_commands_count_what_they_time(script, tmp_path):
 @pytest.mark.parametrize('argv, said', [
     (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['frontier'], 'name one by --ckpt='),
     (['sample', '--plain=8'], 'plain must be among the steps'), (['sample', '--steps=0'], 'steps must be numbers'),
+    (['sample', '--acceptance=2'], 'acceptance must be a probability, got 2'),
     (['sample', '--optimizer=foo'], "optimizer must be adamw or muon, got 'foo'")])
 def test_wrong_options_are_one_line(argv, said):
     with pytest.raises(ValueError, match=said):

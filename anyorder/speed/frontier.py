@@ -11,7 +11,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
-from anyorder.likelihood.judge import measure, open_judge, text_metrics
+from anyorder.likelihood.judge import distinct_2_error, measure, open_judge, text_metrics
 from anyorder.likelihood.tables import figure
 from anyorder.machine.devices import autocast, seconds
 from anyorder.machine.files import write_json
@@ -114,7 +114,8 @@ class Frontier:
                 'tokens_per_pass': n_tokens / sum(passes), 'seconds': time, 'tokens_per_sec': n_tokens / time,
                 'judge_nats': metrics['judge']['nats_per_token'], 'judge_nats_error': metrics['judge']['stderr'],
                 'entropy': metrics['entropy'], 'entropy_error': statistics.stdev(entropies) / len(entropies) ** 0.5,
-                'distinct_2': metrics['distinct_2']}
+                'distinct_2': metrics['distinct_2'],
+                'distinct_2_error': distinct_2_error([sample['tokens'] for sample in samples])}
 
     def measure(self, config, out=''):
         """Prints the table of all settings, a line as soon as it is there; the JSON file `out` has them too."""
@@ -149,16 +150,16 @@ class Frontier:
 # the lines of the table
 
 HEAD = (f"{'':<33}{'passes':>13}{'tokens/pass':>12}{'seconds':>9}{'tokens/s':>9}{'nats a token':>15}{'entropy':>15}"
-        f"{'distinct-2':>11}")
+        f"{'distinct-2':>14}")
 
 
 def format_point(point, name):
     """The line of the table under HEAD of a point, whose way is called `name` there."""
     passes = figure(point['passes'], point['passes_error'], 1)
-    nats, entropy = (figure(point[key], point[f'{key}_error'], 3) for key in ('judge_nats', 'entropy'))
+    nats, entropy, distinct = (figure(point[key], point[f'{key}_error'], 3)
+                               for key in ('judge_nats', 'entropy', 'distinct_2'))
     return (f"{name:<19}{format_setting(point['setting']):<14}{passes:>13}{point['tokens_per_pass']:>12.2f}"
-            f"{point['seconds']:>9.2f}{point['tokens_per_sec']:>9,.0f}{nats:>15}{entropy:>15}"
-            f"{point['distinct_2']:>11.3f}")
+            f"{point['seconds']:>9.2f}{point['tokens_per_sec']:>9,.0f}{nats:>15}{entropy:>15}{distinct:>14}")
 
 
 def format_setting(setting):

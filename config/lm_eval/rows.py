@@ -31,31 +31,31 @@ dataset = 'pydocs'         # a prepared set of text
 split = 'val'              # its split; 'test' for lambada, wikitext2 and ptb
 data_dir = 'data'          # where prepared sets are
 out_dir = 'data/lm_eval'   # where the tasks of this folder look for their rows
-n_context = 160            # letters of a context in choice.jsonl and completion.jsonl
+n_rows = 200               # rows of choice.jsonl and completion.jsonl
+n_context = 160            # letters of their contexts
+n_choice = 48              # letters of a choice, at most
 seed = 1337
 
-N_ROWS, N_CHOICE = 200, 48   # rows of choice.jsonl and completion.jsonl; letters of a choice, at most
 
-
-def cuts(text, n_context):
+def cuts(text, n_context, n_choice):
     """[(context, what follows it)] at all blanks of a text. What follows begins with the blank and ends with a word."""
     found = []
     for blank in re.finditer(r'(?<=\S) (?=\S)', text):
         here = blank.start()
-        follows = text[here:here + N_CHOICE].rpartition(' ')[0]
-        if here >= n_context and len(follows) > N_CHOICE // 2 and here + N_CHOICE <= len(text):
+        follows = text[here:here + n_choice].rpartition(' ')[0]
+        if here >= n_context and len(follows) > n_choice // 2 and here + n_choice <= len(text):
             found.append((text[here - n_context:here], follows))
     return found
 
 
-def choices(documents, rng, n_context):
+def choices(documents, rng, n_rows, n_context, n_choice):
     """Rows of choice.jsonl; the choices of a row come from four documents."""
-    every = [found for found in (cuts(text, n_context) for text in documents) if found]
+    every = [found for found in (cuts(text, n_context, n_choice) for text in documents) if found]
     if len(every) < 4:
-        raise ValueError(f'choices want 4 documents of more than {n_context + N_CHOICE} letters, the set has '
+        raise ValueError(f'choices want 4 documents of more than {n_context + n_choice} letters, the set has '
                          f'{len(every)}: choose a smaller n_context')
     rows = []
-    for _ in range(N_ROWS):
+    for _ in range(n_rows):
         (context, right), *others = (rng.choice(found) for found in rng.sample(every, 4))
         label = rng.randrange(4)
         rows.append({'context': context, 'choices': [text for _, text in others], 'label': label})
@@ -63,26 +63,27 @@ def choices(documents, rng, n_context):
     return rows
 
 
-def completions(documents, rng, n_context):
+def completions(documents, rng, n_rows, n_context):
     """Rows of completion.jsonl: sentences of five words or more, without their last word."""
     found = []
     for text in documents:
         for sentence in re.finditer(r'[A-Z][^.\n]*(?: [^. \n]+){4}( [a-z]+)(?=\.\s)', text):
             end = sentence.start(1)
             found.append({'context': text[max(0, end - n_context):end], 'target': sentence[1]})
-    return rng.sample(found, min(N_ROWS, len(found)))
+    return rng.sample(found, min(n_rows, len(found)))
 
 
 def main(config):
-    at_least(config, 1, 'n_context')
+    at_least(config, 1, 'n_rows', 'n_context', 'n_choice')
     check_folder('--out_dir', config.out_dir)
     tokens, meta = open_split(config.data_dir, config.dataset, config.split)
     if meta['eos'] is None:
         raise ValueError(f'{config.dataset} is a set of puzzles: rows are made of text')
     tokenizer, rng = get_tokenizer(meta['tokenizer']), random.Random(config.seed)
     documents = [tokenizer.decode(ids) for ids in split_documents(np.asarray(tokens), tokenizer.eos)]
-    rows = {'text': [{'text': text} for text in documents], 'choice': choices(documents, rng, config.n_context),
-            'completion': completions(documents, rng, config.n_context)}
+    rows = {'text': [{'text': text} for text in documents],
+            'choice': choices(documents, rng, config.n_rows, config.n_context, config.n_choice),
+            'completion': completions(documents, rng, config.n_rows, config.n_context)}
     os.makedirs(config.out_dir, exist_ok=True)
     for name, lines in rows.items():
         path = os.path.join(config.out_dir, f'{name}.jsonl')

@@ -5,8 +5,8 @@ The first hour on a GPU, in 25 minutes: is the code right there, how fast is it,
     python results/gpu/run.py --parts=equalities,train --minutes=9   # stops before; the same command goes on
     python results/gpu/run.py --device=cpu --toy=True --out=out/gpu_toy --pages=out/gpu_toy
 
-Needs torch 2.11 or newer and the other packages of requirements.txt, but no network: the text is the English that ships
-inside Python.
+Needs torch 2.11 or newer and the other packages of requirements.txt, but no network: the text is `books` where data_dir
+has it, else the English that ships inside Python.
 
 A command begins when all of its limit is left of the minutes, and is ended at its limit. What is finished is not run
 again; what failed, was ended or interrupted is. After every command results.json in `out` has all commands, their
@@ -46,6 +46,7 @@ parts = ','.join(PARTS)   # in this order
 minutes = 25.0            # all parts together
 out = 'out/gpu'           # outputs and checkpoints
 pages = 'results/gpu'     # where the JSON file and the page go
+data_dir = 'data'         # where prepared sets are
 device = 'auto'           # 'cuda', 'cpu', ...
 toy = False               # sizes for a CPU: tries the commands, says nothing of speed
 
@@ -85,11 +86,14 @@ def commands(c, steps):
 
     run, data = f'{c.out}/text', f'--data_dir={c.out}/data'
     size = '--n_layer=8 --n_head=8 --n_embd=512 --block_size=256 --batch_size=64 --optimizer=muon'
-    yield 'text_rate', f'bench.py train {size} --vocab_size=320 --n_tokens=257 --plain=', 120
+    text, vocabulary = f'--dataset=pydocs {data}', '--vocab_size=320 --n_tokens=257'
+    if os.path.exists(os.path.join(c.data_dir, 'books')):
+        text, vocabulary = f'--dataset=books --data_dir={c.data_dir}', '--vocab_size=50304 --n_tokens=50257'
+    yield 'text_rate', f'bench.py train {size} {vocabulary} --plain=', 120
     if n := updates_in('text_rate', 300, 256 * 64):
         how = (f'--max_iters={n} --eval_interval={n // 20 + 1} --save_interval={n // 20 + 1} --warmup_iters=200 '
                '--learning_rate=3e-3 --min_lr=3e-4 --muon_learning_rate=0.02 --ema_decay=0.995 --n_threads=0')
-        yield 'text_train', f'train.py config/books.py --dataset=pydocs {data} {size} {how} --out_dir={run}', 420
+        yield 'text_train', f'train.py config/books.py {text} {size} {how} --out_dir={run}', 420
         how = '--n_blocks=512 --n_orders=16 --estimates=l2r,any'
         yield 'text_eval', f'eval_ppl.py --ckpt={run}/ckpt.pt {how}', 90
         for order in ('random', 'margin'):
