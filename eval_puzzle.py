@@ -41,11 +41,11 @@ error_map = ''         # instead of solving: the loss by the share that is maske
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
-import itertools
 import math
 import os
 import shlex
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -70,8 +70,6 @@ from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.sets import read_meta, unpack
 from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 
-ONE_EACH = 2 ** 31   # steps: more than there are blanks is one for each
-
 
 def read_runs(c):
     """[(policy, n_steps, noise, Unmasking, what read_order gave)], a row of the table each."""
@@ -86,13 +84,11 @@ def read_runs(c):
     if c.unmask == 'binomial' and 0 in steps:
         raise ValueError(f'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
                          f'{c.n_steps}')
-    runs = []
-    for policy, n_steps in itertools.product(policies, steps):
-        for noise in noises if policy in SCORES else [0.0]:
-            chosen = policy if policy in SCORES else 'given'
-            unmasking = Unmasking(n_steps or ONE_EACH, 'linear', chosen, c.unmask, noise)
-            runs.append((policy, n_steps, noise, unmasking, orders[policy]))
-    return runs
+
+    def unmasking(policy, n_steps, noise):   # more steps than blanks write one blank each
+        return Unmasking(n_steps or 2 ** 31, 'linear', policy if policy in SCORES else 'given', c.unmask, noise)
+    return [(policy, n_steps, noise, unmasking(policy, n_steps, noise), orders[policy]) for policy in policies
+            for n_steps in steps for noise in (noises if policy in SCORES else [0.0])]
 
 
 def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, bar=None):
@@ -129,7 +125,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
     """Yields for every run its row of the table, and the puzzles of `show` as samples of a replay.
 
     trained  the options that the model was trained with, see order_of"""
-    task, tokens, given, _ = puzzles
+    tokens, given = puzzles.tokens, puzzles.given
     model, drawing = freeze(model), Drawing(c.temperature)
     solve(model, tokens[:1], given[:1], order_of(trained), Unmasking(1), drawing, c.seed)   # warm up
     trunk = model.trunk
@@ -140,19 +136,16 @@ def solve_all(model, puzzles, runs, trained, show, c):
             start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, bar)
             cost = {'slots': int(model.trunk.n_slots), 'seconds': time.perf_counter() - start}
-        counts, right = task.check_answer(*(x[show].numpy() for x in (tokens, given, idx)))
-        shown = []
-        for p, wrong in zip(show, (counts & ~right).tolist()):
-            taken = len({*step[p].tolist()} - {-1})
-            shown.append({'name': f'puzzle {p}, {policy}, {taken} steps', 'tokens': idx[p].tolist(), 'wrong': wrong,
-                          'step': step[p].tolist(), 'logprob': logprob[p].tolist()})
+        counts, right = puzzles.check_answer(idx)
+        samples = {'tokens': idx, 'wrong': counts & ~right, 'step': step, 'logprob': logprob}
+        shown = [{'name': f'puzzle {p}, {policy}, {len({*step[p].tolist()} - {-1})} steps'}
+                 | {name: x[p].tolist() for name, x in samples.items()} for p in show]
         cost = {name: value / len(tokens) for name, value in cost.items()}
-        yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(task, tokens, given, idx), **cost}, shown
+        yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(counts, right), **cost}, shown
 
 
-def score(task, tokens, given, idx):
-    """{'solved', 'right', each with its 'stderr' over puzzles} of the answers idx (n, N)."""
-    counts, right = (torch.from_numpy(x.copy()) for x in task.check_answer(tokens.numpy(), given.numpy(), idx.numpy()))
+def score(counts, right):
+    """{'solved', 'right', each with its 'stderr' over puzzles} of what Puzzles.check_answer gives."""
     total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
     solved, n, share = int((right == total).sum()), len(total), float(right.sum() / total.sum())
     error = share_error(n * share, n) if n == 1 or share in (0, 1) else ratio_error(right, total)
@@ -179,8 +172,21 @@ def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
     return rows
 
 
+class Puzzles(NamedTuple):
+    task: object            # its rules, see anyorder/puzzles/rules.py
+    tokens: torch.Tensor    # (n, N) the solutions, in tokens of the model
+    given: torch.Tensor     # (n, N) which tokens are given
+    label: str              # name of the set and its split
+    symbols: np.ndarray     # the symbol of the task that each token of the model is; -1 for none
+
+    def check_answer(self, idx):
+        """(which tokens of the answers idx (n, N) count, which are right), both (n, N)."""
+        tokens, answer = (self.symbols[x.numpy()] for x in (self.tokens, idx))
+        return [torch.tensor(x) for x in self.task.check_answer(tokens, self.given.numpy(), answer)]
+
+
 def open_puzzles(checkpoint, c):
-    """(task, tokens (n, N) of the solutions, which of them are given (n, N), the set with its split in words)."""
+    """The Puzzles that are asked for."""
     run, tokenizer = checkpoint.run, checkpoint.tokenizer
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
@@ -199,40 +205,29 @@ def open_puzzles(checkpoint, c):
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
                          f'--source=FILE --split={c.split}')
     packed, meta = open_split(data_dir, name, c.split)
-    task, symbols = make_task(meta['puzzle']), get_tokenizer(meta['tokenizer'])
-    ids = np.arange(symbols.n_tokens) if tokenizer is symbols else ids_of(symbols, tokenizer)
-    kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
+    ids = ids_of(get_tokenizer(meta['tokenizer']), tokenizer)
     if ids is None or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
+        kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
         raise ValueError(f"the checkpoint knows {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} "
-                         f'has other puzzles ({kind}): choose another --dataset or --ckpt')
+                         f'has other puzzles or symbols ({kind}): choose another --dataset or --ckpt')
     tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
-    if tokenizer is not symbols:
-        tokens, task = torch.from_numpy(ids)[tokens], Translated(task, ids, tokenizer.n_tokens)
     if tokens.size(1) > checkpoint.config.block_size:
         raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
                          f'{tokens.size(1)}: choose another --dataset or --ckpt')
-    return task, tokens, given, f'{name} ({c.split})'
+    symbols = np.full(tokenizer.n_tokens, -1)
+    symbols[ids] = np.arange(len(ids))
+    return Puzzles(make_task(meta['puzzle']), torch.from_numpy(ids)[tokens], given, f'{name} ({c.split})', symbols)
 
 
 def ids_of(symbols, tokenizer):
-    """(n,) the tokens that somebody else's tokenizer has for the symbols of a puzzle; None if it lacks one."""
+    """(n,) the tokens that a tokenizer has for the symbols of a puzzle; None if it lacks one."""
+    if tokenizer is symbols:
+        return np.arange(symbols.n_tokens)
     if not isinstance(tokenizer, HuggingFace):
         return None
     found = [tokenizer.encode(text) for text in symbols.texts]
     alone = all(len(ids) == 1 and tokenizer.decode(ids) == text for ids, text in zip(found, symbols.texts))
     return np.array(found)[:, 0] if alone else None
-
-
-class Translated:
-    """A task in the tokens of another tokenizer: `ids` (n,) are its symbols, and any other token is -1."""
-
-    def __init__(self, task, ids, n_tokens):
-        self.task, self.columns, self.groups = task, task.columns, getattr(task, 'groups', None)
-        self.symbol = np.full(n_tokens, -1)
-        self.symbol[ids] = np.arange(len(ids))
-
-    def check_answer(self, tokens, given, answer):
-        return self.task.check_answer(self.symbol[tokens], given, self.symbol[answer])
 
 
 def write_results(config, checkpoint, label, rows):
@@ -242,26 +237,28 @@ def write_results(config, checkpoint, label, rows):
 
 
 def print_solved(model, puzzles, runs, show, config, checkpoint):
-    """Solve the puzzles and print a line for every run; returns the samples of a replay."""
+    """Solve the puzzles, print a line for every run and write the replay."""
     rows, samples = [], []
     print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}{'slots':>9}{'seconds':>10}")
     for row, shown in solve_all(model, puzzles, runs, checkpoint.run, show, config):
         rows, samples = [*rows, row], samples + shown
-        write_results(config, checkpoint, puzzles[-1], rows)   # at once: the next one may take hours
+        write_results(config, checkpoint, puzzles.label, rows)   # at once: the next one may take hours
         shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))
         print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}{row['slots']:>9,.0f}"
               f"{row['seconds']:>10.3g}", flush=True)
-    return samples
+    if config.html:
+        write_replay(config.html, samples, checkpoint.tokenizer, puzzles.label, puzzles.task.columns)
+        print(f'written: {config.html}')
 
 
 def print_error_map(model, puzzles, config, checkpoint):
     """Measure the loss by the share that is masked; print and draw it."""
-    task, tokens, _, label = puzzles
-    rows = loss_by_share(model, tokens, task.groups, config.seed, config.batch_size)
-    write_results(config, checkpoint, label, rows)
+    groups = puzzles.task.groups
+    rows = loss_by_share(model, puzzles.tokens, groups, config.seed, config.batch_size)
+    write_results(config, checkpoint, puzzles.label, rows)
     print(''.join(f'{name:>14}' for name in rows[0]))
     print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
-    curves = [(name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]) for name in task.groups]
+    curves = [(name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]) for name in groups]
     draw(curves, [('masked', 'loss_of_masked')], config.error_map)
     print(f'\n{config.error_map} written')
 
@@ -277,7 +274,7 @@ def main(config):
     for name, endings in (('out', '.json'), ('html', REPLAYS), ('error_map', PICTURES)):
         check_out(name, config[name], endings, config.ckpt)
     checkpoint = open_checkpoint(config.ckpt)
-    task, tokens, given, label = puzzles = open_puzzles(checkpoint, config)
+    _, tokens, given, label, _ = puzzles = open_puzzles(checkpoint, config)
     if config.error_map and given.any():
         raise ValueError(f'error_map wants puzzles without clues, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
@@ -297,10 +294,7 @@ def main(config):
         if config.error_map:
             print_error_map(model, puzzles, config, checkpoint)
         else:
-            samples = print_solved(model, puzzles, runs, show, config, checkpoint)
-    if config.html and not config.error_map:
-        write_replay(config.html, samples, checkpoint.tokenizer, label, task.columns)
-        print(f'written: {config.html}')
+            print_solved(model, puzzles, runs, show, config, checkpoint)
     if config.out:
         print(f'written: {config.out}')
 

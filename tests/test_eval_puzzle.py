@@ -22,7 +22,7 @@ from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from configurator import configure
-from eval_puzzle import loss_by_share, read_runs, score, solve, solve_all
+from eval_puzzle import Puzzles, loss_by_share, read_runs, score, solve, solve_all
 from model import EMA
 
 
@@ -102,10 +102,11 @@ def test_scores_by_hand():
     wrong = torch.where(given, tokens, 3 - tokens)
     wrong[0] = tokens[0]
     wrong[1, given[1].byte().argmin()] = tokens[1, given[1].byte().argmin()]             # one blank is right
-    half, blanks = score(rules, tokens, given, wrong), (~given).sum(1).double()
+    puzzles, blanks = Puzzles(rules, tokens, given, 'some', np.arange(4)), (~given).sum(1).double()
+    half = score(*puzzles.check_answer(wrong))
     assert half['solved'] == 1 / 20 and half['right'] == pytest.approx(float((blanks[0] + 1) / blanks.sum()))
     assert half['right_stderr'] > 0 and half['solved_stderr'] == share_error(1, 20)
-    whole = score(rules, tokens, given, tokens)
+    whole = score(*puzzles.check_answer(tokens))
     assert whole['solved'] == 1 and whole['right_stderr'] == share_error(20, 20)
     assert share_error(20, 20) == pytest.approx((22 * 2 / 24 ** 3) ** 0.5)
 
@@ -115,7 +116,7 @@ def test_slots_and_seconds_are_counted_for_one_puzzle(network):
     """A decoder runs every slot once in an order that is given. Where it chooses, it runs what was just revealed and
     what remains, as the mixed network always does. An encoder runs all slots in every step. Of two streams the content
     runs every slot once, and the queries what is scored."""
-    puzzles = Sudoku(4), *some_puzzles(Sudoku(4), 6), 'some'
+    puzzles = Puzzles(Sudoku(4), *some_puzzles(Sudoku(4), 6), 'some', np.arange(4))
     kind = {'target_position': network} if network == 'two_stream' else {'attention': network}
     model = make_model(block_size=16, vocab_size=4, **kind)
     runs = read_runs(options_of('--policies=l2r,margin'))

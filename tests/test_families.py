@@ -230,20 +230,19 @@ def test_the_option_sets_the_dtype_and_without_it_the_file(folders):
     assert {p.dtype for p in without.network.parameters()} == {torch.float32}
 
 
-def test_puzzles_are_judged_in_the_symbols_of_the_task(folders):
-    import numpy as np
-
-    from anyorder.puzzles.rules import NaeSat
+def test_puzzles_are_judged_in_the_symbols_of_the_task(folders, tmp_path):
+    from anyorder.tokens.puzzles import prepare_puzzles
     from anyorder.tokens.tokenizers import get_tokenizer
-    from eval_puzzle import Translated, ids_of
-    tokenizer = open_checkpoint(f"masked:{folders('bert')[1]}").tokenizer
+    from configurator import Config
+    from eval_puzzle import ids_of, open_puzzles
+    checkpoint = open_checkpoint(f"masked:{folders('bert')[1]}")
+    tokenizer = checkpoint.tokenizer
     assert ids_of(get_tokenizer('sudoku4'), tokenizer).tolist() == [6, 7, 8, 9]   # 1 to 4, behind five and 0
     assert ids_of(get_tokenizer('zebra4'), tokenizer) is None and ids_of(get_tokenizer('sudoku4'), GPT2) is None
-    task, ids = NaeSat(3, 1, 0), ids_of(get_tokenizer('nae_sat'), tokenizer)
-    answers = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]])
-    translated = Translated(task, ids, tokenizer.n_tokens)
-    _, right = translated.check_answer(ids[answers], np.zeros((3, 4), bool), ids[answers])
-    assert right[:, 3].tolist() == [True, True, False]
-    answers = np.append(ids[[0, 1]], [tokenizer.encode('x')[0], ids[1]])[None]   # a latent that is no bit
-    _, right = translated.check_answer(answers, np.zeros((1, 4), bool), answers)
-    assert not right[0, 3]
+    prepare_puzzles('nae_sat', tmp_path, n_rows={'train': 1, 'val': 1, 'test': 4}, n_latents=3, n_observations=1)
+    puzzles = open_puzzles(checkpoint, Config(dataset='nae_sat', data_dir=tmp_path, split='test', n_puzzles=0))
+    zero, one = ids_of(get_tokenizer('nae_sat'), tokenizer).tolist()
+    assert puzzles.tokens.unique().tolist() == [zero, one] and puzzles.check_answer(puzzles.tokens)[1][:, 3].all()
+    answers = [[zero] * 4, [zero, one, zero, one], [zero] * 3 + [one],
+               [zero, one, tokenizer.encode('x')[0], one]]   # a latent that is no bit
+    assert puzzles.check_answer(torch.tensor(answers))[1][:, 3].tolist() == [True, True, False, False]
