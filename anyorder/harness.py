@@ -1,7 +1,6 @@
 """
 How does lm-evaluation-harness ask a model? Our checkpoints as one of its models, `aogpt`.
 """
-import inspect
 from collections import Counter, defaultdict
 
 import torch.distributed as dist
@@ -18,31 +17,32 @@ from anyorder.orders import derive_seed, order_of
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.writer import Writer, order_and_policy
-from configurator import check, nearest
+from configurator import Config, at_least, check, nearest
+
+# the options of a request that writes, and of --model_args, with their defaults
+WRITING = {'n_steps': 0, 'temperature': 0.0, 'top_k': 0, 'top_p': 1.0, 'schedule': 'linear', 'unmask': 'fixed',
+           'window': 32, 'threshold': None, 'order_noise': 0.0, 'context': 0}
+OPTIONS = {'ckpt': '', 'weights': '', 'device': 'auto', 'dtype': 'float32', 'batch_size': 16, 'order': 'l2r',
+           'seed': 1337, 'n_orders': 1, 'estimate': 'bound', 'n_contexts': 1} | WRITING
 
 
 @register_model('aogpt')
 class AnyOrderLM(TemplateLM):
     """A checkpoint as lm-evaluation-harness wants a model. The options are described in eval_lm.py."""
-    WRITING = ('n_steps', 'temperature', 'top_k', 'top_p', 'schedule', 'unmask', 'window', 'threshold', 'order_noise',
-               'context')
 
-    def __init__(self, ckpt, weights='', device='auto', dtype='float32', batch_size=16, order='l2r', seed=1337,
-                 n_orders=1, estimate='bound', n_contexts=1, n_steps=0, temperature=0.0, top_k=0, top_p=1.0,
-                 schedule='linear', unmask='fixed', window=32, threshold=None, order_noise=0.0,
-                 context=0):
+    def __init__(self, **options):
+        """`options` as the method of this name gives them."""
         super().__init__()
-        options = locals()
-        if batch_size < 1:
-            raise ValueError(f'batch_size must be at least 1, got {batch_size}')
-        self.batch_size, self.seed, self.defaults = batch_size, seed, {name: options[name] for name in self.WRITING}
-        self.order, self.policy = order_and_policy(order)
+        c = Config(OPTIONS | options)
+        at_least(c, 1, 'batch_size')
+        self.batch_size, self.seed, self.defaults = c.batch_size, c.seed, {name: c[name] for name in WRITING}
+        order, self.policy = order_and_policy(c.order)
         self._rank, self._world_size = processes()
-        self._device, dtype = own_device(device, dtype)
-        self.writer = Writer(ckpt, weights or None, str(self._device), dtype)
+        self._device, dtype = own_device(c.device, c.dtype)
+        self.writer = Writer(c.ckpt, c.weights or None, str(self._device), dtype)
         config = self.writer.checkpoint.config
-        self.visits = order_of(self.writer.checkpoint.run, self.order)
-        self.reading = Reading(self.visits, n_orders, n_contexts, estimate, seed)
+        self.visits = order_of(self.writer.checkpoint.run, order)
+        self.reading = Reading(self.visits, c.n_orders, c.n_contexts, c.estimate, c.seed)
         self.reading.check(config)
         self.how_to_write({})[0].check_network(config.slots)
         if not dist.is_initialized():
@@ -57,19 +57,17 @@ class AnyOrderLM(TemplateLM):
     @classmethod
     def options(cls, arg_dict, additional_config=None):
         """The options of --model_args, and of --device and --batch_size where these say nothing, checked."""
-        defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
-        more = {'device': (additional_config or {}).get('device'),
-                'batch_size': as_number((additional_config or {}).get('batch_size'))}
-        options = {name: value for name, value in more.items() if value is not None} | arg_dict
+        more = {name: value for name, value in (additional_config or {}).items()
+                if name in ('device', 'batch_size') and value is not None and not str(value).startswith('auto')}
+        if 'batch_size' in more:   # text, from the command line
+            more['batch_size'] = int(more['batch_size'])
+        options = more | arg_dict
         if options.get('path') == options.get('ckpt'):   # a dict that has made a model
             options.pop('path', None)
         if 'ckpt' not in options:
             raise ValueError('--model_args must name a checkpoint, as ckpt=out/ckpt.pt, got '
                              f'{", ".join(arg_dict) or "nothing"}')
-        for name, value in options.items():
-            if name != 'ckpt':
-                options[name] = check(defaults, name, value, '--model_args')
-        return options
+        return {name: check(OPTIONS, name, value, '--model_args') for name, value in options.items()}
 
     @classmethod
     def create_from_arg_string(cls, arg_string, additional_config=None):
@@ -214,8 +212,3 @@ class AnyOrderLM(TemplateLM):
             raise ValueError(f'{self.writer.checkpoint.name} has no chat template: leave out --apply_chat_template')
         return chat(chat_history, add_generation_prompt=add_generation_prompt,
                     continue_final_message=not add_generation_prompt)
-
-
-def as_number(batch_size):
-    """--batch_size as a number; 'auto' says nothing."""
-    return None if batch_size is None or str(batch_size).startswith('auto') else int(batch_size)
