@@ -116,16 +116,21 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     torch.testing.assert_close(losses['bfloat16'], losses['float32'], rtol=0.05, atol=0)
 
 
-def test_a_process_runs_its_own_micro_batches(monkeypatch):
+def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     """The second of two processes runs the numbers 1 and 3 of four micro-batches: its loss is their mean."""
     config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
     for micro in (1, 3):
         torch.manual_seed(derive_seed(5, 0, micro))
         idx, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
         alone.append(float(make_model()(idx, order).mean()))
+    blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
+    given = torch.zeros_like(blocks, dtype=torch.bool)
+    whole = validate(state.model, blocks, given, config)
     monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)   # both have the same
     monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
-    state = start(learner())
+    for name, nats in validate(state.model, blocks, given, config).items():
+        torch.testing.assert_close(nats[1::2], 2 * whole[name][1::2], rtol=1e-12, atol=0)
+        assert not nats[::2].any()
     update(state, TOKENS, 1e-2, config)
     assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)
     assert state.n_seen == 4 * 3 * 9
