@@ -146,16 +146,3 @@ def test_drafts_are_faint_and_struck_through_for_one_frame(terminal, clock, envi
         until_now = [[(since, ord(x)) for since, x in history if since <= step] for history in drafts]
         watch(list(b'abed!f'), steps, step, [0.0] * 6, until_now)
         assert out.frame().split('\x1b[J')[1].splitlines() == [text, f'pass {step + 1} · {count}']
-
-
-def test_what_is_struck_through_was_in_the_last_frame(terminal, clock):
-    out = terminal()
-    watch = Watch(Bytes(), out)
-    drafts = [[[0, ord('x')], [1, ord('y')], [2, ord('z')]], []]
-    watch(list(b'ab'), [None, -1], 0, [0.0] * 2, drafts)
-    clock.seconds += 0.01
-    watch(list(b'ab'), [None, -1], 1, [0.0] * 2, drafts)       # too soon for a frame
-    clock.seconds += 1
-    watch(list(b'ab'), [None, -1], 2, [0.0] * 2, drafts)
-    first, second = out.frame().split('\x1b[J')[1:]
-    assert first.startswith('\x1b[2mx\x1b[0mb') and second.startswith('\x1b[2;9mx\x1b[0mb')
