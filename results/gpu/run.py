@@ -79,7 +79,7 @@ def commands(c, steps):
     yield 'train_memory', f'bench.py memory {SMALL} --batch_size=16', 150
     for B in (1, 32):
         for graphs in (False,) if c.device == 'cpu' else (False, True):
-            how = f'--batch_size={B} --plain= --cuda_graphs={graphs}'
+            how = f'--windows=32 --batch_size={B} --plain= --cuda_graphs={graphs}'
             yield f'sample_{B}_{"graphs" if graphs else "eager"}', f'bench.py sample {SMALL} {how}', 90
     yield 'grid', f'bench.py grid {SMALL} --steps=64,256 --repeats=1 --out={c.out}/grid.json', 240
     yield 'ensemble', f'bench.py ensemble {SMALL} --n_positions=64', 90
