@@ -16,12 +16,13 @@ visited token and is told which position to predict next. With the first n_known
     predicts   3       0      2      1                   predicts   3       0      2      1
     sees       0      0-1    0-2    0-3                  sees       0      0,1    0,2    0,3
 
-Training is n_known = T - 1, which is plain causal attention. Parallel unmasking is a smaller n_known. Decoding with a
-cache is the same call that starts later. To check a draft, the call takes its tokens as known, and its columns begin
-at the first of them. Outside this file tokens stay in natural order, and nothing is known of [None] or masks.
+Training knows all visits but the last, n_known = T - 1: plain causal attention. Parallel unmasking knows fewer. With a
+cache the call runs only the slots that the cache lacks. A draft is a guess of the next tokens: to check it, the caller
+counts its tokens as known and asks for the visits from the first of them on. Outside this file tokens stay in natural
+order, and nothing is known of [None] or masks.
 
 Four indices: a position is a place in the text. A visit is a place in the order, so that order[visit] = position. A
-slot has the number of the visit that it predicts. A column is the place of a slot among those that one pass runs.
+slot has the number of the visit that it predicts. A column is a place in the answer: one for each visit asked for.
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary,
 L layers. The decoder comes first, then its memory and its average. Other networks differ in their slots alone: the
@@ -41,8 +42,8 @@ TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer', 'two_stream')
 
 # what must hold for a config: the fields, the rule, and whether their values keep it
 RULES = (
-    *((size, f'{size} must be at least 1', lambda n: n >= 1) for size in (
-        'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')),
+    *((size, f'{size} must be at least 1', lambda n: n >= 1)
+      for size in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')),
     ('n_embd n_head', 'n_embd must be divisible by n_head', lambda C, H: C % H == 0),
     ('dropout', 'dropout must be at least 0 and below 1', lambda p: 0 <= p < 1),
     ('n_tokens vocab_size', 'n_tokens must be 0 (all) to vocab_size', lambda n, V: 0 <= n <= V),
@@ -99,23 +100,23 @@ class AOGPTConfig:
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan of one pass
 
-NONE, QUERY = -1, -2   # what a slot reads that reads no visit: [None], or what all queries of two streams read
+NONE, QUERY = -1, -2   # what a slot without a visit reads: [None], or the vector of the queries of two streams
 
 
 class Slots:
     """The plan of one pass: what each of the S slots of a row reads, where it stands, what it predicts and sees.
 
-    number   (B, S) the slot's own number, under which a cache keeps its key; a short row repeats its last slot
+    number   (B, S) the slot's own number, under which a cache keeps its key; a row with fewer slots repeats its last
     visit    (B, S) the visit that a slot predicts, `target` (B, S) its position
     reads    (B, S) the visit whose token a slot reads, or NONE or QUERY
     stands   (B, S) the position at which a slot reads, -1 is the place of [None]
     sees     (B, 1, S, keys) bool, the slots that a slot sees; None: those before it and itself if `causal`, else all
-    columns  (B, n) the slots that the caller asks for; None: all
+    columns  (B, n) where the slots that the caller asks for stand among the S; None: all of them
 
     This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots see
     which, `read` what they read, `span` which of them `predict` runs. Its flags:
 
-    masked           a pass over all visits needs the mask of `see`; else it is plainly `causal`, or full
+    masked           every pass needs the mask of `see`; else a whole pass is plainly `causal`, or full
     masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known
     cached           the keys of known slots stay as they are
     targets_in_keys  these keys depend on targets
@@ -127,8 +128,8 @@ class Slots:
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """The plan of all visits of order (B, T), or of the slots `number` (B, S). The first `known` (B, 1) visits are
-        known; `asked` (B, n) are asked for. With `n_keys` there is a mask over so many keys. Visits from `end` (B, 1)
-        on are padding."""
+        known; `asked` (B, n) are the visits that the caller wants. With `n_keys` there is a mask over so many keys.
+        Visits from `end` (B, 1) on are padding."""
         T = order.size(1)
         self.number = torch.arange(T, device=order.device).expand(order.shape) if number is None else number
         self.visit, self.columns = self.lay_out(asked)
@@ -149,15 +150,15 @@ class Slots:
         reads = self.visit.clamp(max=known) - 1
         return reads, order.gather(1, reads.clamp(min=0)).masked_fill(reads == NONE, -1)
 
-    @staticmethod
-    def span(known, first, n, T, visits):
-        """(end, kept, masked) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
-        each (B,) on the host. `masked` says whether a pass without a cache needs a mask."""
+    @classmethod
+    def span(cls, known, first, n, T, n_visits):
+        """(end, kept, needs_mask) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
+        each (B,) on the host. `needs_mask` speaks of a pass without a cache."""
         end = (first + n).clamp(max=T)
-        return end, torch.minimum(known + 1, end), bool((end > known + 1).any())   # else it is plain causal attention
+        return end, torch.minimum(known + 1, end), cls.masked or bool((end > known + 1).any())   # else plainly causal
 
     def lay_out(self, asked):
-        """(visit, columns) of the slots."""
+        """The visit of each slot, and where the asked visits stand among the slots."""
         if asked is not None:
             asked = (asked - self.number[:, :1]).clamp(max=self.number.size(1) - 1)
         return self.number, asked
@@ -229,11 +230,11 @@ class SelfAttention(nn.Module):
         if rotary is not None:
             of_target, of_token = rotary
             q, k = apply_rotary(q, [take(part, columns) for part in of_target]), apply_rotary(k, of_token)
-        k, v = (x[:, :slots.number.size(1)] for x in (k, v))   # queries of two streams have none
+        k, v = (x[:, :slots.number.size(1)] for x in (k, v))   # queries have no keys, see TwoStreamSlots
         if store is not None:
             k, v = store(k, v)                                                            # (B, keys, H, D)
         mask = slots.mask(columns)
-        streams = [q] if mask is not None else q.split(k.size(1), 1)   # without a mask they see the same
+        streams = [q] if mask is not None else q.split(k.size(1), 1)   # without a mask one causal call for each stream
         y = torch.cat([self.attend(stream, k, v, mask, slots.causal) for stream in streams], 1)
         return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)          # (B, n, C)
 
@@ -242,7 +243,7 @@ class SelfAttention(nn.Module):
         `mask` (B, 1, n, keys) is True where a query sees a key; None is causal, or full without `causal`."""
         dtype, dropout = q.dtype, self.dropout if self.training else 0.0
         q, k, v = (x.transpose(1, 2).to(dtype) for x in (q, k, v))                        # (B, H, ., D)
-        if q.device.type == 'mps':   # whose kernel gives wrong numbers for others before torch 2.12 (pytorch 181133)
+        if q.device.type == 'mps':   # before torch 2.12 its kernel is wrong for other tensors (PyTorch issue 181133)
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         with torch.autocast(q.device.type, enabled=False):
             y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None and causal)
@@ -273,8 +274,8 @@ class AdaLN(nn.Sequential):
 
 class Block(nn.Module):
     """A GPT block. The embeddings `wtpe` tell it the targets of its slots: AdaLN shifts, scales and gates its norms and
-    residual branches; without AdaLN they are added to its input; None tells nothing. Given `columns` (B, n), it runs
-    for these alone, over the keys of all."""
+    residual branches; without AdaLN they are added to its input; with None it learns no target. Given `columns` (B, n),
+    it runs for these alone, over the keys of all."""
 
     def __init__(self, config):
         super().__init__()
@@ -331,12 +332,11 @@ class Head(nn.Linear):
 
 
 class Network(nn.Module):
-    """What any network answers to, whoever made it. A subclass has
+    """The interface of a model; a new body is a subclass, a new attention pattern a subclass of Slots. A subclass has
 
     config    block_size, vocab_size, n_real, attention and slots, as AOGPTConfig has them
     trunk     (idx, order, slots, cache=None) -> (B, n, C): what the head reads of the columns of a plan
-    lm_head   x (R, C) -> logits (R, V), with nll(x, tokens) -> (R,) nats and a weight, as Head has them
-    """
+    lm_head   x (R, C) -> logits (R, V), with nll(x, tokens) -> (R,) nats and a weight, as Head has them"""
 
     def __init__(self, config):
         super().__init__()
@@ -361,9 +361,9 @@ class Network(nn.Module):
         idx      (B, N') int64 tokens in natural order, N' at most block_size
         order    (B, T) int64 positions, T at most N'; for a prefix of an order a decoder gives the prefix of its nll
         n_known  (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
-                 others T / (T - n_known) times their nll. For a uniform n_known the sum of the row is then an unbiased
-                 bound in nats (AO, L_MDM)
-        columns  (B, n) visits, for a decoder only, by default all T: head and last block are not run for the others
+                 others T / (T - n_known) times their nll: for uniform n_known the row's sum is the bound in the mean
+                 (AO, L_MDM)
+        columns  (B, n) visits, for a decoder only, by default all T: the head and most of the last block run for these
         returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
         T = self._check(idx, order)[1]
@@ -386,38 +386,39 @@ class Network(nn.Module):
         return nll
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
-        """Logits of `n_targets` visits, in parallel: each sees the known visits before it and nothing of the others.
+        """Logits of `n_targets` visits, in parallel. Of the other targets a decoder's target sees nothing.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
         n_known    int or (B,) known visits of each row (a CPU tensor or int needs no device synchronisation)
         n_targets  n columns, by default T - min(first)
         cache      KVCache: runs only what is not in it, and leaves the known slots there. Where keys depend on targets,
-                   slot n_known stays too, which was run for the target order[:, n_known]: whoever then reorders the
-                   tail must set cache.length back to n_known
+                   slot n_known stays too, which was run for the target order[:, n_known]: if the caller then reorders
+                   the visits from n_known on, it must set cache.length back to n_known
         n_visits   int or (B,), by default T: the visits of a row from n_visits on are padding, which nothing sees
-        picked     index of (B, n), as (rows of idx, columns), (m,) each: the head is run for these alone, giving (m, V)
+        picked     index of (B, n), as (rows, columns), (m,) each: the head runs for these, (m, V); slice(0): for none
         first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with known visits, each
                    given those before it
         returns logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns past the end of a row
-                   are undefined
-        """
+                   are undefined"""
         B, T = self._check(idx, order)
         known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
         first = known if first is None else torch.as_tensor(first).cpu().expand(B)
         n = T - int(first.min()) if n_targets is None else n_targets
-        visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
-        if int(first.min()) < 0 or (first > known).any() or (known > visits).any() or int(visits.max()) > T or n < 1:
+        n_visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
+        bad = (first < 0) | (first > known) | (known > n_visits) | (n_visits > T)
+        if bad.any() or n < 1:
             raise ValueError(f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a '
                              f'target left, and first 0 to n_known; got n_known={known.tolist()}, '
-                             f'n_visits={visits.tolist()}, n_targets={n_targets} and first={first.tolist()}')
+                             f'n_visits={n_visits.tolist()}, n_targets={n_targets} and first={first.tolist()}')
         if self.slots.masked_loss and (first < known).any():
             raise ValueError('a masked loss says nothing of visits that are known: first is for a decoder')
         if cache is not None and not self.slots.cached:
             raise ValueError(f'attention={self.config.attention} has no cache: every slot depends on which are known')
-        end, kept, masked = self.slots.span(known, first, n, T, visits)
+        end, kept, needs_mask = self.slots.span(known, first, n, T, n_visits)
+        # the first slot to run: behind the cache, at the first target at most, inside the row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
-        n_slots, n_keys = int((end - start).max()), int(end.max()) if masked or cache is not None else None
+        n_slots, n_keys = int((end - start).max()), int(end.max()) if needs_mask or cache is not None else None
         bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True)  # one copy to the device
         known, first, start, end = bounds.unsqueeze(-1)                                     # (B, 1) each
         number = torch.minimum(start + torch.arange(n_slots, device=idx.device), end - 1)   # (B, S)
@@ -479,7 +480,7 @@ class AOGPT(Network):
         """Last hidden states (B, n, C) of the columns of `slots`; the last block runs queries and MLP for these."""
         t, none = self.transformer, slots.reads < 0                                         # (B, S)
         read = idx.gather(1, order.gather(1, slots.reads.clamp(min=0)))
-        token = t.wte(read.masked_fill(none, 0))                                            # a blank may hold anything
+        token = t.wte(read.masked_fill(none, 0))                                            # a blank may hold any id
         x = torch.where(none.unsqueeze(-1), t.wnonee.weight, token)                         # (B, S, C)
         if self.config.target_position == 'two_stream':
             x = torch.where((slots.reads == QUERY).unsqueeze(-1), t.wquery.weight, x)
@@ -544,8 +545,7 @@ class KVCache:
 class EMA:
     """Exponential moving average of the weights, kept as a second model in `.model`.
 
-    ema <- d ema + (1 - d) w  with  d = min(decay, (1 + n) / (10 + n)) at update n = 1, 2, ...          (AO appendix)
-    """
+    ema <- d ema + (1 - d) w  with  d = min(decay, (1 + n) / (10 + n)) at update n = 1, 2, ...       (AO appendix)"""
 
     def __init__(self, model, decay):
         if not 0 <= decay < 1:
@@ -564,8 +564,8 @@ class EMA:
 # other networks, which differ in their slots
 
 class BlankSlots(Slots):
-    """A slot stands at the position that it predicts and reads its own token, or [None] if the visit is not known. Only
-    these blanks are predicted.
+    """A slot stands at the position that it predicts and reads its own token, or [None] if the visit is not known, a
+    blank. A pass predicts blanks alone. A subclass brings `see`.
 
     A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
     masked_loss = True
@@ -575,8 +575,8 @@ class BlankSlots(Slots):
         return torch.where(self.visit < known, self.visit, NONE), self.target
 
     @classmethod
-    def span(cls, known, first, n, T, visits):
-        end = visits.clamp(min=1)
+    def span(cls, known, first, n, T, n_visits):
+        end = n_visits.clamp(min=1)
         return end, known, cls.masked or bool((end < end.max()).any())
 
 
@@ -587,13 +587,13 @@ class EncoderSlots(BlankSlots):
 
     @staticmethod
     def see(query, key, known, end):
-        return (key < end) & (query >= 0)   # the second is always true, and gives a row of keys to every query
+        return (key < end) & (query >= 0)   # always true, query >= 0 gives a row of keys to every query
 
 
 class MixedSlots(BlankSlots):
-    """Between the two: known slots see the known ones before them, in the order of their visits, and the others see
-    every slot. The keys of known slots are final, whatever is visited next, and unknown visits know of each other. What
-    it says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
+    """Between decoder and encoder: known slots see the known ones before them, in the order of their visits, and blanks
+    see every slot. The keys of known slots are final, whatever is visited next, and blanks know of each other. What the
+    network says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
     masked = True
 
     @staticmethod
@@ -612,7 +612,7 @@ class TwoStreamSlots(Slots):
     targets_in_keys = False
 
     def lay_out(self, asked):
-        S, self.masked = self.number.size(1), asked is not None   # whole, each stream is plainly causal
+        S, self.masked = self.number.size(1), asked is not None   # a whole pass needs no mask: each stream is causal
         queries = asked if self.masked else self.number                                     # (B, n)
         columns = torch.arange(S, S + queries.size(1), device=queries.device).expand(queries.shape)
         return torch.cat([self.number, queries], 1), columns
@@ -631,7 +631,7 @@ class TwoStreamSlots(Slots):
         return self.sees if self.sees is None else super().mask(columns)
 
     @staticmethod
-    def span(known, first, n, T, visits):
+    def span(known, first, n, T, n_visits):
         end = (known + 1).clamp(max=T)
         return end, end, True
 

@@ -8,7 +8,7 @@ from conftest import make_model
 
 from anyorder.likelihood.nll import nll_of_blanks, one_by_one
 from anyorder.orders import derive_seed, sample_order, stream
-from model import AOGPT, EMA, AOGPTConfig, KVCache
+from model import AOGPT, ATTENTION, EMA, AOGPTConfig, KVCache, Slots
 
 close = dict(rtol=0, atol=1e-10)
 
@@ -444,3 +444,20 @@ def test_columns_ask_for_some_visits_alone(model, batch):
             model(idx, order, columns=wrong)
     for columns in (torch.arange(9).expand(5, 9), torch.randint(9, (5, 3)), torch.full((5, 1), 8)):
         torch.testing.assert_close(model(idx, order, columns=columns), nll.gather(1, columns), rtol=0, atol=1e-12)
+
+
+def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
+    class Window(Slots):
+        masked = True
+
+        @staticmethod
+        def see(query, key, known, end):
+            return Slots.see(query, key, known, end) & (key > query - 3)
+    monkeypatch.setitem(ATTENTION, 'window', Window)
+    (idx, order), model = batch, make_model(attention='window')
+    nll = model(idx, order)
+    for known in range(9):
+        for n in (1, None):
+            logp = model.predict(idx, order, known, n)[:, 0].log_softmax(-1)
+            token = idx.gather(1, order[:, known:known + 1])
+            torch.testing.assert_close(-logp.gather(1, token)[:, 0], nll[:, known], **close)

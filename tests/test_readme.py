@@ -203,7 +203,7 @@ def test_the_cheap_commands_run(script, tmp_path):
     script('data/prepare.py', 'text', '--source=YOUR.txt', '--tokenizer=bytes', '--name=pydocs', '--data_dir=data')
     script('data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--data_dir=data')
     ran = []
-    for _, name, *args in inline_commands('README.md') + commands('README.md'):
+    for _, name, *args in commands('README.md') + inline_commands('README.md'):
         if not re.search('quickstart|sudoku4|mine', shlex.join(args)):
             continue
         said = script(name, *args, *toy[name]).stdout
