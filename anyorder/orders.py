@@ -71,7 +71,7 @@ def swapped(u, n, n_swaps):
 
 
 def listed(u, n, positions):
-    """These positions, however many they are."""
+    """The positions of a JSON file, however many they are."""
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
 
 
@@ -109,7 +109,7 @@ def family_of(kind):
 
 
 def has_several(order):
-    """Whether the family of the order, arguments of sample_order, has other orders for other draws or seeds."""
+    """Whether another draw or seed gives another order; `order` holds the arguments of sample_order."""
     return family_of(order['kind']).n_numbers(2, order.get('parameter')) > 0
 
 

@@ -21,7 +21,7 @@ class Canvas:
     u         (B, N) natural order: uniform numbers in [0, 1) from the row's seed, by which tokens are drawn unless
               unmasking is lossless
     known     (B,) visits that are known, on the host
-    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host, see Unmasking.accept
+    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host: guesses, see Unmasking.accept
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     rows      (B,) which rows of the first canvas these are, on the host
@@ -94,9 +94,9 @@ class Canvas:
         part.seeds = [self.seeds[place] for place in places.tolist()]
         return part
 
-    def end(self, rows):
-        """Write nothing more in the rows where `rows` (B,) bool is True, on the host: their blanks stay."""
-        self.n_visits = torch.where(rows, self.known, self.n_visits)
+    def end(self, done):
+        """Write nothing more in the rows where `done` (B,) bool is True, on the host: their blanks stay."""
+        self.n_visits = torch.where(done, self.known, self.n_visits)
 
     def put(self, part):
         """Write the rows of `part`, which `take` gave, back to their places."""
@@ -117,7 +117,7 @@ class Canvas:
 
 def sample_of(tokens, order, step, logprob, tokenizer):
     """What there is to say of a text: a dict with text, tokens, nats, the number of blanks, the number of passes that
-    revealed any, order, step and logprob."""
+    revealed any token, order, step and logprob."""
     return {'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(logprob),
             'blanks': sum(s >= 0 for s in step), 'passes': len({*step} - {-1}), 'order': order, 'step': step,
             'logprob': logprob}

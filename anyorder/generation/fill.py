@@ -15,14 +15,15 @@ from model import KVCache
 
 def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule='linear', temperature=1.0, top_k=0,
              top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, **unmasking):
-    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see fill.
+    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see steps. For programs and
+    tests: the commands go by Writer.write and Scroll.steps.
 
     idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
     order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
     seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
               uniform number for each (seed, position) draws the token there. Lossless unmasking draws by noise for each
               (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
-              near ties may differ, in bfloat16 rounding changes long texts; kinds of devices have other noise
+              a near tie may fall otherwise, in bfloat16 rounding changes long texts. A kind of device has its own noise
     n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see fill
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
@@ -48,8 +49,8 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
 def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     """Fill the blanks of the canvas step by step. Yields after each step (step, n_new, part): `part` is the canvas of
-    the rows that ran, n_new (B,) counts the tokens revealed in each. Whoever is done with a row says part.end. The rows
-    come back to the canvas when they have no blank left, or are ended.
+    the rows that ran, n_new (B,) counts the tokens revealed in each. A caller ends rows early by part.end. A finished
+    or ended row goes back to the canvas.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
     Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept.
@@ -59,7 +60,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     with_logprob  keep the log-probability of each token
     """
     if model.training:
-        raise ValueError('generate needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
+        raise ValueError('writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
     unmasking.check_network(model.slots)
     network = freeze(model) if use_cache else model
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known

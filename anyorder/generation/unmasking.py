@@ -146,7 +146,7 @@ class Unmasking:
         return self.unmask == 'lossless'
 
     def check_network(self, slots):
-        """Raises ValueError unless a network with this class of Slots can do it."""
+        """Raises ValueError unless a network with this class of Slots can unmask so."""
         if self.lossless and slots.masked_loss:
             raise ValueError('lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
                              'pass: others would need a pass for each; choose unmask=fixed or binomial')
@@ -199,9 +199,9 @@ class Unmasking:
         """(n_new (B,) on the host, which of the m cells these are) that a lossless step reveals.
 
         The pass draws a token for every cell, given the drafts before it. A draft is right if its new token is the
-        same. The step reveals the right drafts before the first wrong one, and the new token in its place. The new
-        tokens behind it are the next drafts, except where they have read a wrong draft at a neighbouring position:
-        there the old draft stays. Writes part.idx and part.n_drafts.
+        same. The step reveals the right drafts before the first wrong one, and the new token in its place. A new token
+        behind it is the next draft. If the pass read a wrong draft beside its position, the old draft stays. Writes
+        part.idx and part.n_drafts.
 
         row, column, position, token   (m,) the cells that the pass ran and their tokens; n_targets (B,) cells a row
         Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""

@@ -60,7 +60,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
 
 def nll_of_blanks(nll, n_given, masked_loss):
     """nll (B, T) of Network.forward without the first n_given (B,) visits, which are given and cost nothing. A masked
-    loss has weighted T - n_known unknown visits up to T: their weight goes down to the T - n_given blanks."""
+    loss comes weighted by T / (T - n_known); with given visits the weight is (T - n_given) / (T - n_known)."""
     n_given, T = n_given.unsqueeze(1), nll.size(1)
     if masked_loss:
         return nll * ((T - n_given).to(nll.dtype) / T)
@@ -104,8 +104,8 @@ def estimate_of(order):
 
 
 def is_drawn(slots, order):
-    """Whether one pass of a network of these Slots is a draw of the bound: a masked loss is, over random orders. In
-    another order, or for an exact number, such a network takes a pass for each visit."""
+    """True for a masked loss over random orders: one pass estimates the bound without bias. In another order, or for an
+    exact number, such a network takes a pass for each visit."""
     return slots.masked_loss and estimate_of(order) == 'any'
 
 
@@ -143,7 +143,7 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
 
     idx      (B, N) tokens in natural order
     a, b     (n,) and (m,) positions, lists or tensors; b may be empty
-    returns  (B,) nats"""
+    returns  (B,) log p in nats, at most 0"""
     a, b = (torch.as_tensor(positions, dtype=torch.long).flatten() for positions in (a, b))
     both = torch.cat([b, a])
     if n_orders < 0 or not len(a) or len(both.unique()) < len(both) or both.min() < 0 or both.max() >= idx.size(1):

@@ -1,5 +1,5 @@
 """
-What is an update? Learning rate, optimizers, the batch and its loss; and what is measured of the average in between.
+What is an update? Learning rate, optimizers, the batch and its loss, and the validation of the EMA weights.
 """
 import math
 import time
