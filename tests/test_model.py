@@ -364,7 +364,8 @@ def test_initialisation():
 
 
 @pytest.mark.parametrize('wrong, said', [(dict(n_embd=10, n_head=3), 'divisible'), (dict(block_size=0), 'block_size'),
-                                         (dict(vocab_size=5, n_tokens=6), 'n_tokens'), (dict(dropout=1.0), 'dropout'),
+                                         (dict(vocab_size=5, n_tokens=6), 'n_tokens'), (dict(n_tokens=-1), 'n_tokens'),
+                                         (dict(dropout=1.0), 'dropout'),
                                          (dict(target_position='two_stream', attention='mixed'), 'is a decoder')])
 def test_config_says_what_is_wrong(wrong, said):
     with pytest.raises(ValueError, match=said):
