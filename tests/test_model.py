@@ -456,9 +456,7 @@ def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
             return Slots.see(query, key, known, end) & (key > query - 3)
     monkeypatch.setitem(ATTENTION, 'window', Window)
     (idx, order), model = batch, make_model(attention='window')
-    nll = model(idx, order)
-    for known in range(9):
-        for n in (1, None):
-            logp = model.predict(idx, order, known, n)[:, 0].log_softmax(-1)
-            token = idx.gather(1, order[:, known:known + 1])
-            torch.testing.assert_close(-logp.gather(1, token)[:, 0], nll[:, known], **close)
+    for known, n in itertools.product(range(9), (1, None)):
+        logp = model.predict(idx, order, known, n)[:, 0].log_softmax(-1)
+        token = idx.gather(1, order[:, known:known + 1])
+        torch.testing.assert_close(-logp.gather(1, token)[:, 0], model(idx, order)[:, known], **close)

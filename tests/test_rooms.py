@@ -40,7 +40,4 @@ def test_no_room_and_no_file_imports_one_that_imports_it():
     assert not [(module, other) for module, other in files if other in COMMANDS]
     assert not circles(files)
     assert not circles({(room(a), room(b)) for a, b in files if room(a) != room(b)})
-
-
-def test_the_model_stands_alone():
     assert not [*imported('model.py')]

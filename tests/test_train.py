@@ -477,3 +477,10 @@ def test_what_is_not_finite_is_not_saved(data, save_interval):
         run('--max_iters=9', '--init_from=resume', '--learning_rate=1e30', '--grad_clip=0.0',
             f'--save_interval={save_interval}')
     assert load_checkpoint('out/ckpt.pt')['iter_num'] == 4
+
+
+def test_a_run_is_finished_when_it_has_its_updates(data, capsys):
+    for max_iters in (0, 1):
+        for _ in range(2):
+            run(f'--max_iters={max_iters}', '--init_from=auto')
+        assert ('finished' in capsys.readouterr().out) == (max_iters > 0)
