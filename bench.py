@@ -40,7 +40,7 @@ n_layer = 6
 n_head = 6
 n_embd = 384
 # what to time
-batch_size = 4             # rows; frontier: samples at a time
+batch_size = 4             # rows; frontier: samples at a time, 32 unless given
 steps = ''                 # numbers of forward passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the
                            # tokens
 cuda_graphs = False        # sample: for ours, see sample.py
@@ -60,7 +60,7 @@ seed = 1337
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
 judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
 n_samples = 64
-windows = '4,8,16,32,64'   # lossless unmasking, also in sample; '' leaves it out
+windows = '4,8,16,32,64'   # lossless unmasking, in sample 32 unless given; '' leaves it out
 thresholds = '.5,.7,.9'    # adaptive policies; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
@@ -124,7 +124,8 @@ class FixedAcceptance(Drawing):
 
 
 def bench_sample(config):
-    steps, plain, windows = read_steps(config), numbers_or_none(config, 'plain'), numbers_or_none(config, 'windows')
+    steps, plain = read_steps(config), numbers_or_none(config, 'plain')
+    windows = numbers_or_none(config, 'windows') if 'windows' in config.given else [32]
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
     if not 0 <= config.acceptance <= 1:
@@ -333,7 +334,8 @@ def bench_frontier(config):
     values = {'n_steps': numbers_or_none(config, 'steps'),
               'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
               'window': numbers_or_none(config, 'windows')}
-    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, config.batch_size, config.seed,
+    batch_size = config.batch_size if 'batch_size' in config.given else 32
+    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, batch_size, config.seed,
              *resolve_device(config.device, config.dtype)).measure(config, config.out)
 
 

@@ -109,6 +109,9 @@ def config_from_checkpoint(checkpoint):
     known, args = {f.name for f in fields(AOGPTConfig)}, dict(checkpoint['model_args'])
     if 'causal' in args:   # files from before attention was a word
         args.setdefault('attention', 'causal' if args['causal'] is True else 'bidirectional')
+    if args.get('learned_positions') is False:
+        raise ValueError('the checkpoint has learned_positions=False: networks without these embeddings are no longer '
+                         'read, train it anew with --rotary=True')
     args = {k: v for k, v in args.items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)
@@ -212,7 +215,9 @@ class Checkpoint:
 
 def digest(model):
     """A hash of the model's sizes and of all of its weights."""
-    fingerprint = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    # with a field that all networks once had on, so that journals of evaluations go on
+    sizes = repr(model.config).replace('gpt2_blocks', 'learned_positions=True, gpt2_blocks')
+    fingerprint = hashlib.blake2b(sizes.encode(), digest_size=16)
     for p in model.parameters():
         fingerprint.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())   # numpy has no bfloat16
     return fingerprint.hexdigest()

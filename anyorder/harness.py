@@ -30,10 +30,10 @@ OPTIONS = {'ckpt': '', 'weights': '', 'device': 'auto', 'dtype': 'float32', 'bat
 class AnyOrderLM(TemplateLM):
     """A checkpoint as lm-evaluation-harness wants a model. The options are described in eval_lm.py."""
 
-    def __init__(self, **options):
-        """`options` as the method of this name gives them."""
+    def __init__(self, ckpt, **options):
         super().__init__()
-        c = Config(OPTIONS | options)
+        options = {name: check(OPTIONS, name, value, 'AnyOrderLM') for name, value in options.items()}
+        c = Config(OPTIONS | options | {'ckpt': ckpt})
         at_least(c, 1, 'batch_size')
         self.batch_size, self.seed, self.defaults = c.batch_size, c.seed, {name: c[name] for name in WRITING}
         order, self.policy = order_and_policy(c.order)

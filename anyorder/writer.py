@@ -150,13 +150,8 @@ class Writer:
 
         drawing  None: the text that stands in the blanks is scored"""
         unmasking.check_network(self.checkpoint.config.slots)   # before the weights are read
-        steps = scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
-        while True:
-            with self.autocast():   # for the step alone, not for what the caller does before the next
-                n_new = next(steps, None)
-            if n_new is None:
-                return
-            yield n_new
+        with self.autocast():   # around all steps: it keeps the weights that it has rounded
+            yield from scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
 
 
 def as_text(sample):

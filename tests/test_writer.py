@@ -39,6 +39,12 @@ def test_one_text_or_several(ckpt):
     assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
 
 
+def test_no_answer_depends_on_what_was_asked_before(ckpt):
+    first, later = (Writer(ckpt, dtype='bfloat16') for _ in range(2))
+    later.infill('a[[3]]b')
+    assert first.logprob('a[[=bc]]') == later.logprob('a[[=bc]]')
+
+
 def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
     writer = Writer(ckpt)
     torch.nn.init.zeros_(writer.model.lm_head.weight)

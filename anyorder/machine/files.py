@@ -48,7 +48,7 @@ def cause_of(e):
     An archive or a PDF that could not be written is closed, which fails once more, in words of another kind."""
     cause = e
     while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
-        cause = cause.__context__
+        cause = None if cause.__suppress_context__ else cause.__context__
     return cause or e
 
 

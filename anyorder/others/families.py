@@ -224,7 +224,7 @@ class MaskedCheckpoint:
         """The MaskedModel in evaluation mode, in the dtype of its file. It has these weights alone, whatever they are
         called."""
         found = read_weights(self.folder)
-        with explained(self.folder, f'makes no {self.kind}', 'fetch config.json and the weights again'):
+        with explained(self.folder, f'makes no {self.kind}', 'name another, or fetch it again'):
             network = self.family.load(self.file, found)
         return MaskedModel(network, self.config).to(device)
 
@@ -240,7 +240,7 @@ def explained(folder, what, way_out):
     except Exception as e:
         if is_out_of_memory(e):
             raise
-        why = (str(e).strip().splitlines() or [''])[0][:150]
+        why = (str(e).strip().splitlines() or [''])[0][:300]
         raise ValueError(f'{folder} {what} ({type(e).__name__}: {why}): {way_out}') from None
 
 
