@@ -204,7 +204,10 @@ def order_option(options, saved=None):
     file. What the Config does not say is as in `saved`, the options of the run that is resumed.
 
     The number may also be given as the option order_NAME. Raises ValueError if both are given and differ."""
-    saved, given = saved or {}, options.given
+    saved, given = saved or {}, {name for name in options.given if options[name] is not None}
+    for name in given & {f'order_{kind}' for kind in ORDERS}:
+        if type(options[name]) is not int or options[name] < 0:
+            raise ValueError(f'{name} must be an integer from 0, got {options[name]!r}')
     order = read_order(options.order) if 'order' in given else saved.get('order', options.order)
     numbered = {name: read_order(f"{name}:{options[f'order_{name}']}") for name in ORDERS if f'order_{name}' in given}
     if isinstance(order, str) and (kind := order.partition(':')[0]) in numbered:

@@ -19,7 +19,7 @@ def read_prompts(prompt):
     path, prompts = prompt_file(prompt), []
     if path is None:
         return [prompt]
-    if not os.path.exists(path):
+    if not os.path.exists(path) or os.path.isdir(path):
         raise ValueError(f'prompt=FILE:{path} must name a .jsonl file')
     with open(path, 'rb') as f:
         for n, line in enumerate(f, 1):
