@@ -1,7 +1,7 @@
-"""What the project promises: ten equalities, each on one tiny decoder in float64.
+"""What the project promises: ten equalities, most of them on one tiny decoder in float64.
 
-Every other way to train, write and score a text is built from what these say. Other networks, slow definitions and all
-that lies beside the ten are in the files of the parts.
+Every other way to train, write and score a text is built from these. `model` and `batch` are fixtures of conftest.py.
+Other networks and slow definitions are in test_model.py, test_generation.py and test_likelihood.py.
 """
 import itertools
 
@@ -96,7 +96,7 @@ def test_7_what_is_written_is_what_is_scored(model, batch, how):
 
 @pytest.mark.parametrize('weights', ['raw', 'ema'])
 @pytest.mark.parametrize('name', ['adaln_small', 'adaln_1024', 'sigma_small'])
-def test_8_published_checkpoints_give_the_published_logits(name, weights):
+def test_8_files_in_the_published_format_give_its_logits(name, weights):
     """A file of the published format gives the logits and the loss that the published code computed from it."""
     expected = torch.load(f'{REFERENCE}/{name}.expected.pt', weights_only=True)
     model = model_from_checkpoint(f'{REFERENCE}/{name}.ckpt.pt', weights).requires_grad_(False)
@@ -108,7 +108,7 @@ def test_8_published_checkpoints_give_the_published_logits(name, weights):
 
 
 @pytest.mark.parametrize('use_cache', [True, False])
-def test_8_published_checkpoints_write_the_published_text(use_cache):
+def test_8_files_in_the_published_format_write_its_text(use_cache):
     """And the tokens that the published code draws at temperature 0."""
     expected = torch.load(f'{REFERENCE}/adaln_1024.expected.pt', weights_only=True)['generate']
     model, order = model_from_checkpoint(f'{REFERENCE}/adaln_1024.ckpt.pt', expected['weights']), expected['orders']
