@@ -452,7 +452,7 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
     (['--order=no.json'], 'no.json'), (['--order=short.json'], 'from 0 to 15, once; got 3'),
-    (['--order=swaps:-1'], 'swaps:-1'), (['--order_swaps=-1'], 'swaps:-1'),
+    (['--order=swaps:-1'], 'swaps:-1'), (['--order_swaps=-1'], 'order_swaps must be'),
     (['--order=block:0'], 'at least 1 position'), (['--beta1=1.5'], 'beta1 must'),
     (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
