@@ -32,8 +32,7 @@ class AnyOrderLM(TemplateLM):
 
     def __init__(self, ckpt, **options):
         super().__init__()
-        options = {name: check(OPTIONS, name, value, 'AnyOrderLM') for name, value in options.items()}
-        c = Config(OPTIONS | options | {'ckpt': ckpt})
+        c = Config(OPTIONS | self.options({'ckpt': ckpt} | options))
         at_least(c, 1, 'batch_size')
         self.batch_size, self.seed, self.defaults = c.batch_size, c.seed, {name: c[name] for name in WRITING}
         order, self.policy = order_and_policy(c.order)
@@ -67,7 +66,8 @@ class AnyOrderLM(TemplateLM):
         if 'ckpt' not in options:
             raise ValueError('--model_args must name a checkpoint, as ckpt=out/ckpt.pt, got '
                              f'{", ".join(arg_dict) or "nothing"}')
-        return {name: check(OPTIONS, name, value, '--model_args') for name, value in options.items()}
+        return {name: value if name == 'ckpt' else check(OPTIONS, name, value, '--model_args')
+                for name, value in options.items()}
 
     @classmethod
     def create_from_arg_string(cls, arg_string, additional_config=None):

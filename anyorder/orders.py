@@ -194,7 +194,7 @@ def read_order(text, *others):
     with reading(text, 'a JSON list of positions', 'it must hold every position from 0 on once'):
         with open(text, encoding='utf-8') as f:
             positions = json.load(f)
-        if not positions or sorted(positions) != list(range(len(positions))):
+        if not positions or {*map(type, positions)} != {int} or sorted(positions) != list(range(len(positions))):
             raise ValueError('no permutation')
     return positions
 

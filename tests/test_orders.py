@@ -174,7 +174,7 @@ def test_an_option_names_an_order_or_a_file(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r'order must be random, .*swaps:NUMBER, or a JSON file .*, got ') as e:
             read_order(wrong)
         assert '\n' not in str(e.value) and repr(wrong) in str(e.value)
-    for wrong in ({'order': [0]}, [0, 2], [1, 2], [0, 0], [0.5, 1], 3, None, [[0]], ['0'], []):
+    for wrong in ({'order': [0]}, [0, 2], [1, 2], [0, 0], [0.5, 1], [0.0, 1], [False, 1], 3, None, [[0]], ['0'], []):
         path.write_text(json.dumps(wrong))
         with pytest.raises(ValueError, match='^order.json cannot be read as a JSON list of positions: it must hold'):
             read_order('order.json')

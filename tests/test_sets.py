@@ -11,7 +11,7 @@ from anyorder.likelihood.tables import token_counts
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import GIVEN
+from anyorder.tokens.sets import GIVEN, largest_id
 
 
 @pytest.fixture(scope='session')
@@ -123,6 +123,11 @@ def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')                     # text under the name of a puzzle
     with pytest.raises(ValueError, match='python data/puzzles.py sudoku --name=sudoku --split=test'):
         open_split(sets_of_mine, 'sudoku', 'test')
+
+
+def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):
+    monkeypatch.setattr('anyorder.tokens.sets.CHECKED', 640)
+    assert all(largest_id(np.arange(100_000) // 2000 == part, 0xffff) == 1 for part in (0, 15, 49))
 
 
 def test_blocks_of_puzzles_are_rows(prepared):

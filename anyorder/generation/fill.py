@@ -25,7 +25,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
               (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
               a near tie may fall otherwise, in bfloat16 rounding changes long texts. A kind of device has its own noise
     n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold: Unmasking
-    temperature, top_k, top_p: see Drawing;   use_cache: see fill
+    temperature, top_k, top_p: see Drawing;   use_cache: see steps
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
             Canvas
     """

@@ -20,7 +20,7 @@ from anyorder.tokens.tokenizers import TOKENIZERS
 FIELDS = {'name', 'tokenizer', 'n_tokens', 'eos', 'splits'}
 SPLIT_FIELDS = {'rows', 'tokens', 'text_bytes', 'sha256', 'source'}
 GIVEN = 1 << 15      # in a token of a puzzle
-CHECKED = 1 << 25    # first tokens of a split that are compared with n_tokens; to read all may take minutes
+CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,11 +122,19 @@ def read_split(directory, meta, split):
         raise ValueError(f"{directory} has {meta['n_tokens']} {meta['tokenizer']} tokens, there are "
                          f'{tokenizer.n_tokens} now: {again}')
     tokens = np.memmap(path, dtype='<u2', mode='r')
-    largest = int((tokens[:CHECKED] & (GIVEN - 1 if 'puzzle' in meta else 0xffff)).max())
+    largest = largest_id(tokens, GIVEN - 1 if 'puzzle' in meta else 0xffff)
     if largest >= meta['n_tokens']:
         raise ValueError(f"{path} has the token {largest}, {meta['tokenizer']} tokens are below {meta['n_tokens']}: "
                          f'{again}')
     return tokens.reshape(-1, meta['row_length']) if 'puzzle' in meta else tokens
+
+
+def largest_id(tokens, mask):
+    """The largest id (tokens & mask) of (n,) tokens; where there are more than CHECKED, of 64 pieces spread evenly."""
+    n_pieces = 64 if len(tokens) > CHECKED else 1
+    size = min(len(tokens), CHECKED) // n_pieces
+    starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
+    return max(int((tokens[start:start + size] & mask).max()) for start in starts)
 
 
 def unpack(rows):
