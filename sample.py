@@ -46,6 +46,8 @@ threshold = None              # with top_prob or margin: reveal all that are at 
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
 top_p = 1.0                   # keep the most likely tokens that together reach this probability
+allowed = ''                  # which tokens may stand where: a .npy file of bool (positions, tokens of the vocabulary).
+                              # All probabilities follow the law that is renormalised to these tokens
 use_cache = True              # keep keys and values of past slots; False is slow, and up to rounding the same
 cuda_graphs = False           # on a GPU: launch a step as one; for many steps with the cache, not yet timed
 seed = 1337                   # sample r is a function of seed + r; other samples want a seed that differs by n_samples
@@ -67,9 +69,11 @@ import json
 import math
 import time
 
+import numpy as np
+
 from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
 from anyorder.likelihood.judge import measure, open_judge
-from anyorder.machine.files import check_out, replace_file
+from anyorder.machine.files import check_out, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
@@ -79,14 +83,14 @@ from anyorder.writer import Writer, order_and_policy
 
 
 def check_files(config):
-    reads = config.ckpt, config.judge, config.order, prompt_file(config.prompt) or ''
+    reads = config.ckpt, config.judge, config.order, config.allowed, prompt_file(config.prompt) or ''
     check_out('out', config.out, '.json', *reads)
     check_out('html', config.html, REPLAYS, *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
 
 
-def write_all(writer, prompts, texts, visits, unmasking, drawing, result, config):
+def write_all(writer, prompts, texts, visits, unmasking, drawing, allowed, result, config):
     """Write the texts of the prompts, in batches, and append the samples to result['samples'].
 
     The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
@@ -96,7 +100,7 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, result, config
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
             for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, line_ends(config.stop),
-                                         with_drafts):
+                                         with_drafts, allowed):
                 for n_new in writer.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
                     if show and (seen := scroll.first()):
@@ -156,11 +160,13 @@ def main(config):
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
     prompts = read_prompts(config.prompt)
     check_files(config)
+    with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
+        allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
     judge = open_judge(config.judge) if config.judge else None
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
     unmasking.check_network(writer.checkpoint.config.slots)
     visits = order_of(writer.checkpoint.run, order)
-    texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score)
+    texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score, allowed)
 
     # the work
     size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'
@@ -169,7 +175,7 @@ def main(config):
               'order': order if isinstance(order, list) else visits if order is None else config.order,
               'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
     each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
-    write_all(writer, *zip(*each), visits, unmasking, drawing, result, config)
+    write_all(writer, *zip(*each), visits, unmasking, drawing, allowed, result, config)
     print_samples(samples)
 
     # the table

@@ -8,6 +8,7 @@ import torch
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze, graphed
+from anyorder.generation.constraint import check_allowed
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.unmasking import SCORES, Unmasking
@@ -66,7 +67,7 @@ class Writer:
         return graphed(network) if self.cuda_graphs else network
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
-               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, **unmasking):
+               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, **unmasking):
         """The prompt with its blanks filled, as a Text; with a number n a list of n of them.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
@@ -78,6 +79,7 @@ class Writer:
         length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
         stop       the text ends with this string, '<|endoftext|>' is the end of a document, see scroll.Scroll
         n_steps    forward passes of a stretch, by default one for each token
+        allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         unmasking  schedule, unmask, window, threshold, order_noise: see generation.Unmasking
         temperature, top_k, top_p   see drawing.Drawing"""
         order, policy = order_and_policy(order)
@@ -85,11 +87,11 @@ class Writer:
         drawing, visits = Drawing(temperature, top_k, top_p), order_of(self.checkpoint.run, order)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        texts = self.texts([prompt], visits, length, context, stop) * (n or 1)
+        texts = self.texts([prompt], visits, length, context, stop, allowed=allowed) * (n or 1)
         n_blanks = sum(known.count(False) for _, known in texts)
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
             found = []
-            for scroll in self.scrolls(texts, seed, batch_size, context, stop):
+            for scroll in self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed):
                 for n_new in self.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
                 found += map(as_text, scroll.samples())
@@ -114,7 +116,7 @@ class Writer:
         with self.autocast():
             return float(conditional_logprob(self.network, idx, part, given, n_orders, stream(seed, 'conditional')))
 
-    def texts(self, prompts, visits, length=0, context=0, stop='', score=False):
+    def texts(self, prompts, visits, length=0, context=0, stop='', score=False, allowed=None):
         """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and with
         `score` all blanks must have a text. Raises ValueError for what fits neither model nor task."""
         if length < 0:
@@ -130,6 +132,8 @@ class Writer:
             raise ValueError('score needs the text of every blank: write them as [[=text]]')
         if all(all(known) for _, known, _ in parsed):
             raise ValueError('there is no blank to write or score in the prompt')
+        blanks = (p for _, known, _ in parsed for p, is_known in enumerate(known) if not is_known)
+        check_allowed(allowed, blanks, self.tokenizer.n_tokens)
         return [(tokens, known) for tokens, known, _ in parsed]
 
     def check_context(self, context):
@@ -137,13 +141,14 @@ class Writer:
             raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
                              f'(0 is half of it), got {context}')
 
-    def scrolls(self, texts, seed, batch_size, context=0, stop='', with_drafts=False):
+    def scrolls(self, texts, seed, batch_size, context=0, stop='', with_drafts=False, allowed=None):
         """The Scroll of each batch of texts, to be written in turn. Text r is a function of seed + r, or, if `seed` is
         a list, of seed[r]; stop is a text, or a list of texts."""
         seeds = seeds_of(seed, len(texts))
         for first in range(0, len(texts), batch_size):
             some = slice(first, first + batch_size)
-            yield Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts)
+            yield Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts, allowed,
+                         first)
 
     def write(self, scroll, visits, unmasking, drawing):
         """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed.

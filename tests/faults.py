@@ -141,6 +141,20 @@ FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts', [
     ['since <= step', 'since < step'],
 ]
 
+FAULTS['anyorder/generation/constraint.py'] = 'test_constraint', [
+    ['self.starts[text] + place', 'place'],
+    ['self.rows[text], self', 'text, self'],
+    ['part.rows.to(row.device)[row], part', 'row, part'],
+    ['masked_fill_(~may', 'masked_fill_(may'],
+    ['if scores else logits.amax(1)', 'if True else logits.amax(1)'],
+    ['if scores else logits.amax(1)', 'if False else logits.amax(1)'],
+    ['may.shape != (len(logits), n_tokens)', 'may.size(-1) > n_tokens'],
+    ['if may.dtype != torch.bool or ', 'if '],
+    ['n_tokens not in (None, shape[1])', 'False'],
+    ['p >= shape[0] or ', ''],
+    [' or not allowed[p].any()', ''],
+]
+
 FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_lossless', [
     ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
     ['among, dtype = values if top_k else logits,', 'among, dtype = logits,'],

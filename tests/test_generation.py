@@ -190,7 +190,7 @@ def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=
         for p in sorted(set(order.tolist()) - set(visits)):
             prob = model.predict(idx[None], torch.tensor([[*visits, p]]), len(visits))[0, 0].softmax(-1)
             top = prob.topk(2).values
-            score = {'top_prob': top[0], 'margin': top[0] - top[1], 'entropy': (prob * prob.log()).sum()}[policy]
+            score = {'top_prob': top[0], 'margin': top[0] - top[1], 'entropy': (prob * prob.log()).nansum()}[policy]
             sure = threshold is not None and bool(score >= threshold)
             scored.append((sure, float(score + order_noise * noise[p]), p, prob))
         scored.sort(key=lambda s: s[:2], reverse=True)

@@ -5,6 +5,7 @@ import copy
 
 import torch
 
+from anyorder.generation.constraint import Constraint, check_allowed
 from anyorder.machine.devices import widest
 from anyorder.orders import sample_order, seeds_of, stream
 
@@ -25,10 +26,11 @@ class Canvas:
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     rows      (B,) which rows of the first canvas these are, on the host
+    allowed   the Constraint on its tokens, or None
     """
 
-    def __init__(self, idx, order, n_known, seeds, n_visits=None):
-        """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N.
+    def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
+        """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N; allowed as in Constraint.
 
         Raises ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
         B, N = order.shape
@@ -48,10 +50,14 @@ class Canvas:
         u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
         self.u = torch.stack(u).to(idx.device, widest(idx.device))
         self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
-        self.n_drafts = torch.zeros_like(self.n_visits)
+        self.n_drafts, self.allowed = torch.zeros_like(self.n_visits), None
+        if allowed is not None:
+            row, _, visit = self.cells(self.n_blanks)
+            check_allowed(allowed, self.order[row, visit].tolist())
+            self.allowed = Constraint(allowed, range(B), [0] * B, idx.device)
 
     @classmethod
-    def of_texts(cls, texts, order, seed, device='cpu'):
+    def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
         """The canvas of `texts`, [(tokens, known)] with lists of any lengths. Row r is a function of seed + r, or, if
         `seed` is a list, of seed[r].
 
@@ -66,7 +72,7 @@ class Canvas:
             idx[r, :len(tokens)] = torch.tensor(tokens)
             orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])
         n_known = torch.tensor([sum(known) for _, known in texts])
-        return cls(idx.to(device), orders.to(device), n_known, seeds, lengths)
+        return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
     def __len__(self):
         return len(self.rows)

@@ -14,7 +14,7 @@ from model import KVCache
 
 
 def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule='linear', temperature=1.0, top_k=0,
-             top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, **unmasking):
+             top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, allowed=None, **unmasking):
     """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see steps. For programs and
     tests: the commands go by Writer.write and Scroll.steps.
 
@@ -26,13 +26,14 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
               a near tie may fall otherwise, in bfloat16 rounding changes long texts. A kind of device has its own noise
     n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
+    allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
             Canvas
     """
     if seeds is None:
         device = generator.device if generator else 'cpu'
         seeds = torch.randint(2 ** 62, (len(order),), generator=generator, device=device).tolist()
-    canvas = Canvas(idx, order, n_known, seeds)
+    canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
     n_steps = order.size(1) if n_steps is None else n_steps   # one token a step
     fill(model, canvas, Unmasking(n_steps, schedule, policy, **unmasking), Drawing(temperature, top_k, top_p),
          use_cache, return_trace)
@@ -79,6 +80,8 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         row, column, visit = part.cells(n_targets)                              # (m,) each
         logits = network.predict(part.idx, part.order, part.known + part.n_drafts, int(n_targets.max()), cache,
                                  part.n_visits, (row, column), part.known)      # (m, V)
+        if part.allowed is not None:
+            part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing is None)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)

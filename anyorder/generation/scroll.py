@@ -6,6 +6,7 @@ from bisect import bisect_left
 import torch
 
 from anyorder.generation.canvas import Canvas, Drafts, sample_of
+from anyorder.generation.constraint import Constraint
 from anyorder.generation.fill import steps
 from anyorder.orders import derive_seed, seeds_of
 
@@ -74,12 +75,15 @@ class Scroll:
     A text ends with the token in which its first `stop` ends, from its first blank on. Its row ends once the stop and
     all before it are known. What was written behind the stop is cut."""
 
-    def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False):
+    def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False, allowed=None,
+                 n_before=0):
         """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
-        context 0 is half of block_size; stop is a text, or a list of texts."""
+        context 0 is half of block_size; stop is a text, or a list of texts; allowed as in Constraint, whose positions
+        count from the start of a text, and its rows from n_before."""
         self.rows = [Row(*text, own) for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
         self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
+        self.allowed, self.n_before = allowed, n_before
         self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts
 
     def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
@@ -91,6 +95,9 @@ class Scroll:
                 return
             *texts, seeds = zip(*(row.slide_on(self.block_size, self.context) for row in self.written))
             canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
+            if self.allowed is not None:
+                rows = [self.n_before + self.rows.index(row) for row in self.written]
+                canvas.allowed = Constraint(self.allowed, rows, [row.spans[-1][0] for row in self.written], device)
             self.record = Drafts(canvas) if self.with_drafts else None
             for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
                 if self.record:
