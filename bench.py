@@ -89,6 +89,7 @@ from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
+from anyorder.tokens.blocks import Split
 from anyorder.training.memory import memory, peak_allocated
 from anyorder.training.update import TrainState, check_optimizer, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
@@ -211,12 +212,12 @@ def training_step(config, device, dtype, n_micro=1, **network):
     model = lean(random_model(config, device, **network).train())
     run = Config(batch_size=config.batch_size, gradient_accumulation_steps=n_micro, block_size=config.block_size,
                  grad_clip=1.0, l2r_ratio=0.0 if model.slots.masked_loss else 0.1, dtype=dtype, seed=config.seed)
-    tokens, optimizers = random_tokens(config), make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
-    state = TrainState(model, optimizers, EMA(model, 0.9999))
+    optimizers = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
+    split, state = Split(random_tokens(config)), TrainState(model, optimizers, EMA(model, 0.9999))
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
     if compiled:
         state.run_model = torch.compile(model)
-    return model, compiled, lambda: update(state, tokens, 1e-3, run)
+    return model, compiled, lambda: update(state, split, 1e-3, run)
 
 
 def seconds_of_update(step, config, device):

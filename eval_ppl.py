@@ -39,6 +39,7 @@ protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but Wi
 split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
+blanks = ''                # positions that are measured given all others, as 32:64,70; '' what the set does not give
 # which estimates
 estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,
                            # see above, with commas; '' is the one of the training and, for a decoder, l2r, or nothing
@@ -152,7 +153,8 @@ def report(text, rows, tokenizer):
     lines = [f"\n{text.label}, from {text.origin['source']}"]
     table = [row for part in rows.values() for row in part if 'perplexity' in row]
     if table:
-        lines.append(format_table([*table, unigram_row(text.tokens, tokenizer, text.blocks.size(1))]))
+        table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1))] if text.given is None else []
+        lines.append(format_table(table))
     for estimate, part in rows.items():
         lines += estimate.remarks(part, text)
     return '\n'.join(lines)
@@ -169,8 +171,10 @@ def main(config):
     with first_process_first():   # a text that is missing costs nothing before the model is there
         data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
         texts = [open_corpus(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks,
-                             config.ckpt)
+                             config.ckpt, config.blanks)
                  for name in datasets]
+    if any(text.given is not None for text in texts) and any(estimate.of_all for estimate in estimates):
+        raise ValueError('ensemble wants sets in which nothing is given: choose other --estimates')
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 

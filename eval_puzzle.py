@@ -1,13 +1,16 @@
 """
-How many puzzles does a model solve, and in which order? By default each step writes one blank, the likeliest digit.
+How many puzzles, or rows of another set, does a model solve, and in which order? By default each step writes one blank,
+the likeliest token.
 
     python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=random,margin --n_steps=8,0 --noises=0,0.5
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
+    python eval_puzzle.py --ckpt=out/digits/ckpt.pt --blanks=32:64                   # the lower half of an image
 
-What is given is read first. solved is the share of puzzles without a mistake, right the share of right blanks; for
-nae_sat, the share of observations that agree with the latents that the model itself wrote. slots and seconds are what a
+What is given is read first. solved is the share of puzzles or rows without a mistake, right the share of right blanks.
+A blank of a set without rules is right if it is what the set says; for nae_sat right is the share of observations that
+agree with the latents that the model itself wrote. slots and seconds are what a
 puzzle costs: the slots that the network ran, without padding, and its time. Errors are standard errors over puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
@@ -17,9 +20,10 @@ from configurator import Config, at_least, numbers
 ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                        # masked:FOLDER is a masked model of others
 weights = 'ema'        # 'ema' or 'raw'
-dataset = ''           # a set made by data/puzzles.py; '' is what the checkpoint was trained on
+dataset = ''           # a set made by data/puzzles.py or of tokens; '' is what the checkpoint was trained on
 split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
+blanks = ''            # positions to write given all others, as 32:64,70; '' what the set does not give
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
 policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:ORDERS,
                        # or with a number of its own, as swaps:9; a JSON file with a list of positions; or the model's
@@ -65,10 +69,10 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of, read_order
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
-from anyorder.puzzles.rules import SHARES, TASKS, make_task
-from anyorder.tokens.blocks import all_blocks
-from anyorder.tokens.sets import read_meta, unpack
-from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
+from anyorder.puzzles.rules import SHARES, TASKS, judge_of
+from anyorder.tokens.blocks import all_blocks, only_blank
+from anyorder.tokens.sets import kind_of, read_meta
+from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set
 
 
 def read_runs(c):
@@ -194,34 +198,36 @@ def open_puzzles(checkpoint, c):
     if c.split not in SHARES:
         raise ValueError(f'split must be {", ".join(SHARES)}, got {c.split!r}')
     meta = read_meta(os.path.join(data_dir, name))
-    is_text = 'puzzle' not in meta if meta else not c.dataset and tokenizer.eos is not None
-    if is_text:
+    if meta['tokenizer'] in TEXT if meta else not c.dataset and not isinstance(tokenizer, Symbols):
         split = f' --split={c.split}' if 'split' in c.given else ''   # the defaults differ
-        way_out = '' if tokenizer.eos is None else (
+        way_out = '' if isinstance(tokenizer, Symbols) else (
             f': python eval_ppl.py --ckpt={shlex.quote(c.ckpt)} --datasets={name} '
             f'--data_dir={shlex.quote(data_dir)}{split} measures it')
-        raise ValueError(f'{name} is text, not puzzles{way_out}')
+        raise ValueError(f'{name} is text, not puzzles or rows{way_out}')
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
                          f'--source=FILE --split={c.split}')
-    packed, meta = open_split(data_dir, name, c.split)
-    ids = ids_of(get_tokenizer(meta['tokenizer']), tokenizer)
-    if ids is None or meta['puzzle'] != checkpoint.entries.get('puzzle', meta['puzzle']):
-        kind = ', '.join(f'{k}={v}' for k, v in meta['puzzle'].items())
+    split, meta = open_split(data_dir, name, c.split)
+    kind = kind_of(meta)
+    ids, puzzle = ids_of(tokenizer_of_set(kind), tokenizer), kind.get('puzzle')
+    if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
+        about = ', '.join(f'{k}={v}' for k, v in (puzzle or kind).items())
         raise ValueError(f"the checkpoint knows {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} "
-                         f'has other puzzles or symbols ({kind}): choose another --dataset or --ckpt')
-    tokens, given = unpack(all_blocks(packed, packed.shape[1], c.n_puzzles))
+                         f'has other puzzles or symbols ({about:.200}): choose another --dataset or --ckpt')
+    tokens, given = all_blocks(split, kind.get('row_length', checkpoint.config.block_size), c.n_puzzles)
+    given = only_blank(c.blanks, given)
     if tokens.size(1) > checkpoint.config.block_size:
         raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
                          f'{tokens.size(1)}: choose another --dataset or --ckpt')
     symbols = np.full(tokenizer.n_tokens, -1)
     symbols[ids] = np.arange(len(ids))
-    return Puzzles(make_task(meta['puzzle']), torch.from_numpy(ids)[tokens], given, f'{name} ({c.split})', symbols)
+    label = f'{name} ({c.split})' + (f', blanks {c.blanks}' if c.blanks else '')
+    return Puzzles(judge_of(kind), torch.from_numpy(ids)[tokens], given, label, symbols)
 
 
 def ids_of(symbols, tokenizer):
-    """(n,) the tokens that a tokenizer has for the symbols of a puzzle; None if it lacks one."""
-    if tokenizer is symbols:
+    """(n,) the tokens that a tokenizer has for the symbols of a set; None if it lacks one."""
+    if isinstance(tokenizer, Symbols) and (tokenizer.name, tokenizer.texts) == (symbols.name, symbols.texts):
         return np.arange(symbols.n_tokens)
     if not isinstance(tokenizer, HuggingFace):
         return None

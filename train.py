@@ -110,8 +110,8 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
-from anyorder.tokens.sets import unpack
-from anyorder.tokens.tokenizers import get_tokenizer
+from anyorder.tokens.sets import kind_of
+from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.plan import lines_of
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.start import (
@@ -128,9 +128,9 @@ from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # n
 class Data:
     """The data set of a run.
 
-    train, val   the tokens of its two splits, see anyorder/tokens/blocks.py
+    train, val   its two splits, see anyorder/tokens/blocks.py
+    kind         which kind of set it is, see anyorder/tokens/sets.py
     tokenizer    for both splits
-    puzzle       which puzzles the set holds; None for text
     hashes       {'train': ..., 'val': ...}
     blocks       (n, N) int64, the fixed blocks of `val` that every validation measures
     given        (n, N) bool, which of their tokens are given, as the clues of a puzzle are
@@ -141,13 +141,12 @@ class Data:
         with first_process_first():   # it makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
-        for split, tokens in (('train', self.train), ('val', self.val)):
-            check_length(tokens, config.block_size, f'{config.dataset}/{split}')
-        self.tokenizer, self.puzzle = get_tokenizer(meta['tokenizer']), meta.get('puzzle')
+        for name, split in (('train', self.train), ('val', self.val)):
+            check_length(split, config.block_size, f'{config.dataset}/{name}')
+        self.kind = kind_of(meta)
+        self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta['splits'][split]['sha256'] for split in ('train', 'val')}
-        blocks = all_blocks(self.val, config.block_size, config.eval_iters * config.batch_size)
-        nothing = torch.zeros_like(blocks, dtype=torch.bool)
-        self.blocks, self.given = unpack(blocks) if self.puzzle else (blocks, nothing)
+        self.blocks, self.given = all_blocks(self.val, config.block_size, config.eval_iters * config.batch_size)
         self.n_blanks = int((~self.given).sum())
 
 
@@ -157,11 +156,11 @@ def introduce(state, data, clock, config, compiled, changed):
     if rank > 0:
         return
     print(f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; {config.dataset}: '
-          f'{data.train.size:,} {data.tokenizer.name} tokens; '
+          f'{data.train.packed.size:,} {data.tokenizer.name} tokens; '
           f'validation on {len(data.blocks):,} blocks of {config.block_size}')
     print(f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
           f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}')
-    if data.train.size < 10 ** 7 and not (data.puzzle or state.iter_num or config.order == 'l2r'):
+    if data.train.packed.size < 10 ** 7 and not (data.train.marked or state.iter_num or config.order == 'l2r'):
         print('little text: the loss stays on a plateau at first, near the entropy of single tokens')
     if changed:
         print(f'changed since iteration {state.iter_num}: {", ".join(changed)}')
@@ -195,9 +194,8 @@ def postfix(entry):
 
 
 def save(state, data, folder, config):
-    puzzle = {} if data.puzzle is None else {'puzzle': data.puzzle}
     folder.save(state.model, state.ema, **state.entries(), config=dict(config), tokenizer=data.tokenizer.name,
-                data=data.hashes['train'], environment=folder.environment, **puzzle)
+                set=data.kind, data=data.hashes['train'], environment=folder.environment)
 
 
 def loop(state, data, clock, folder, config):
@@ -227,7 +225,7 @@ def loop(state, data, clock, folder, config):
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
                 folder.log(entry)
                 if wandb:   # it drops steps that it has: a killed run may have logged steps after its last save
-                    sampling = evaluating and not data.puzzle and not config.shard   # one process samples alone
+                    sampling = evaluating and not data.train.marked and not config.shard   # one process samples alone
                     texts = samples(state.ema.model, data.tokenizer, config) if sampling else []
                     table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
                     wandb.log(entry | table, step=state.iter_num)
@@ -254,23 +252,23 @@ def finish(state, data, val, folder, config):
     val = val or validate(state.ema.model, data.blocks, data.given, config)
     if master:
         print(f'\nvalidation of the EMA weights on {config.dataset}\n{validation_table(val, data, config)}')
-        if not data.puzzle:
+        if not data.train.marked:
             whole = model_from_checkpoint(folder.ckpt_path, 'ema', state.device) if config.shard else state.ema.model
             for order, text in samples(whole, data.tokenizer, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
-        for command in ('eval_puzzle.py',) if data.puzzle else ('sample.py', 'eval_ppl.py'):
+        for command in ('eval_puzzle.py' if data.train.marked else 'sample.py', 'eval_ppl.py'):
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}')
     end_processes()
 
 
 def validation_table(val, data, config):
-    """What `validate` gave, as a table; for text with the entropy of its single tokens."""
+    """What `validate` gave, as a table, with the entropy of single tokens where none is given."""
     names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': f'own order ({name_of(order_of(config))})'}
-    n_bytes = None if data.puzzle else int(data.tokenizer.n_bytes[data.blocks].sum())
+    n_bytes = None if data.tokenizer.n_bytes is None else int(data.tokenizer.n_bytes[data.blocks].sum())
     rows = [summarize(names[name], nats, (~data.given).sum(1), n_bytes) for name, nats in val.items()]
-    if not data.puzzle:
-        rows.append(unigram_row(data.val, data.tokenizer, config.block_size))
+    if not data.train.marked:
+        rows.append(unigram_row(data.val.packed.reshape(-1), data.tokenizer, config.block_size))
     return format_table(rows)
 
 
@@ -307,7 +305,7 @@ def main(config):
     if world_size > 1:
         check_start(model, resumed, data, config)
     with failing_together():
-        state = start_state(config, checkpoint, model, data.puzzle, device)
+        state = start_state(config, checkpoint, model, data.kind, device)
     if config.init_from == 'resume' and checkpoint.entries.get('data', data.hashes['train']) != data.hashes['train']:
         changed.append('the training data')
     del checkpoint, model   # its weights are in the state

@@ -15,7 +15,7 @@ from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.others.weights import WithoutDraws, local_path, read_json
-from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
+from anyorder.tokens.tokenizers import NAMES, TOKENIZERS, tokenizer_of_set
 from model import AOGPT, AOGPTConfig
 
 
@@ -162,18 +162,26 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     return model.eval()
 
 
+def set_of(checkpoint):
+    """What kind_of says of the set that a checkpoint dict was trained on, as far as the file knows. Published files
+    have GPT-2's tokenizer."""
+    older = {name: checkpoint[name] for name in ('puzzle',) if name in checkpoint}
+    return checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')} | older)
+
+
 def tokenizer_of(name, checkpoint):
-    """The tokenizer of a checkpoint dict, whose name is for errors. Files that do not say have GPT-2's.
+    """The tokenizer of a checkpoint dict, whose name is for errors.
 
     Raises ValueError when it is not known, or has another vocabulary than the model."""
-    tokenizer = checkpoint.get('tokenizer', 'gpt2')
-    if tokenizer not in TOKENIZERS:
+    kind = set_of(checkpoint)
+    tokenizer = kind['tokenizer']
+    if tokenizer not in (*TOKENIZERS, NAMES):
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
-    have, want = config_from_checkpoint(checkpoint).n_real, TOKENIZERS[tokenizer].n_tokens
+    have, want = config_from_checkpoint(checkpoint).n_real, kind.get('n_tokens') or TOKENIZERS[tokenizer].n_tokens
     if have != want:
         raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: '
                          'it was trained with another tokenizer')
-    return get_tokenizer(tokenizer)
+    return tokenizer_of_set(kind)
 
 
 def open_checkpoint(name):
@@ -189,7 +197,8 @@ class Checkpoint:
 
     entries     the dict of its file, see load_checkpoint
     config      AOGPTConfig
-    tokenizer   of its data; files that do not say, as the published ones, have GPT-2's
+    set         what kind_of says of its data, see set_of
+    tokenizer   of its data
     run         the options that it was trained with; none are known of published files
     order       the arguments of sample_order that it was trained with
     iter_num    updates of its weights, '?' where the file does not say
@@ -202,7 +211,7 @@ class Checkpoint:
         self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
         self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
         self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
-        self.tokenizer = tokenizer_of(name, self.entries)
+        self.set, self.tokenizer = set_of(self.entries), tokenizer_of(name, self.entries)
 
     def model(self, weights='ema', device='cpu'):
         """model_from_checkpoint of it."""

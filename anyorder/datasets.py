@@ -9,11 +9,11 @@ from anyorder.puzzles.rules import SHARES, TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import bin_path, read_meta, read_split
+from anyorder.tokens.tokenizers import NAMES
 
 
 def open_split(data_dir, name, split):
-    """(tokens: uint16 memory map, meta: dict of meta.json) of a prepared split. A missing set that needs no source and
-    no time is made.
+    """(its Split, dict of meta.json) of a prepared split. A missing set that needs no source and no time is made.
 
     Raises ValueError with the command to run where another set is missing, or a file is not what meta.json says."""
     check_names(dataset=name)
@@ -32,6 +32,8 @@ def make_split(data_dir, name, split, meta):
     if split in SHARES and (name in TASKS or 'puzzle' in meta):
         task = meta.get('puzzle', {}).get('task', name)
         command = f'data/puzzles.py {task} --name={name} --split={split}' if meta else f'data/puzzles.py {name}'
+    elif meta.get('tokenizer') == NAMES:
+        command = f'data/prepare.py tokens --name={name} --source=FILE --split={split}'
     else:
         row = DATA_SETS.get(name)
         if row is not None and row.offline:

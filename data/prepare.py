@@ -1,5 +1,5 @@
 """
-Text to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
+Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
 
     python data/prepare.py pydocs                                        # what the quickstart reads; no network
     python data/prepare.py text --source=books.jsonl.xz --name=books     # any .txt or .jsonl, also .xz and .gz
@@ -7,11 +7,17 @@ Text to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/me
     python data/prepare.py shakespeare [--source=input.txt]
     python data/prepare.py openwebtext                                   # 8 million documents through `datasets`
     python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
+    python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8   # integers that are no text
 
 Every document is followed by the end-of-text token. Without --split the documents are divided into train and val by a
 fixed seed; a text of one document is cut instead. The sets for zero-shot perplexity come with their own splits: a
 source is their test split unless --split says otherwise. Their documents are rows, detokenized. A second run does
 nothing unless --force. Without a network, GPT-2's vocabulary is read from the folder that TIKTOKEN_CACHE_DIR names.
+
+Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a .parquet with one
+column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.
+Other lists and a one-dimensional array are a stream. An .npz may also hold which positions are given, from the start
+and at no cost: bool arrays given_train, ... or one for all rows, given.
 """
 import os
 import signal
@@ -20,11 +26,13 @@ import sys
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import print_meta, read_meta
 from configurator import configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
+WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
 source = ''      # local file to read, also .gz and .xz: a .jsonl has a document a line under the key "text";
                  # a .txt is one document, or for a zero-shot set one row a line, like a .raw
@@ -32,6 +40,9 @@ split = ''       # the whole source is this split (train, val, test); '' divides
                  # or is test for a zero-shot set
 name = ''        # folder to write under `data_dir`; '' is the name of the data set
 tokenizer = ''   # bytes or gpt2; '' is the data set's own
+end = None       # tokens: the integer that is written behind each document of a stream
+vocabulary = ''  # tokens: a file with the name of each token, a name a line; '' shows their numbers
+shape = ''       # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns
 data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
 force = False    # replace what is there
 
@@ -41,7 +52,16 @@ def main(config):
         raise ValueError(f'tokenizer must be bytes or gpt2, got {config.tokenizer!r}')
     data_set, = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
-    meta = prepare(data_set, config.data_dir, config.name, config.source, config.split, config.tokenizer, config.force)
+    where = config.data_dir, config.name, config.source, config.split
+    if data_set == 'tokens':
+        if type(config.end) not in (int, type(None)) or config.tokenizer:
+            raise ValueError(f'tokens have an integer as --end and no --tokenizer, got {config.end!r} and '
+                             f'{config.tokenizer!r}')
+        meta = prepare_tokens(*where, config.end, config.vocabulary, config.shape, config.force)
+    elif config.end is not None or config.vocabulary or config.shape:
+        raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')
+    else:
+        meta = prepare(data_set, *where, config.tokenizer, config.force)
     print_meta(config.data_dir, meta, before, config.force)
 
 

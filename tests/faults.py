@@ -282,7 +282,7 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
     ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed(self.c.seed, 'positions')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed('positions', block)"],
-    ['text.blocks.size(1), text.n_bytes', 'text.blocks.size(1), text.blocks.numel()'],
+    ['text.n_blanks, text.n_bytes', 'text.n_blanks, text.blocks.numel()'],
     ["'gain_stderr': gain['stderr']", "'gain_stderr': self.row('', column, text)['stderr']"],
     ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
     ['list(chain.from_iterable(gather(scores)))', 'scores'],
@@ -296,8 +296,10 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
     ["name, several = 'own', False", "name = 'own'"],
     ['nats.mean(0).std()', 'nats.mean(1).std()'],
     ['.drawn and self.n_orders > 1', '.drawn'],
-    ['known = draw_known(numbers, N, K, self.c.seed).flatten()', 'known = draw_known(numbers, N, K).flatten()'],
-    ['check_finite(self.nats(model, text.blocks, mine, bar))', 'self.nats(model, text.blocks, mine, bar)'],
+    ['known = draw_known(numbers, N, K, self.c.seed, n_given).flatten()',
+     'known = draw_known(numbers, N, K, 0, n_given).flatten()'],
+    ['check_finite(self.nats(model, text.blocks, mine, bar, text.given))',
+     'self.nats(model, text.blocks, mine, bar, text.given)'],
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 

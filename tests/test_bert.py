@@ -2,11 +2,13 @@
 import importlib.util
 import os
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
 
 from anyorder.checkpoint import open_checkpoint
+from anyorder.tokens.blocks import Split
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import configure
@@ -20,7 +22,7 @@ spec.loader.exec_module(bert)
 def test_a_row_is_its_symbols_between_cls_and_sep_and_clues_are_fixed():
     tokenizer, symbols = bert.make_tokenizer('1234', 6), get_tokenizer('sudoku4')
     given = 1 << 15
-    (ids, fixed), = bert.as_rows(torch.tensor([[3, 0 + given, 2, 1 + given]]).numpy(), symbols, tokenizer)
+    (ids, fixed), = bert.as_rows(Split(np.array([[3, 0 + given, 2, 1 + given]]), True), symbols, tokenizer)
     assert ids.tolist() == [1, 8, 5, 7, 6, 2] and tokenizer.convert_ids_to_tokens(ids) == [
         '[CLS]', '4', '1', '3', '2', '[SEP]']
     assert fixed.tolist() == [True, False, True, False, True, True]

@@ -11,7 +11,8 @@ from conftest import make_model, one_line
 from test_puzzles import tiny_run
 
 import eval_puzzle
-from anyorder.checkpoint import save_checkpoint
+from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
+from anyorder.datasets import open_split
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Unmasking
@@ -19,9 +20,11 @@ from anyorder.likelihood.tables import share_error
 from anyorder.orders import derive_seed, draw_orders
 from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
+from anyorder.tokens.blocks import all_blocks, only_blank
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from configurator import configure
+from anyorder.training.update import validate
+from configurator import Config, configure
 from eval_puzzle import Puzzles, loss_by_share, read_runs, score, solve, solve_all
 from model import EMA
 
@@ -212,10 +215,21 @@ def test_wrong_questions_are_one_line(folder, options, said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
 
 
-def test_eval_ppl_names_the_command_that_solves_a_set_of_puzzles(folder, script):
-    said = script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', code=1).stderr
-    command = re.search(r'python (eval_puzzle.py .*?) says', said)[1]
-    assert 'sudoku4 (test)' in script(*shlex.split(command), '--n_puzzles=2', '--policies=l2r').stdout
+@pytest.mark.parametrize('blanks', ['', '3:7,15'])
+def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
+    options = '--estimates=l2r,any', '--split=test', f'--blanks={blanks}', f'--out={folder}/ppl.json'
+    script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', *options)
+    with open(folder / 'ppl.json') as f:
+        rows = {row['kind']: row for row in json.load(f)['results']}
+    tokens, given = all_blocks(open_split(folder / 'data', 'sudoku4', 'test')[0], 16)
+    given = only_blank(blanks, given)
+    own = Config(batch_size=7, dtype='float32', order='random')
+    nats = validate(model_from_checkpoint(f'{folder}/sudoku4.pt'), tokens, given, own)['l2r']
+    assert rows['l2r']['nats_per_block'] == pytest.approx(float(nats.mean()), rel=1e-6)
+    assert rows['l2r']['nats_per_block_stderr'] == pytest.approx(float(nats.std()) / len(nats) ** 0.5, rel=1e-5)
+    assert rows['any']['tokens'] == int((~given).sum())
+    said = script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', '--estimates=ensemble', code=1).stderr
+    assert 'ensemble wants sets in which nothing is given' in said
 
 
 def test_eval_puzzle_names_the_command_that_measures_a_text(folder, script):

@@ -240,7 +240,8 @@ def test_puzzles_are_judged_in_the_symbols_of_the_task(folders, tmp_path):
     assert ids_of(get_tokenizer('sudoku4'), tokenizer).tolist() == [6, 7, 8, 9]   # 1 to 4, behind five and 0
     assert ids_of(get_tokenizer('zebra4'), tokenizer) is None and ids_of(get_tokenizer('sudoku4'), GPT2) is None
     prepare_puzzles('nae_sat', tmp_path, n_rows={'train': 1, 'val': 1, 'test': 4}, n_latents=3, n_observations=1)
-    puzzles = open_puzzles(checkpoint, Config(dataset='nae_sat', data_dir=tmp_path, split='test', n_puzzles=0))
+    options = Config(dataset='nae_sat', data_dir=tmp_path, split='test', n_puzzles=0, blanks='')
+    puzzles = open_puzzles(checkpoint, options)
     zero, one = ids_of(get_tokenizer('nae_sat'), tokenizer).tolist()
     assert puzzles.tokens.unique().tolist() == [zero, one] and puzzles.check_answer(puzzles.tokens)[1][:, 3].all()
     answers = [[zero] * 4, [zero, one, zero, one], [zero] * 3 + [one],

@@ -25,12 +25,12 @@ class Known(Estimate):
     def n_at_once(self):
         return 3
 
-    def nats(self, model, blocks, numbers, bar):
+    def nats(self, model, blocks, numbers, bar, given):
         self.calls.append(numbers)
         return self.want[numbers]
 
     def complete(self, journal):
-        text = SimpleNamespace(label='a set', digest='12ab', blocks=torch.zeros(len(self.want), 4))
+        text = SimpleNamespace(label='a set', digest='12ab', blocks=torch.zeros(len(self.want), 4), given=None)
         return self.measure(None, text, journal)
 
 

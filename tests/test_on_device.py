@@ -19,6 +19,7 @@ from anyorder.likelihood.ensemble import ensemble_block_nll
 from anyorder.likelihood.nll import block_nll, conditional_logprob
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
+from anyorder.tokens.blocks import Split
 from anyorder.training import start
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from configurator import Config
@@ -170,7 +171,7 @@ def weights_after(device, dtype, wrapped, optimizer='adamw'):
     state = TrainState(model, make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95)), EMA(model, 0.9))
     state.run_model, tokens = wrapped(model), texts(8)[0].flatten().numpy()
     for _ in range(2):
-        update(state, tokens, 1e-3, Config(OPTIONS | {'dtype': dtype}))
+        update(state, Split(tokens), 1e-3, Config(OPTIONS | {'dtype': dtype}))
     return torch.cat([p.detach().flatten() for p in model.parameters()]), state.totals[:2]
 
 
@@ -202,7 +203,7 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
 def test_batches_are_drawn_without_a_wait(cuda):
     torch.cuda.set_sync_debug_mode('error')
     try:
-        draw_batch(texts(8)[0].flatten().numpy(), OPTIONS, False, cuda)
+        draw_batch(Split(texts(8)[0].flatten().numpy()), OPTIONS, False, cuda)
     finally:
         torch.cuda.set_sync_debug_mode('default')
 

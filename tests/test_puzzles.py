@@ -16,8 +16,8 @@ from anyorder.orders import draw_orders
 from anyorder.puzzles.rules import SHARES, TASKS, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens import puzzles
+from anyorder.tokens.blocks import GIVEN, all_blocks
 from anyorder.tokens.puzzles import fractions, make_puzzles, prepare_puzzles
-from anyorder.tokens.sets import GIVEN, unpack
 from anyorder.training.update import TrainState, make_optimizers, update, validate
 from configurator import Config, configure
 from data import puzzles as command
@@ -28,7 +28,8 @@ def test_splits_share_no_solution_up_to_relabelling(tmp_path):
     prepare_puzzles('sudoku4', tmp_path, n_rows={'train': 500, 'val': 100, 'test': 100})
     keys, rules = {}, Sudoku(4)
     for split in ('train', 'val', 'test'):
-        packed, meta = open_split(tmp_path, 'sudoku4', split)
+        rows, meta = open_split(tmp_path, 'sudoku4', split)
+        packed = rows.packed
         tokens = packed & (GIVEN - 1)
         keys[split] = {tuple(row) for row in rules.key(tokens.astype(int)).tolist()}
         assert packed.shape == (meta['splits'][split]['rows'], 16) and tokens.max() == 3
@@ -60,7 +61,8 @@ def test_generated_splits_share_no_solution(task, at_once, monkeypatch):
 def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
     meta = prepare_puzzles('zebra', tmp_path, n_rows={'train': 30, 'val': 5, 'test': 5}, largest=3)
     assert meta['puzzle'] == {'task': 'zebra'} and meta['splits']['test']['source'] == 'zebra, seed 0, up to 3 houses'
-    tokens, given = unpack(open_split(tmp_path, 'zebra', 'train')[0])
+    split = open_split(tmp_path, 'zebra', 'train')[0]
+    tokens, given = split.unpack(split.packed)
     house = tokens[:, 30:].reshape(30, 6, 6)
     assert (np.sort(house[:, :3, :3], 2) == [1, 2, 3]).all() and house.sum() == 30 * 3 * 6
     assert ((tokens == 0) <= given).all()
@@ -119,7 +121,7 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
         rows = path.read_bytes()
         spoil()
         assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, split='val') | {'splits': 0} == meta | {'splits': 0}
-        assert path.read_bytes() == rows and len(open_split(tmp_path, 'sudoku4', 'test')[0]) == 5
+        assert path.read_bytes() == rows and len(open_split(tmp_path, 'sudoku4', 'test')[0].packed) == 5
     meta_path = tmp_path / 'sudoku4' / 'meta.json'
     # as if its symbols had been others
     meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 3}))
@@ -139,7 +141,7 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
 
 def test_a_source_may_not_share_a_solution_with_another_split(tmp_path):
     prepare_puzzles('sudoku4', tmp_path, n_rows={'train': 20, 'val': 5, 'test': 5})
-    tokens, given = unpack(torch.from_numpy(open_split(tmp_path, 'sudoku4', 'train')[0][:3].astype(np.int64)))
+    tokens, given = (x[:3] for x in all_blocks(open_split(tmp_path, 'sudoku4', 'train')[0], 16))
     lines = [''.join(str(int(d)) for d in torch.where(g, t + 1, 0)) for t, g in zip(tokens, given)]
     (tmp_path / 'p.csv').write_text('puzzle\n' + '\n'.join(lines))
     before = (tmp_path / 'sudoku4' / 'test.bin').read_bytes()
@@ -175,14 +177,14 @@ def spied(monkeypatch, *names):
 
 def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatch):
     config = tiny_run(tmp_path, monkeypatch, '--l2r_ratio=0')
-    tokens = open_split('data', 'sudoku4', 'train')[0]
+    split = open_split('data', 'sudoku4', 'train')[0]
     model = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
     model.requires_grad_(True)
     seen = spied(monkeypatch, 'draw_batch', 'nll_of_blanks')
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
-    update(state, tokens, 1e-9, config)
+    update(state, split, 1e-9, config)
     (idx, order, _, n_given), nll = seen
-    rows, n_blanks = {tuple(row) for row in tokens.tolist()}, 0
+    rows, n_blanks = {tuple(row) for row in split.packed.tolist()}, 0
     for r, n in enumerate(n_given.tolist()):
         packed = idx[r].clone()
         packed[order[r, :n]] |= GIVEN   # what the order has first is what the file says is given
@@ -194,13 +196,13 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
 def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monkeypatch):
     options = ['--l2r_ratio=0', '--attention=bidirectional', '--batch_size=40', '--max_iters=1']
     config = tiny_run(tmp_path, monkeypatch, *options)
-    tokens = open_split('data', 'sudoku4', 'train')[0]
+    split = open_split('data', 'sudoku4', 'train')[0]
     model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention='bidirectional').float()
     model.requires_grad_(True)
     seen = spied(monkeypatch, 'draw_batch')
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
     for _ in range(30):
-        update(state, tokens, 1e-9, config)
+        update(state, split, 1e-9, config)
     known, given = (torch.cat(column) for column in list(zip(*seen))[2:])
     share = (known - given) / (16 - given)
     assert (known >= given).all() and (known < 16).all()
@@ -237,7 +239,7 @@ def test_a_run_goes_on_with_its_own_puzzles(tmp_path, monkeypatch):
                         seed=seed, n_latents=8,
                         n_observations=8)
     tiny_run(tmp_path, monkeypatch, '--dataset=set0')
-    with pytest.raises(ValueError, match='trained on other puzzles than set1'):
+    with pytest.raises(ValueError, match=r'another kind of set than set1 is \(puzzle\)'):
         tiny_run(tmp_path, monkeypatch, '--dataset=set1', '--init_from=resume', '--max_iters=8')
     tiny_run(tmp_path, monkeypatch, '--dataset=set1', '--init_from=out/ckpt.pt', '--out_dir=new')
 
@@ -267,5 +269,5 @@ def test_a_source_is_read_with_and_without_its_solutions(tmp_path, capsys):
     for _ in range(2):
         command.main(configure(vars(command), ['sudoku4', *options]))
     assert 'there already' in capsys.readouterr().out
-    tokens, given = unpack(torch.from_numpy(open_split(tmp_path, 'mine', 'test')[0].astype(np.int64)))
+    tokens, given = all_blocks(open_split(tmp_path, 'mine', 'test')[0], 16)
     assert (tokens + 1).tolist() == [[int(d) for d in GRID]] * 2 and given.tolist() == [[False] + [True] * 15] * 2

@@ -8,10 +8,10 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.tables import token_counts
-from anyorder.tokens.blocks import all_blocks, check_length, random_blocks
+from anyorder.tokens.blocks import GIVEN, Split, all_blocks, check_length, random_blocks
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import GIVEN, largest_id
+from anyorder.tokens.sets import largest_id
 
 
 @pytest.fixture(scope='session')
@@ -58,7 +58,7 @@ def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name
         changed[i] = token
         changed.tofile(path)
         if ok:
-            assert open_split(sets_of_mine, name, 'val')[0].flat[i] == token
+            assert open_split(sets_of_mine, name, 'val')[0].packed.flat[i] == token
         else:
             seen = token % GIVEN if name == 'nae_sat' else token
             with pytest.raises(ValueError, match=f'val.bin has the token {seen}, .*--force'):
@@ -70,11 +70,11 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
         f.write(b'x')
     with pytest.raises(ValueError, match='--force'):
         open_split(sets_of_mine, 'text', 'val')
-    tokens, meta = open_split(sets_of_mine, 'text', 'train')
-    assert len(tokens) == meta['splits']['train']['tokens']
+    split, meta = open_split(sets_of_mine, 'text', 'train')
+    assert len(split.packed) == meta['splits']['train']['tokens']
     with pytest.raises(ValueError, match='block_size=100000 is beyond the data'):
-        check_length(tokens, 100000, 'text')
-    check_length(tokens, len(tokens), 'text')                                     # one block
+        check_length(split, 100000, 'text')
+    check_length(split, len(split.packed), 'text')                                   # one block
     meta_path = sets_of_mine / 'text' / 'meta.json'
     meta_path.write_text(json.dumps(meta | {'n_tokens': 256}))   # as if the tokenizer had been another one
     with pytest.raises(ValueError, match='256 bytes tokens, there are 257 now'):
@@ -106,11 +106,13 @@ def test_missing_sets_name_the_command(tmp_path):
 
 def test_blocks():
     tokens = np.arange(1003, dtype='<u2')
-    blocks = all_blocks(tokens, 10)
-    assert torch.equal(blocks.flatten(), torch.arange(1000)) and blocks.shape == (100, 10)
-    assert all_blocks(tokens, 10, 4)[:, 0].tolist() == [0, 250, 500, 750] and len(all_blocks(tokens, 10, 999)) == 100
+    split = Split(tokens)
+    blocks, given = all_blocks(split, 10)
+    assert torch.equal(blocks.flatten(), torch.arange(1000)) and blocks.shape == (100, 10) and not given.any()
+    assert all_blocks(split, 10, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
+    assert len(all_blocks(split, 10, 999)[0]) == 100
     torch.manual_seed(0)
-    random = random_blocks(tokens, 5000, 10)
+    random = random_blocks(split, 5000, 10)
     assert (random.diff(dim=1) == 1).all() and random.min() == 0 and random.max() == 1002
     assert token_counts(tokens % 5, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
 
@@ -131,8 +133,9 @@ def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):
 
 
 def test_blocks_of_puzzles_are_rows(prepared):
-    tokens, _ = open_split(prepared, 'nae_sat', 'train')
-    assert {tuple(row) for row in random_blocks(tokens, 20, 8).tolist()} <= {tuple(row) for row in tokens.tolist()}
-    assert all_blocks(tokens, 8).tolist() == tokens.tolist()
+    split, _ = open_split(prepared, 'nae_sat', 'train')
+    rows = split.packed.tolist()
+    assert {tuple(row) for row in random_blocks(split, 20, 8).tolist()} <= {*map(tuple, rows)}
+    assert all_blocks(split, 8)[0].tolist() == rows
     with pytest.raises(ValueError, match='are 8 tokens: block_size must be 8, got 16'):
-        check_length(tokens, 16, 'nae_sat')
+        check_length(split, 16, 'nae_sat')

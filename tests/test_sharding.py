@@ -12,6 +12,7 @@ from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.processes import is_split, start_processes
 from anyorder.orders import sample_order
+from anyorder.tokens.blocks import Split
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.start import make_run_model
 from anyorder.training.update import TrainState, make_optimizers, update, validate
@@ -47,7 +48,7 @@ def state_of(model, optimizer='adamw', split=False):
 def entries_after(state, n_updates=2):
     """The checkpoint of a run after some updates, and what validation says of it."""
     for _ in range(n_updates):
-        update(state, TOKENS, 1e-2, OPTIONS)
+        update(state, Split(TOKENS), 1e-2, OPTIONS)
     val = validate(state.ema.model, BLOCKS, torch.zeros_like(BLOCKS, dtype=torch.bool), OPTIONS)
     return entries_of(state.model, state.ema, **state.entries()), val
 
@@ -181,5 +182,5 @@ def test_an_update_keeps_no_rounded_weights_for_a_second_use():
     """With recomputed blocks the copies of all matrices would wait for the end of the forward pass."""
     state, seen = state_of(recompute(learner('decoder').float())), []
     state.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_cache_enabled()))
-    update(state, TOKENS, 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
+    update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
     assert seen == [False, False]

@@ -213,7 +213,7 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     run(*named, '--order_seed=3', '--l2r_ratio=0', '--max_iters=8', '--dtype=float32')
     os.remove('odd.json')
     model, entry = model_from_checkpoint('out/ckpt.pt'), log()[-1]
-    blocks = all_blocks(Data(configure(vars(train), TOY)).val, 16, 16)
+    blocks, _ = all_blocks(Data(configure(vars(train), TOY)).val, 16, 16)
     own = sample_order(16, 16, order, seed=3, parameter=tuple(positions) if order == 'listed' else 5)
     nats = {kind: block_nll(model, blocks, orders, 16).sum().item() / 256 for kind, orders in
             {'l2r': sample_order(16, 16, 'l2r'), 'own': own}.items()}

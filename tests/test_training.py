@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyorder.fast import lean
 from anyorder.likelihood.nll import block_nll, draw_known
 from anyorder.orders import derive_seed, draw_orders, sample_order
+from anyorder.tokens.blocks import Split
 from anyorder.training.update import (
     Clock,
     TrainState,
@@ -97,7 +98,7 @@ def test_updates_by_hand():
             step = first[name] / (1 - 0.9 ** (it + 1)) / ((second[name] / (1 - 0.95 ** (it + 1))).sqrt() + 1e-8)
             weights[name] = p * (1 - lr * 0.1 * (p.dim() == 2)) - lr * step
             average[name] = decay * average[name] + (1 - decay) * weights[name]
-        update(state, TOKENS, lr, OPTIONS)
+        update(state, Split(TOKENS), lr, OPTIONS)
     for model, expected in (state.model, weights), (state.ema.model, average):
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-9, msg=name)
@@ -109,7 +110,7 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
     losses, blocks = {}, torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
     for dtype in ('float32', 'bfloat16'):
         state, config = start(learner().float()), Config(OPTIONS | {'dtype': dtype})
-        update(state, TOKENS, 1e-9, config)
+        update(state, Split(TOKENS), 1e-9, config)
         val = validate(state.model, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
         losses[dtype] = torch.tensor([float(state.totals[0]), float(val['any'].mean()) / 9])
     assert (1e-5 < (losses['bfloat16'] - losses['float32']).abs()).all()
@@ -121,7 +122,7 @@ def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
     for micro in (1, 3):
         torch.manual_seed(derive_seed(5, 0, micro))
-        idx, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
+        idx, order, *_ = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
         alone.append(float(make_model()(idx, order).mean()))
     blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
     given = torch.zeros_like(blocks, dtype=torch.bool)
@@ -131,7 +132,7 @@ def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     for name, nats in validate(state.model, blocks, given, config).items():
         torch.testing.assert_close(nats[1::2], 2 * whole[name][1::2], rtol=1e-12, atol=0)
         assert not nats[::2].any()
-    update(state, TOKENS, 1e-2, config)
+    update(state, Split(TOKENS), 1e-2, config)
     assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)
     assert state.n_seen == 4 * 3 * 9
 
@@ -143,7 +144,7 @@ def test_a_gradient_is_not_clipped_when_that_is_off():
         state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=1.0)]
         state.optimizers[0].param_groups[0]['lr_ratio'] = 3.0
         before = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
-        update(state, TOKENS, 1.0, Config(OPTIONS | {'grad_clip': clip}))
+        update(state, Split(TOKENS), 1.0, Config(OPTIONS | {'grad_clip': clip}))
         after = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
         norms[clip] = float((after - before).norm())
         assert state.totals[1] > 0.5
@@ -153,11 +154,11 @@ def test_a_gradient_is_not_clipped_when_that_is_off():
 def test_what_is_not_finite_is_counted():
     state = start(learner())
     state.run_model = lambda idx, *args, **how: state.model.lm_head.bias.sum() + torch.full(idx.shape, math.inf)
-    update(state, TOKENS, 1e-2, OPTIONS)
+    update(state, Split(TOKENS), 1e-2, OPTIONS)
     assert state.totals[1].isfinite() and state.totals[2] == 0
     state = start(learner())
     state.model.lm_head.bias.register_hook(lambda g: g * math.inf)   # the gradient alone
-    update(state, TOKENS, 1e-2, OPTIONS)
+    update(state, Split(TOKENS), 1e-2, OPTIONS)
     loss, norm, n_finite = state.totals.tolist()
     assert math.isfinite(loss) and not math.isfinite(norm) and n_finite == 0
 
@@ -199,8 +200,8 @@ def test_micro_batches_are_functions_of_seed_iteration_and_number(monkeypatch):
     for it in (0, 1, 1):
         state.iter_num = it
         torch.manual_seed(9)   # what was drawn before does not matter
-        update(state, TOKENS, 1e-9, config)
-    update(state, TOKENS, 1e-9, Config(config | {'seed': 6}))
+        update(state, Split(TOKENS), 1e-9, config)
+    update(state, Split(TOKENS), 1e-9, Config(config | {'seed': 6}))
     for part in (0, 1):
         drawn = [x[part] for x in seen]
         assert drawn[2:4] == drawn[4:6] and len({str(x) for x in drawn}) == 6
@@ -215,7 +216,7 @@ def test_a_masked_loss_is_trained_and_validated_on_uniform_numbers_of_known_visi
     for it in (0, 1, 1):
         state = start(encoder)
         state.iter_num = it
-        update(state, TOKENS, 1e-9, config)
+        update(state, Split(TOKENS), 1e-9, config)
     assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(9))
     blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
     expected = block_nll(encoder, blocks, draw_orders(range(20), 9)[:, 0], 8, n_known=draw_known(range(20), 9)[:, 0])
@@ -253,14 +254,14 @@ def test_an_update_never_waits_for_the_device(monkeypatch):
             return op(*args, **kwargs or {})
     state = start(lean(learner(dropout=0.1).float()), 'muon')
     with Watch():
-        update(state, TOKENS, 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
+        update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
     assert aten.mm in seen and aten._fused_adamw_ in seen
 
 
 def test_a_batch_is_in_the_order_of_the_run():
     config = Config(OPTIONS | {'order': 'block', 'order_seed': 7, 'order_block': 3, 'batch_size': 60, 'l2r_ratio': 0.5})
     torch.manual_seed(0)
-    _, order, *_ = draw_batch(TOKENS, config, True, torch.device('cpu'))
+    _, order, *_ = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
     blocks, l2r = ((order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r'))
     assert (blocks ^ l2r).all() and 15 < l2r.sum() < 45
 
@@ -279,13 +280,13 @@ def test_what_is_given_costs_nothing_in_an_update():
     idx, mask = torch.from_numpy(tokens[rows].astype(np.int64)), torch.from_numpy(given[rows])
     loss = nats(idx, sample_order(3, 9), mask).sum() / (~mask).sum()
     state = start(learner())
-    update(state, tokens + 2 ** 15 * given.astype('<u2'), 1e-2, config)
+    update(state, Split(tokens + 2 ** 15 * given.astype('<u2'), True), 1e-2, config)
     assert float(state.totals[0]) == pytest.approx(float(loss))
 
 
 def test_a_batch_of_puzzles_has_what_is_given_first():
     given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
-    rows = tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2')
+    rows = Split(tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2'), True)
     draw = partial(draw_batch, rows, Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}), device=torch.device('cpu'))
     idx, order, n_known, n_given = draw(masked_loss=False)
     assert n_known is None and n_given.tolist() == [3] * 6 and idx.max() == 3

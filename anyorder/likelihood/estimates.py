@@ -13,7 +13,7 @@ from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensembl
 from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import derive_seed, draw_orders, family_of, has_several, name_of, order_of
+from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of
 
 
 class Estimate:
@@ -23,9 +23,10 @@ class Estimate:
     work          the name of the nats in the journal; estimates whose `nats` are the same share it
     options       the options of eval_ppl.py that the nats depend on
     dataset       the only data set that has this estimate; None: all have it
-    decoder_only  why networks with a masked loss do not have it; '': they have"""
+    decoder_only  why networks with a masked loss do not have it; '': they have
+    of_all        whether it is for sets in which nothing is given alone"""
     name = work = ''
-    options, dataset, decoder_only = (), None, ''
+    options, dataset, decoder_only, of_all = (), None, '', False
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -39,8 +40,9 @@ class Estimate:
         """Tokens that are run for a block, given by its number."""
         return N
 
-    def nats(self, model, blocks, numbers, bar):
-        """(len(numbers), m) float64 of the blocks (n, N) of these numbers."""
+    def nats(self, model, blocks, numbers, bar, given=None):
+        """(len(numbers), m) float64 of the blocks (n, N) of these numbers. Tokens that are `given` (n, N) come first in
+        every order and cost nothing."""
         raise NotImplementedError
 
     def rows(self, nats, text):
@@ -63,14 +65,14 @@ class Estimate:
         with progress(total=total, desc=f"{text.label} {self.work.partition(' ')[0]}", **how) as bar:
             for i in range(0, len(turns), world_size):
                 mine = turns[i + rank] if i + rank < len(turns) else []
-                nats = check_finite(self.nats(model, text.blocks, mine, bar)).tolist() if mine else []
+                nats = check_finite(self.nats(model, text.blocks, mine, bar, text.given)).tolist() if mine else []
                 every = gather([((*name, block), row) for block, row in zip(mine, nats, strict=True)])
                 journal.add(dict(chain(*every)))
         return journal.nats(name, n)
 
     def row(self, label, nats, text, n=1):
         """The row of nats (n,), each of a block by n orders or contexts."""
-        return {'kind': self.name, 'n': n} | summarize(label, nats, text.blocks.size(1), text.n_bytes)
+        return {'kind': self.name, 'n': n} | summarize(label, nats, text.n_blanks, text.n_bytes)
 
 
 class Along(Estimate):
@@ -93,20 +95,24 @@ class Along(Estimate):
     def n_tokens(self, block, N):
         return N * self.n_orders
 
-    def nats(self, model, blocks, numbers, bar):
+    def nats(self, model, blocks, numbers, bar, given=None):
         """A column for each order, see is_drawn. The importance weights want the nats of the orders themselves."""
-        N, K, known = blocks.size(1), self.n_orders, None
+        N, K, known, n_given = blocks.size(1), self.n_orders, None, torch.zeros(len(numbers), 1, dtype=torch.long)
         orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)           # (len(numbers) K, N)
+        if given is not None:
+            n_given = given[numbers].sum(1, keepdim=True)
+            orders, _ = given_first(orders, given[numbers].repeat_interleave(K, 0))
         if is_drawn(model.slots, self.order) and ImportanceWeighted.name not in self.asked:
-            known = draw_known(numbers, N, K, self.c.seed).flatten()
+            known = draw_known(numbers, N, K, self.c.seed, n_given).flatten()
         repeated = blocks[numbers].repeat_interleave(K, 0)
-        return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known).view(-1, K)
+        return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known,
+                         n_given=n_given.repeat_interleave(K)).view(-1, K)
 
     def rows(self, nats, text):
         label = f'{self.label} x {self.n_orders}' if self.several else self.label
         row = self.row(label, nats.mean(1), text, self.n_orders)
         if not family_of(self.order['kind']).drawn and self.n_orders > 1:   # orders that all blocks share
-            row['orders_stderr'] = float(nats.mean(0).std() / self.n_orders ** 0.5 / text.blocks.size(1))
+            row['orders_stderr'] = float(nats.mean(0).std() / self.n_orders ** 0.5 * len(nats) / row['tokens'])
         return [row]
 
     def remarks(self, rows, text):
@@ -150,7 +156,7 @@ class Ensemble(Estimate):
     """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
-    decoder_only = 'others cannot score a part of an order alone'
+    decoder_only, of_all = 'others cannot score a part of an order alone', True
 
     def groups(self, block, N):
         """sample_groups of a block, given by its number."""
@@ -163,7 +169,7 @@ class Ensemble(Estimate):
         groups, _ = self.groups(block, N)
         return N + (self.c.n_contexts - 1) * sum(min(N, (g + 1) * self.c.ensemble_block) for g in groups)
 
-    def nats(self, model, blocks, numbers, bar):
+    def nats(self, model, blocks, numbers, bar, given=None):
         """A column for each of 1, 2, 4, ... members."""
         N, totals = blocks.size(1), []
         for b in numbers:

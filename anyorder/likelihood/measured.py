@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
-from anyorder.tokens.blocks import all_blocks, check_length
+from anyorder.tokens.blocks import Split, all_blocks, check_length, only_blank
 from anyorder.tokens.prepared import DATA_SETS
+from anyorder.tokens.sets import kind_of
 from anyorder.tokens.sources import TextFile
-from anyorder.tokens.tokenizers import TOKENIZERS, Symbols, encode_documents
+from anyorder.tokens.tokenizers import NAMES, TOKENIZERS, Symbols, encode_documents, tokenizer_of_set
 
 # which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
@@ -28,32 +29,43 @@ class Corpus:
     tokens: np.ndarray     # (n_tokens,), all of them
     blocks: torch.Tensor   # (n, N), those that are measured
     n_bytes: int | None    # bytes of text in the blocks, where that can be said
+    given: torch.Tensor | None = None   # (n, N) which of their tokens are given and cost nothing; None: none is
 
     @property
     def digest(self):
-        """A hash of the blocks."""
-        return hashlib.blake2b(self.blocks.numpy().tobytes(), digest_size=8).hexdigest()
+        """A hash of the blocks, and of what is given."""
+        given = b'' if self.given is None else self.given.numpy().tobytes()
+        return hashlib.blake2b(self.blocks.numpy().tobytes() + given, digest_size=8).hexdigest()
+
+    @property
+    def n_blanks(self):
+        """(n,) or int: tokens of a block that are measured."""
+        return self.blocks.size(1) if self.given is None else (~self.given).sum(1)
 
 
-def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0, ckpt=''):
+def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0, ckpt='', blanks=''):
     """The Corpus of a text file, by its path, or of a prepared set, by its name.
 
     protocol  of PROTOCOLS, which says the split of a zero-shot set
     split     of all other prepared sets
     n_blocks  spread evenly over the set, 0 is all
-    ckpt      the name of the checkpoint, for the command that an error names"""
+    ckpt      the name of the checkpoint, for the command that an error names
+    blanks    positions that are measured given all others, see only_blank"""
     if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
         label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
+        tokens = Split(tokens)
     else:
         label = f'{name} ({split})'
         if has_protocol(name):
             split = PROTOCOLS[protocol].get(name, 'test')
             label = f'{name} ({split}, protocol {protocol})'
-        tokens, origin = read_set(name, split, data_dir, tokenizer, ckpt)
+        tokens, origin = read_set(name, split, data_dir, tokenizer)
     check_length(tokens, block_size, name)
-    blocks = all_blocks(tokens, block_size, n_blocks)
-    n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks].sum())
-    return Corpus(name, label, origin, tokens, blocks, n_bytes)
+    blocks, given = all_blocks(tokens, block_size, n_blocks)
+    given = only_blank(blanks, given)
+    n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks[~given]].sum())
+    label += f', blanks {blanks}' if blanks else ''
+    return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes, given if given.any() else None)
 
 
 def has_protocol(name):
@@ -63,10 +75,10 @@ def has_protocol(name):
 
 def read_file(path, tokenizer, ckpt):
     """(tokens, origin) of a text file, every document followed by end-of-text."""
-    of_puzzles = isinstance(tokenizer, Symbols)
-    if of_puzzles:
-        raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} puzzles: python '
-                         f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many it solves')
+    is_text = not isinstance(tokenizer, Symbols)
+    if not is_text:
+        raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
+                         f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right')
     documents = list(encode_documents(TextFile(path), tokenizer))
     if not any(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')
@@ -74,15 +86,14 @@ def read_file(path, tokenizer, ckpt):
     return tokens, {'source': path, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
 
 
-def read_set(name, split, data_dir, tokenizer, ckpt):
-    """(tokens, origin) of a split of a prepared set."""
+def read_set(name, split, data_dir, tokenizer):
+    """(Split, origin) of a split of a prepared set."""
     tokens, meta = open_split(data_dir, name, split)
-    if tokens.ndim == 2:
-        raise ValueError(f'{name} is a set of puzzles: python eval_puzzle.py --ckpt={shlex.quote(ckpt)} '
-                         f'--dataset={name} --data_dir={shlex.quote(str(data_dir))} says how many are solved')
     if meta['tokenizer'] != tokenizer.name:
         prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
         way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'
         raise ValueError(f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
                          f"{meta['tokenizer']} tokens: {way_out}")
+    if tokenizer.name == NAMES and tokenizer_of_set(kind_of(meta)).texts != tokenizer.texts:
+        raise ValueError(f'{name} has another vocabulary than the set of the training: name another set')
     return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}

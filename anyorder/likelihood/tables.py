@@ -15,7 +15,8 @@ def summarize(name, nats, counts, n_bytes):
     n_bytes  of all blocks; None: tokens are not bytes"""
     counts = torch.as_tensor(counts, dtype=torch.float64).expand(len(nats))
     nats_per_token, stderr = float(nats.sum() / counts.sum()), ratio_error(nats, counts)
-    return table_row(name, nats_per_token, stderr, len(nats), int(counts.sum()), n_bytes)
+    row = table_row(name, nats_per_token, stderr, len(nats), int(counts.sum()), n_bytes)
+    return row | {'nats_per_block_stderr': ratio_error(nats, torch.ones(len(nats)))}
 
 
 def ratio_error(sums, counts):
@@ -62,17 +63,24 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
         bits_per_byte = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
     return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
             'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': bits_per_byte,
+            'nats_per_block': nats * n_tokens / max(1, n_blocks), 'nats_per_block_stderr': 0.0,
             'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
 
 
 def format_table(rows):
-    """The rows of `summarize` as lines of at most 80 columns."""
-    lines = [f"{'':<19} {'nats/token':>16} {'perplexity':>17} {'bits/byte':>9} {'blocks':>6} {'tokens':>8}"]
+    """The rows of `summarize` as lines of at most 80 columns. Where tokens are not bytes, the nats of a block stand in
+    the place of bits a byte."""
+    no_bytes = all(row['bits_per_byte'] is None for row in rows)
+    wide, narrow = ('nats/block', 'perplexity') if no_bytes else ('perplexity', 'bits/byte')
+    m, n = (18, 10) if no_bytes else (19, 9)
+    lines = [f"{'':<{m}} {'nats/token':>16} {wide:>17} {narrow:>{n}} {'blocks':>6} {'tokens':>8}"]
     for row in rows:
         nats = figure(row['nats_per_token'], row['stderr'], 4)
-        ppl = figure(row['perplexity'], row['perplexity_stderr'], 2)
+        ppl = figure(row['perplexity'], row['perplexity_stderr'] if not no_bytes else None, 2)
         bits = '-' if row['bits_per_byte'] is None else figure(row['bits_per_byte'], None, 4)
-        lines.append(f"{row['estimate']:<19} {nats:>16} {ppl:>17} {bits:>9} {row['blocks']:>6} {row['tokens']:>8}")
+        if no_bytes:
+            ppl, bits = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2), ppl
+        lines.append(f"{row['estimate']:<{m}} {nats:>16} {ppl:>17} {bits:>{n}} {row['blocks']:>6} {row['tokens']:>8}")
     return '\n'.join(lines)
 
 

@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
 VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelForCausalLM': 'AOGPTForCausalLM',
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
-ENTRIES = 'iter_num', 'tokenizer', 'puzzle'   # in a checkpoint
+ENTRIES = 'iter_num', 'tokenizer', 'set', 'puzzle'   # in a checkpoint; the last in older ones
 # options that say how the weights were trained; none is a path on a machine
 OPTIONS = ('dataset', 'block_size', 'order', 'order_seed', 'l2r_ratio', 'batch_size', 'gradient_accumulation_steps',
            'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr', 'warmup_iters', 'lr_decay_iters',

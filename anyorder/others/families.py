@@ -172,7 +172,7 @@ class File(dict):
 class MaskedCheckpoint:
     """An opened folder of somebody else's masked model, with the names that commands use of a Checkpoint. How it was
     trained is not known."""
-    entries, run, order, iter_num, weights = {}, {}, order_of({}), '?', 'raw'
+    entries, run, set, order, iter_num, weights = {}, {}, {}, order_of({}), '?', 'raw'
 
     def __init__(self, name):
         """Open masked:FOLDER or masked:OWNER/REPO. Raises ValueError when it is none, or not understood."""

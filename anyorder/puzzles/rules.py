@@ -90,6 +90,23 @@ def task_of(name):
     return TASKS[name]
 
 
+class AsWritten:
+    """The judge of rows without rules: a blank is right if it is what the set says."""
+
+    def __init__(self, columns):
+        self.columns, self.groups = columns, {'all': (0, 2 ** 31)}
+
+    def check_answer(self, tokens, given, answer):
+        return ~given, answer == tokens
+
+
+def judge_of(kind):
+    """The task of a set, by what kind_of says of it; rows without a task are compared with the set."""
+    if 'puzzle' in kind:
+        return make_task(kind['puzzle'])
+    return AsWritten(kind['shape'][1] if 'shape' in kind else 0)
+
+
 def make_task(puzzle):
     """The rules, generator and solver of {'task': its name} and its options, as meta.json has them."""
     return task_of(puzzle['task']).rules(**{name: value for name, value in puzzle.items() if name != 'task'})

@@ -103,7 +103,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
         raise ValueError(f'{origin} holds no text')
     parts = (train_val_split(documents[''], row.val_ratio) if '' in documents else
              {s: (len(texts), texts) for s, texts in documents.items()})
-    meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos}
+    meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': False}
 
     def rows(split, n, texts):
         yield from progress(encode_documents(texts, tok), total=n, desc=f'{split}.bin', unit='doc')

@@ -15,7 +15,8 @@ import numpy as np
 from anyorder.machine.files import check_folder, check_names
 from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
-from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, unpack, whole_splits, write_splits
+from anyorder.tokens.blocks import GIVEN
+from anyorder.tokens.sets import is_there, read_meta, read_split, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 
 N_ROWS = {'val': 1000, 'test': 1000}
@@ -94,10 +95,11 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
         raise ValueError(f'{directory} holds {", ".join(kept)} of other puzzles: use another --name')
     rows = {s: rules.read(source) if source else make_puzzles(rules, s, n_rows[s], seed) for s in wanted}
     known = {s: tokens for s, (tokens, _) in rows.items()}
-    known |= {s: unpack(read_split(directory, meta, s).astype(int))[0] for s in kept}
+    before = {s: read_split(directory, meta, s) for s in kept}
+    known |= {s: part.unpack(part.packed.astype(int))[0] for s, part in before.items()}
     check_solutions(rules, known)
     meta = {'name': name, 'tokenizer': task, 'n_tokens': n_tokens, 'eos': None, 'row_length': known[wanted[0]].shape[1],
-            'puzzle': puzzle}
+            'given': True, 'puzzle': puzzle}
     splits = {s: [(row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')]
               for s, (tokens, given) in rows.items()}
     return write_splits(directory, meta, kept, origin, splits)

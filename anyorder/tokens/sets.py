@@ -5,8 +5,13 @@ What is a prepared set? A folder with meta.json and a file <split>.bin for each 
      "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647, "sha256": "3a4...", "source": "a.txt"},
                 "val": ...}}
 
-rows counts documents, and tokens their tokens, the ends of text included. A set of puzzles has two more fields:
-row_length, the tokens of a puzzle, and puzzle, the options of its task. Bit 15 of a token says that it is given.
+rows counts documents, and tokens their tokens, the ends of text included. A set that is no text has more fields:
+
+    row_length   tokens of a row, where all rows have one length; without it the tokens are a stream
+    shape        [H, W] where a row is a grid, row by row
+    given        whether bit 15 of a token says that it is given
+    vocabulary   the names of the tokens, where they have any
+    puzzle       the options of a task that generates and judges the rows
 """
 import hashlib
 import json
@@ -15,11 +20,11 @@ import os
 import numpy as np
 
 from anyorder.machine.files import reading, whole_files, write_json
+from anyorder.tokens.blocks import GIVEN, Split
 from anyorder.tokens.tokenizers import TOKENIZERS
 
 FIELDS = {'name', 'tokenizer', 'n_tokens', 'eos', 'splits'}
 SPLIT_FIELDS = {'rows', 'tokens', 'text_bytes', 'sha256', 'source'}
-GIVEN = 1 << 15      # in a token of a puzzle
 CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
@@ -36,7 +41,12 @@ def read_meta(directory):
             meta = json.load(f)
         if not FIELDS <= meta.keys() or not all(SPLIT_FIELDS <= info.keys() for info in meta['splits'].values()):
             raise ValueError('a field is missing')
-    return meta
+    return meta | {'given': meta.get('given', 'puzzle' in meta)}   # sets from before the field
+
+
+def kind_of(meta):
+    """What a checkpoint keeps of the meta.json of its set: all but its name and its splits."""
+    return {field: value for field, value in meta.items() if field not in ('name', 'splits')}
 
 
 def print_meta(out, meta, before, force):
@@ -46,8 +56,8 @@ def print_meta(out, meta, before, force):
     width = max(len(s['source']) for s in meta['splits'].values()) + 2
     print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<{width}}sha256")
     for split, s in meta['splits'].items():
-        counts = f"{s['rows']:>10,}{s['tokens']:>16,}{s['text_bytes']:>16,}"
-        print(f"{split:<8}{counts}  {s['source']:<{width}}{s['sha256'][:16]}...")
+        n_bytes = f"{s['text_bytes']:,}" if s['text_bytes'] else '-'
+        print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{n_bytes:>16}  {s['source']:<{width}}{s['sha256'][:16]}...")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -82,7 +92,7 @@ def is_there(directory, meta, wanted, source, same, force):
 def write_splits(directory, meta, kept, source, splits):
     """Write {split: its rows} beside the splits that are `kept`; returns the new meta.json.
 
-    A row is a document or a puzzle: (tokens, number of bytes of its text)."""
+    A row is (tokens as on disk, number of bytes of its text)."""
     os.makedirs(directory, exist_ok=True)
     try:
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
@@ -110,9 +120,9 @@ def write_rows(path, rows):
 
 
 def read_split(directory, meta, split):
-    """The tokens of a split, a uint16 memory map: (n,) for text, (rows, row_length) for puzzles.
+    """The Split of this name.
 
-    Raises ValueError if the file has another size than meta.json says, or ids that the tokenizer does not have."""
+    Raises ValueError if its file has another size than meta.json says, or ids that the tokenizer does not have."""
     path, n = bin_path(directory, split), meta['splits'][split]['tokens']
     again = f'prepare {meta["name"]} again with --force'
     if os.path.getsize(path) != 2 * n:
@@ -122,11 +132,11 @@ def read_split(directory, meta, split):
         raise ValueError(f"{directory} has {meta['n_tokens']} {meta['tokenizer']} tokens, there are "
                          f'{tokenizer.n_tokens} now: {again}')
     tokens = np.memmap(path, dtype='<u2', mode='r')
-    largest = largest_id(tokens, GIVEN - 1 if 'puzzle' in meta else 0xffff)
+    largest = largest_id(tokens, GIVEN - 1 if meta['given'] else 0xffff)
     if largest >= meta['n_tokens']:
         raise ValueError(f"{path} has the token {largest}, {meta['tokenizer']} tokens are below {meta['n_tokens']}: "
                          f'{again}')
-    return tokens.reshape(-1, meta['row_length']) if 'puzzle' in meta else tokens
+    return Split(tokens.reshape(-1, meta['row_length']) if 'row_length' in meta else tokens, meta['given'])
 
 
 def largest_id(tokens, mask):
@@ -135,8 +145,3 @@ def largest_id(tokens, mask):
     size = min(len(tokens), CHECKED) // n_pieces
     starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
     return max(int((tokens[start:start + size] & mask).max()) for start in starts)
-
-
-def unpack(rows):
-    """(tokens, given) of rows of puzzles, (B, N) integers and bool."""
-    return rows & (GIVEN - 1), rows >= GIVEN

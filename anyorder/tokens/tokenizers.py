@@ -93,28 +93,30 @@ def one_of(texts):
 
 
 class Symbols:
-    """The tokens of puzzles: each is one of `texts`, the longest that fits. There is no end of text."""
-    eos, texts = None, ()
+    """Tokens that are no text: each is one of `texts`. Texts stand one behind the other, and the longest that fits is
+    taken; or with a blank as `separator` between them."""
+    eos, n_bytes, texts, separator = None, None, (), ''
 
     def __init__(self):
-        self.n_bytes = np.ones(self.n_tokens, int)   # a symbol, however it is written
         self.ids = {text: i for i, text in enumerate(self.texts)}
 
     def encode(self, text):
-        found = re.findall(one_of(self.texts), text)
-        if ''.join(found) != text:
+        found = text.split() if self.separator else re.findall(one_of(self.texts), text)
+        if not self.separator and ''.join(found) != text or not self.ids.keys() >= {*found}:
             raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}, got {text[:60]!r}")
         return [self.ids[symbol] for symbol in found]
 
     def decode(self, ids):
-        return ''.join(self.texts[i] for i in ids)
+        return self.separator.join(self.texts[i] for i in ids)
 
 
-def symbols(name, texts):
-    return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)})
+def symbols(name, texts, **fields):
+    return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)} | fields)
 
 
-TOKENIZERS = {'bytes': Bytes, 'gpt2': GPT2} | {name: symbols(name, task.symbols) for name, task in TASKS.items()}
+NAMES = 'tokens'   # the tokenizer of a set of one's own, whose meta.json names its tokens
+TEXT = {'bytes': Bytes, 'gpt2': GPT2}
+TOKENIZERS = TEXT | {name: symbols(name, task.symbols) for name, task in TASKS.items()}
 
 
 @functools.cache
@@ -122,6 +124,14 @@ def get_tokenizer(name):
     if name not in TOKENIZERS:
         raise ValueError(f'tokenizer must be one of {", ".join(TOKENIZERS)}, got {name!r}')
     return TOKENIZERS[name]()
+
+
+def tokenizer_of_set(kind):
+    """The tokenizer of a set, by what kind_of says of it. Tokens of one's own are named, or are their numbers."""
+    if kind['tokenizer'] != NAMES:
+        return get_tokenizer(kind['tokenizer'])
+    texts = kind.get('vocabulary') or [str(i) for i in range(kind['n_tokens'])]
+    return symbols(NAMES, texts, separator=' ', eos=kind['eos'])()
 
 
 def encode_documents(documents, tokenizer):

@@ -129,11 +129,16 @@ def check_start(model, resumed, data, config):
     check_same(own | {'the iteration to go on from': resumed, 'the data': data.hashes, 'the weights': digest(model)})
 
 
-def start_state(config, checkpoint, model, puzzle, device):
-    """The TrainState on `device` of a new run, or of the checkpoint that the run resumes, with the model to train."""
-    if config.init_from == 'resume' and checkpoint.entries.get('puzzle') != puzzle:
-        raise ValueError(f'the checkpoint was trained on other puzzles than {config.dataset} holds: start a run '
-                         f'from its weights with --init_from={config.out_dir}/ckpt.pt')
+def start_state(config, checkpoint, model, kind, device):
+    """The TrainState on `device` of a new run, or of the checkpoint that the run resumes, with the model to train.
+
+    kind   what kind_of says of the set"""
+    if config.init_from == 'resume':
+        differs = [field for field, value in checkpoint.set.items() if kind.get(field) != value]
+        if differs:
+            raise ValueError(f'the checkpoint was trained on another kind of set than {config.dataset} is '
+                             f'({", ".join(differs)}): start a run from its weights with '
+                             f'--init_from={config.out_dir}/ckpt.pt')
     splits = config.shard and processes()[1] > 1
     model = lean(model.train()).to('cpu' if splits else device)
     if config.recompute:

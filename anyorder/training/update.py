@@ -13,7 +13,6 @@ from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks
-from anyorder.tokens.sets import unpack
 from anyorder.training.sharding import SplitMuon
 
 
@@ -140,18 +139,18 @@ class TrainState:
         self.logged = self.iter_num
 
 
-def draw_batch(tokens, config, masked_loss, device):
+def draw_batch(split, config, masked_loss, device):
     """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch.
 
     All is drawn from torch's default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given
     is how many visits are given, as clues are, which come first and cost nothing."""
     B, N = config.batch_size, config.block_size
-    idx = random_blocks(tokens, B, N)
+    idx = random_blocks(split, B, N)
     idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
     order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
     n_given = order.new_zeros(B)
-    if tokens.ndim == 2:   # puzzles
-        idx, given = unpack(idx)
+    if split.marked:
+        idx, given = split.unpack(idx)
         order, n_given = given_first(order, given)
     if not masked_loss:
         return idx, order, None, n_given
@@ -159,7 +158,7 @@ def draw_batch(tokens, config, masked_loss, device):
     return idx, order, n_given + n_more, n_given
 
 
-def update(state, tokens, lr, config):
+def update(state, split, lr, config):
     """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
 
     The loss of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The loss of the
@@ -171,7 +170,7 @@ def update(state, tokens, lr, config):
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
-        idx, order, n_known, n_given = draw_batch(tokens, config, state.model.slots.masked_loss, device)
+        idx, order, n_known, n_given = draw_batch(split, config, state.model.slots.masked_loss, device)
         n_blanks = (config.block_size - n_given).sum()
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():

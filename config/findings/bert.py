@@ -26,7 +26,7 @@ if __name__ == '__main__':   # the project's folder in place of this one
 from anyorder.datasets import open_split
 from anyorder.machine.files import check_new_folder, need_extra, whole_folder
 from anyorder.machine.terminal import one_line_errors
-from anyorder.tokens.sets import unpack
+from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.tokenizers import get_tokenizer, one_of
 from configurator import at_least, configure
 
@@ -58,9 +58,9 @@ def make_tokenizer(texts, n_positions):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=n_positions, **SPECIAL)
 
 
-def as_rows(packed, symbols, tokenizer):
+def as_rows(split, symbols, tokenizer):
     """Rows (ids, fixed), (N + 2,) each, of the puzzles of a set. Clues, [CLS] and [SEP] are fixed."""
-    tokens, given = unpack(torch.from_numpy(packed.astype('int64')))
+    tokens, given = all_blocks(split, split.packed.shape[1])
     ids = torch.tensor(tokenizer([symbols.decode(row) for row in tokens.tolist()])['input_ids'])
     return TensorDataset(ids, F.pad(given, (1, 1), value=True))
 
@@ -89,20 +89,20 @@ def make_bert(c, tokenizer):
         initializer_range=0.02 * (768 / c.n_embd) ** 0.5))   # as BERT at its width: smaller weights learn later
 
 
-def train(c, folder, packed, val, symbols):
-    """Train a BERT on the rows `packed` and fill the folder; returns the nats of a masked token of the rows `val`."""
+def train(c, folder, split, val, symbols):
+    """Train a BERT on the rows of a Split and fill the folder; returns the nats of a masked token of another, `val`."""
     from transformers import Trainer, TrainingArguments, set_seed
-    tokenizer = make_tokenizer(symbols.texts, packed.shape[1] + 2)
-    packed, val = (as_rows(rows, symbols, tokenizer) for rows in (packed, val))
+    tokenizer = make_tokenizer(symbols.texts, split.packed.shape[1] + 2)
+    rows, val = (as_rows(part, symbols, tokenizer) for part in (split, val))
     model = make_bert(c, tokenizer)
-    print(f'{c.dataset}: {len(packed):,} puzzles; {model.num_parameters():,} parameters', flush=True)
+    print(f'{c.dataset}: {len(rows):,} puzzles; {model.num_parameters():,} parameters', flush=True)
     arguments = TrainingArguments(
         folder, seed=c.seed, max_steps=c.max_iters, per_device_train_batch_size=c.batch_size,
         per_device_eval_batch_size=250, learning_rate=c.learning_rate, lr_scheduler_type='cosine', warmup_steps=100,
         weight_decay=0.01, use_cpu=not torch.cuda.is_available(), bf16=c.dtype == 'bfloat16', logging_steps=100,
         save_strategy='no', remove_unused_columns=False, dataloader_pin_memory=False,
         disable_tqdm=not sys.stderr.isatty())
-    trainer = Trainer(model, arguments, partial(mask_blanks, mask_id=tokenizer.mask_token_id), packed, val)
+    trainer = Trainer(model, arguments, partial(mask_blanks, mask_id=tokenizer.mask_token_id), rows, val)
     trainer.train()
     set_seed(c.seed)   # the masks of the validation are the same after any training
     loss = trainer.evaluate()['eval_loss']
@@ -118,11 +118,11 @@ def main(config):
     if config.dtype not in ('float32', 'bfloat16'):
         raise ValueError(f'dtype must be float32 or bfloat16, got {config.dtype!r}')
     check_new_folder('--out_dir', config.out_dir)
-    (packed, meta), (val, _) = (open_split(config.data_dir, config.dataset, split) for split in ('train', 'val'))
+    (split, meta), (val, _) = (open_split(config.data_dir, config.dataset, split) for split in ('train', 'val'))
     if 'puzzle' not in meta:
         raise ValueError(f'{config.dataset} is text, not puzzles: choose a set that data/puzzles.py has made')
     with whole_folder(config.out_dir) as folder:
-        loss = train(config, folder, packed, val, get_tokenizer(meta['tokenizer']))
+        loss = train(config, folder, split, val, get_tokenizer(meta['tokenizer']))
     print(f'written: {config.out_dir}, validation {loss:.4f} nats a masked token\n\n'
           f'  python eval_puzzle.py --ckpt=masked:{config.out_dir} --dataset={config.dataset}')
 

@@ -24,7 +24,7 @@ if __name__ == '__main__':   # the project's folder in place of this one
 from anyorder.datasets import open_split
 from anyorder.machine.files import check_folder, replace_file
 from anyorder.machine.terminal import one_line_errors
-from anyorder.tokens.tokenizers import get_tokenizer, split_documents
+from anyorder.tokens.tokenizers import TEXT, get_tokenizer, split_documents
 from configurator import at_least, configure
 
 dataset = 'pydocs'         # a prepared set of text
@@ -76,11 +76,11 @@ def completions(documents, rng, n_rows, n_context):
 def main(config):
     at_least(config, 1, 'n_rows', 'n_context', 'n_choice')
     check_folder('--out_dir', config.out_dir)
-    tokens, meta = open_split(config.data_dir, config.dataset, config.split)
-    if meta['eos'] is None:
-        raise ValueError(f'{config.dataset} is a set of puzzles: rows are made of text')
+    split, meta = open_split(config.data_dir, config.dataset, config.split)
+    if meta['tokenizer'] not in TEXT:
+        raise ValueError(f'{config.dataset} is no text: rows are made of text')
     tokenizer, rng = get_tokenizer(meta['tokenizer']), random.Random(config.seed)
-    documents = [tokenizer.decode(ids) for ids in split_documents(np.asarray(tokens), tokenizer.eos)]
+    documents = [tokenizer.decode(ids) for ids in split_documents(np.asarray(split.packed), tokenizer.eos)]
     rows = {'text': [{'text': text} for text in documents],
             'choice': choices(documents, rng, config.n_rows, config.n_context, config.n_choice),
             'completion': completions(documents, rng, config.n_rows, config.n_context)}

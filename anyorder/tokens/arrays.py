@@ -1,0 +1,183 @@
+"""
+How do arrays of integers become a set? Rows of one length, or the documents of a stream; checked, and written as token
+files, see sets.py.
+"""
+import json
+import os
+import re
+
+import numpy as np
+
+from anyorder.machine.files import check_folder, check_names, reading, reading_text
+from anyorder.machine.terminal import progress
+from anyorder.tokens.blocks import GIVEN
+from anyorder.tokens.prepared import check_source_is_new, train_val_split
+from anyorder.tokens.sets import is_there, kind_of, read_meta, whole_splits, write_splits
+from anyorder.tokens.sources import name_source
+from anyorder.tokens.tokenizers import NAMES
+
+KINDS = '.npy, .npz, .parquet, .jsonl, .jsonl.gz, .jsonl.xz'
+SPLITS = ('train', 'val', 'test')
+VAL_RATIO = 0.1   # of the rows or documents that are divided, as for a text
+
+
+def read_arrays(path):
+    """{name: array} of an .npz, else {'': tokens}: an array, or a list of documents."""
+    if not path.endswith(tuple(KINDS.split(', '))):
+        raise ValueError(f'{path} must end in {KINDS}')
+    with reading(path, 'integers', 'save arrays by numpy, without pickled objects, or lists of integers'):
+        if path.endswith('.npz'):
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        if path.endswith('.npy'):
+            return {'': np.asarray(np.load(path, allow_pickle=False))}
+        if path.endswith('.parquet'):
+            from pyarrow.parquet import read_table
+            column, = read_table(path).columns
+            lists = column.to_pylist()
+        else:
+            with reading_text(path, '\n') as f:
+                lists = [json.loads(line) for line in f if line.strip()]
+        documents = [np.array(tokens) if len(tokens) else np.array(tokens, int) for tokens in lists]
+        if any(tokens.ndim != 1 for tokens in documents):
+            raise ValueError('lists in lists')
+        return {'': documents}
+
+
+def splits_of(path, split):
+    """{split: (tokens, given or None)} of a source; '' is still to be divided."""
+    arrays = read_arrays(path)
+    if '' in arrays:
+        return {split: (arrays[''], None)}
+    there = [s for s in SPLITS if s in arrays]
+    unknown = arrays.keys() - {*there, 'given', *(f'given_{s}' for s in there)}
+    if unknown or not there:
+        raise ValueError(f'an .npz must hold the arrays {", ".join(SPLITS)}, and given_train, ... or given, got '
+                         f'{", ".join(arrays) or "nothing"}')
+    if split:
+        raise ValueError(f'{path} names its splits itself: leave --split={split} out')
+    return {s: (arrays[s], arrays.get(f'given_{s}', arrays.get('given'))) for s in there}
+
+
+def check_ids(tokens, most, what):
+    """The tokens as uint16. Raises ValueError unless all are whole numbers from 0 to `most`."""
+    if tokens.dtype.kind not in 'iuf':
+        raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
+    fits = (tokens >= 0) & (tokens <= most)
+    fits &= tokens == np.floor(tokens, where=fits, out=np.zeros(tokens.shape))
+    if not fits.all():
+        place = tuple(np.argwhere(~fits)[0].tolist())
+        raise ValueError(f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} at {list(place)}'
+                         + (', and bit 15 says what is given' if most < 0xffff else ''))
+    return tokens.astype('<u2')
+
+
+def check_given(given, tokens, what):
+    """`given` as bools of the shape of the tokens."""
+    if given.dtype != bool or given.shape not in (tokens.shape, tokens.shape[-1:]):
+        raise ValueError(f'given of {what} must be bools of shape {tokens.shape} or {tokens.shape[-1:]}, got '
+                         f'{given.dtype} of shape {given.shape}')
+    whole = np.atleast_1d(np.broadcast_to(given, tokens.shape).all(-1))
+    if whole.any():
+        raise ValueError(f'row {whole.argmax()} of {what} is given as a whole, and nothing is left to learn: leave it '
+                         'out')
+    return given
+
+
+def pack(tokens, given, shape, most, what):
+    """Tokens as on disk, with the mark of given ones: rows (rows, N), or a list of documents."""
+    n = shape and shape[0] * shape[1]
+    if isinstance(tokens, list):
+        parts = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(tokens)]
+        wrong = [i for i, part in enumerate(parts) if n and len(part) != n]
+        if wrong:
+            raise ValueError(f'list {wrong[0]} of {what} has {len(parts[wrong[0]])} tokens, --shape says {n}')
+        packed = np.stack(parts) if n and parts else parts
+    elif tokens.ndim == 2 or tokens.ndim == 1 and not n:
+        packed = check_ids(tokens, most, what)
+        if given is not None and packed.size:
+            packed |= GIVEN * check_given(given, packed, what).astype('<u2')
+        packed = packed if tokens.ndim == 2 else [packed]
+    else:
+        raise ValueError(f'{what} must be rows (rows, N){"" if n else " or a stream (n,)"}, got the shape '
+                         f'{tokens.shape}')
+    if not sum(map(len, packed)):
+        raise ValueError(f'{what} is empty')
+    if n and packed.shape[1] != n:
+        raise ValueError(f'the rows of {what} have {packed.shape[1]} tokens, --shape says {n}')
+    return packed
+
+
+def read_names(path):
+    """The names of the tokens: a name a line, without blanks."""
+    with reading_text(path, None) as f:
+        names = f.read().splitlines()
+    wrong = [name for name in names if not re.fullmatch(r'\S+', name) or '[[' in name or names.count(name) > 1]
+    if wrong or not names:
+        raise ValueError(f'{path} must hold a name a line, each once and without blanks or [[, got '
+                         f'{wrong[0] if wrong else "nothing"!r}')
+    return names
+
+
+def read_shape(text):
+    """[H, W] of HxW, None of ''."""
+    found = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', text)
+    if text and not found:
+        raise ValueError(f'shape must be HxW, as 8x8, got {text!r}')
+    return [int(found[1]), int(found[2])] if text else None
+
+
+def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary='', shape='', force=False):
+    """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
+    of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
+    name = name or NAMES
+    check_names(name=name, split=split or 'train')
+    if not source:
+        raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
+    directory, origin, shape = os.path.join(data_dir, name), name_source(source), read_shape(shape)
+    check_folder('--data_dir', data_dir and directory)
+
+    # the tokens
+    arrays = splits_of(source, split)
+    marked = any(given is not None for _, given in arrays.values())
+    most = GIVEN - 1 if marked else 0xffff
+    rows = {s: pack(*arrays[s], shape, most, f'{s or "the array"} of {source}') for s in arrays}
+    lengths = {s: part.shape[1] if isinstance(part, np.ndarray) else None for s, part in rows.items()}
+    if len({*lengths.values()}) > 1:
+        raise ValueError(f'all splits must be rows of one length, or all streams, got {lengths} (None is a stream)')
+    row_length, = {*lengths.values()}
+    if end is not None and (row_length or not 0 <= end <= most):
+        raise ValueError(f'end must be a token from 0 to {most:,}, behind the documents of a stream, got {end} for '
+                         f'{f"rows of {row_length}" if row_length else "a stream"}')
+
+    # the kind of the set
+    meta, wanted = read_meta(directory), sorted(rows) if '' not in rows else ['train', 'val']
+    kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
+    names = read_names(vocabulary) if vocabulary else meta.get('vocabulary') if kept else None
+    largest = max([int((part & most).max()) for part in rows.values() for part in part if len(part)] + [end or 0])
+    n_tokens = len(names) if names else meta['n_tokens'] if kept else largest + 1
+    if largest >= n_tokens:
+        raise ValueError(f'{source} has the token {largest}, and there are only {n_tokens} '
+                         f'{"names" if names else f"in {directory}"}: each token wants one')
+    fields = {'row_length': row_length, 'shape': shape, 'vocabulary': names}
+    kind = {'tokenizer': NAMES, 'n_tokens': n_tokens, 'eos': end, 'given': marked}
+    kind |= {field: value for field, value in fields.items() if value is not None}
+    if is_there(directory, meta, wanted, origin, kind_of(meta) == kind, force):
+        return meta
+    if kept and kind_of(meta) != kind:
+        differs = [field for field in kind | kind_of(meta) if kind.get(field) != kind_of(meta).get(field)]
+        raise ValueError(f'{directory} holds {", ".join(kept)} of another kind ({", ".join(differs)}): use another '
+                         '--name')
+    check_source_is_new(origin, kept)
+    if '' in rows:
+        if row_length and len(rows['']) < 2:
+            raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')
+        parts = train_val_split(rows[''], VAL_RATIO)
+    else:
+        parts = {s: (len(part), part) for s, part in rows.items()}
+    tail = np.array([] if end is None else [end], '<u2')
+
+    def written(split, n, part):
+        for row in progress(part, total=n, desc=f'{split}.bin', unit='row'):
+            yield np.append(row, tail), 0
+    return write_splits(directory, {'name': name} | kind, kept, origin, {s: written(s, *parts[s]) for s in parts})
