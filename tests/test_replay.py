@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -120,13 +121,16 @@ def test_the_page_strikes_a_draft_through_for_one_frame(tmp_path):
     write_replay(tmp_path / 'p.html', [LOSSLESS], Bytes(), 'x')
     page, data = page_of(tmp_path / 'p.html')
     functions = re.findall(r'^function (?:draftOf|cover)\(.*?^}', page, re.MULTILINE | re.DOTALL)
-    sample = f"const s = {json.dumps(data['samples'][0])}, nSteps = s.n_steps"
-    done = subprocess.run(['node', '-e', '\n'.join([sample, *functions, FRAMES])], capture_output=True, check=True)
-    changed, overruled, kept, covers = json.loads(done.stdout)
+    def run(columns):
+        sample = f"const s = {json.dumps(data['samples'][0])}, nSteps = s.n_steps, columns = {columns}"
+        done = subprocess.run(['node', '-e', '\n'.join([sample, *functions, FRAMES])], capture_output=True, check=True)
+        return json.loads(done.stdout)
+    changed, overruled, kept, covers = run(0)
     assert changed == [None, ['x', False], ['x', True], ['right', False], None]
     assert overruled == [None, ['\n', False], ['\n', True], None, None]          # another token was written
     assert kept == [None, ['z', False], ['z', False], ['z', True], None]
     assert covers == [['·', 'a', None], ['b', 'c'], ['↵'], ['·'], [None, None]]
+    assert run(3)[3] == [['·a', None, None], ['·bcd', None], ['↵'], ['·'], [None, None]]   # a cell is one element
 
 
 SVG = '{http://www.w3.org/2000/svg}'
@@ -186,6 +190,32 @@ def test_pictures_of_two_policies_stand_side_by_side_and_mark_what_is_wrong(tmp_
     other = samples[1] | {'step': [0] * 16}                                        # nothing is known of it
     write_replay(tmp_path / 'p.svg', [samples[0], other], digits, 'x', 4)
     assert 'margin' not in set(picture_of(tmp_path / 'p.svg')[0].itertext())
+
+
+class Names(SimpleNamespace):
+    def decode(self, ids):
+        return ' '.join(self.texts[i] for i in ids)
+
+
+@pytest.mark.parametrize('name, n, columns, box', [
+    ('sudoku', 81, 9, 3), ('sudoku4', 16, 4, 2), ('pixels', 81, 9, 0), ('pixels', 256, 16, 0), ('notes', 128, 32, 0)])
+def test_only_a_sudoku_has_boxes(tmp_path, name, n, columns, box):
+    sample = {'tokens': [0] * n, 'step': [0] * n, 'logprob': [0.0] * n}
+    for kind in ('html', 'svg'):
+        write_replay(tmp_path / f'p.{kind}', [sample], Names(name=name, texts=['1']), 'x', columns)
+    boxes = [mark for mark in picture_of(tmp_path / 'p.svg')[0].iter(f'{SVG}rect') if mark.get('class') == 'box']
+    assert page_of(tmp_path / 'p.html')[1]['box'] == box and len(boxes) == (n // box ** 2 if box else 0)
+
+
+@pytest.mark.parametrize('longest, width', [('1', 42), ('C#4', 42), ('hydrogen', 102), ('漢字', 54)])
+def test_cells_of_a_picture_are_as_wide_as_the_longest_name(tmp_path, longest, width):
+    sample = {'tokens': [0, 1] * 4, 'step': [-1, *range(7)], 'logprob': [-0.1] * 8}
+    write_replay(tmp_path / 'p.svg', [sample], Names(name='names', texts=['a', longest]), 'x', 4)
+    root, _, texts = picture_of(tmp_path / 'p.svg')
+    places = [mark for mark in root.iter(f'{SVG}rect') if mark.get('class') in ('given', 'blank')]
+    corners = [tuple(float(mark.get(name)) for name in ('x', 'y', 'width', 'height')) for mark in places]
+    assert corners == [(width * (i % 4) + 0.5, 42 * (i // 4) + 0.5, width - 1, 41) for i in range(8)]
+    assert texts['s1'] == [longest] and float(root.get('width')) >= 4 * width
 
 
 def test_nothing_known_and_nothing_drawn_are_pictures_too(tmp_path):

@@ -146,3 +146,17 @@ def test_drafts_are_faint_and_struck_through_for_one_frame(terminal, clock, envi
         until_now = [[(since, ord(x)) for since, x in history if since <= step] for history in drafts]
         watch(list(b'abed!f'), steps, step, [0.0] * 6, until_now)
         assert out.frame().split('\x1b[J')[1].splitlines() == [text, f'pass {step + 1} · {count}']
+
+
+@pytest.mark.parametrize('width, per_line', [(40, 6), (24, 6), (23, 3), (12, 3), (11, 2), (8, 2), (7, 1), (2, 1)])
+def test_a_grid_has_cells_of_equal_width_and_rows_of_equal_lines(terminal, clock, width, per_line):
+    names = ['C4', 'F#3', 'a', '\n']
+    tokenizer = SimpleNamespace(n_tokens=4, decode=lambda ids: ' '.join(names[i] for i in ids))
+    out = terminal(width)
+    watch = Watch(tokenizer, out, 6)
+    tokens, steps = [0, 1, 2, 3, 1, 0] * 2, [-1] * 5 + [0, None] + [1] * 5
+    watch(tokens, steps, 0, [0.0] * 12, [[]] * 6 + [[[0, 1]]] + [[]] * 5)
+    cells = [' C4', 'F#3', '  a', '  \ufffd', 'F#3', ' C4', 'F#3', 'F#3', '  a', '  \ufffd', 'F#3', ' C4']
+    shown = out.frame()
+    assert plain(shown)[:-1] == [''.join(f'{cell} ' for cell in cells[i:i + per_line]) for i in range(0, 12, per_line)]
+    assert '\x1b[7m C4\x1b[0m ' in shown and '\x1b[2mF#3\x1b[0m ' in shown

@@ -12,7 +12,7 @@ TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.svg')   # the look
 WIDTH = 80                                  # columns of running text: few source files have longer lines
 LETTER = 0.6                                # width of a letter in a monospaced font, as a share of the font's size
 TEXT_FONT, LINE = 16, 26                    # pixels: font and distance of the lines of running text
-GRID_FONT, CELL = 20, 42                    # pixels: font and cells of a grid
+GRID_FONT, CELL = 20, 42                    # pixels: font and cells of a grid; longer texts have wider cells
 MARGIN, GAP, COUNT = 24, 40, 40             # pixels: around all, between samples, between numbers of the counter
 STEP, LONGEST, HOLD = 0.3, 14.0, 5.0        # seconds: a step, all steps together at most, the finished text
 N_SHADES = 8                                # colours of probability in the template: c0 is the least
@@ -105,7 +105,7 @@ def key(y, signs):
 # the samples
 
 def side_by_side(rows, replay):
-    """(marks, width, height) of puzzles: each a grid between its name and its facts."""
+    """(marks, width, height) of grids: each between its name and its facts."""
     panes, x, height = '', 0, 0
     for row in rows:
         grid, width, height = grid_of(row, replay['columns'], replay['box'])
@@ -130,19 +130,20 @@ def text_of(row):
     letter, n_lines, marks = LETTER * TEXT_FONT, 1, []
     for i, runs in enumerate(lay_out(row['text'], WIDTH)):
         for line, column, letters in runs:
-            marks.append((i, letter * column, LINE * line, letter * sum(map(columns_of, letters)), letters))
+            marks.append((i, letter * column, LINE * line, letter * columns_of(letters), letters))
             n_lines = line + 1
     return draw(row, marks, LINE - 3, TEXT_FONT), letter * (WIDTH + 1), LINE * n_lines   # and a line end
 
 
 def grid_of(row, columns, box):
-    """(marks, width, height) of a puzzle, with the lines of its boxes."""
-    marks = [(i, CELL * (i % columns), CELL * (i // columns), CELL, text) for i, text in enumerate(row['text'])]
+    """(marks, width, height) of a grid, with the lines of the boxes of a Sudoku."""
+    width = max([CELL, *(LETTER * GRID_FONT * columns_of(text) + 6 for text in row['text'])])
+    marks = [(i, width * (i % columns), CELL * (i // columns), width, text) for i, text in enumerate(row['text'])]
     boxes = ''
     for x, y in itertools.product(range(0, columns, box), repeat=2) if box else ():
         boxes += f'<rect class="box" x="{x * CELL}" y="{y * CELL}" width="{box * CELL}" height="{box * CELL}"/>'
     n_lines = -(-len(marks) // columns)
-    return f'<g class="grid">{draw(row, marks, CELL, GRID_FONT)}{boxes}</g>', CELL * columns, CELL * n_lines
+    return f'<g class="grid">{draw(row, marks, CELL, GRID_FONT)}{boxes}</g>', width * columns, CELL * n_lines
 
 
 def draw(row, marks, height, font):
@@ -174,5 +175,5 @@ def draw_letters(letters, x, y, font, kind):
         return ''
     shift = len(letters) - len(letters.lstrip()) - (len(letters) - len(letters.rstrip()))
     kind = f' class="{kind}"' if kind else ''
-    length = f' textLength="{LETTER * font * sum(map(columns_of, ink)):.5g}"' if len(ink) > 1 else ''
+    length = f' textLength="{LETTER * font * columns_of(ink):.5g}"' if len(ink) > 1 else ''
     return f'<text{kind} x="{x + shift * LETTER * font / 2:.5g}" y="{y:.5g}"{length}>{xml(ink)}</text>'

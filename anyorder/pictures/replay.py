@@ -36,14 +36,12 @@ def write_replay(path, samples, tokenizer, title, columns=0):
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
               may be a `name` too, a list `wrong` of bools, and `drafts` as in Drafts.rows, which only the page shows
     title     its first line is the heading, further lines are small print
-    columns   width of the grid in which puzzles are laid out; 0 is running text
+    columns   cells in a row of the grid; 0 is running text
     The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
     alone."""
     heading, *details = title.split('\n')
     replay = {'title': heading, 'details': details, 'columns': columns, 'samples': replay_rows(samples, tokenizer)}
-    side = math.isqrt(columns)   # a Sudoku has boxes of side x side cells
-    is_sudoku = side > 1 and side ** 2 == columns and all(len(row['text']) == columns ** 2 for row in replay['samples'])
-    replay['box'] = side if is_sudoku else 0
+    replay['box'] = math.isqrt(columns) if tokenizer.name.startswith('sudoku') else 0   # the side of a box, in cells
     if str(path).endswith('.svg'):
         replace_file(path, animated_svg(replay).encode())
     else:

@@ -21,11 +21,10 @@ def token_texts(tokens, tokenizer, there=None):
     return texts
 
 
-def columns_of(letter):
-    """How many columns of equal width a letter takes."""
-    if unicodedata.combining(letter):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
+def columns_of(text):
+    """How many columns of equal width the letters of a text take."""
+    return sum(0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
+               for letter in text)
 
 
 def lay_out(texts, width):
