@@ -107,7 +107,7 @@ from anyorder.machine.processes import (
     stop_requests,
 )
 from anyorder.machine.terminal import progress
-from anyorder.orders import name_of, order_of
+from anyorder.orders import check_order, name_of, order_of
 from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.sets import kind_of
@@ -300,6 +300,8 @@ def main(config):
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype})
     with failing_together():
         data = Data(config)
+        config = Config(config | {name: data.kind[name] for name in ('shape',) if name in data.kind})
+        check_order(order_of(config), config.block_size, config.block_size)
         model = start_model(config, checkpoint, data.tokenizer.n_tokens)
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
     if world_size > 1:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from anyorder.grids import by_columns, by_rows, by_squares, size_for, spiral
 from anyorder.machine.devices import widest
 from anyorder.machine.files import reading
 
@@ -36,7 +37,8 @@ def stream(*names):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1)
+# families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second
+# argument named `shape` is the shape (H, W) of the grid of n positions instead
 
 def shuffled(u, n, _):
     """A uniform permutation (AO sec. 3)."""
@@ -96,6 +98,10 @@ ORDERS = {
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
+    'rows': Family(by_rows, drawn=True),
+    'columns': Family(by_columns, drawn=True),
+    'spiral': Family(spiral, n_numbers=lambda n, _: 0),
+    'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)   # the positions of a JSON file
 
@@ -114,13 +120,14 @@ def has_several(order):
 
 
 def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, parameter=None, seed=0,
-                 length=None):
+                 length=None, shape=None):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
 
     generator   draws the numbers of each row; by default torch's own generator of the device
     parameter   what the family lets one choose; None is the family's default
     seed, length   for a family that is one order: which order, of how many positions (by default n). The positions from
-                   n on are left out"""
+                   n on are left out
+    shape       (H, W) of the grid that the positions are, if they are one"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
     m = family.n_numbers(n, parameter) if family.drawn else n   # n: the number for l2r_ratio is the last of n + 1
@@ -128,17 +135,17 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
         dtype = widest(torch.device(device or 'cpu'))
         u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
     if family.drawn:
-        order = family.orders(u[:, :m], n, parameter)                                       # (B, n)
+        order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)       # (B, n)
     else:
-        order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu')).repeat(batch_size, 1)
+        order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu'), shape).repeat(batch_size, 1)
     return torch.where(u[:, m:] < l2r_ratio, torch.arange(n, device=device), order) if l2r_ratio else order
 
 
 @cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
-def one_order(kind, n, parameter, seed, length, device):
+def one_order(kind, n, parameter, seed, length, device, shape):
     family = family_of(kind)
     u = torch.rand(1, family.n_numbers(length, parameter), dtype=torch.float64, generator=stream(seed, 'order'))
-    order = family.orders(u, length, parameter)[0]
+    order = family.orders(u, size_for(family.orders, length, shape), parameter)[0]
     kept = order[order < n]
     if kept.sort().values.tolist() != list(range(n)):
         raise ValueError(f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
@@ -235,7 +242,8 @@ def order_of(run, order=None):
         parameter = family_of(kind).parameter if number is None else int(number)
     else:
         kind, parameter = 'listed', tuple(order)
-    return {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}
+    order = {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}
+    return order | {'shape': tuple(run['shape'])} if run.get('shape') else order   # journals name an order by its items
 
 
 # ---------------------------------------------------------------------------------------------------------------------

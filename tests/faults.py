@@ -80,7 +80,7 @@ FAULTS['model.py'] = 'test_model test_equalities', [
     ['bool((end < end.max()).any())', 'False'],
 ]
 
-FAULTS['anyorder/orders.py'] = 'test_orders', [
+FAULTS['anyorder/orders.py'] = 'test_orders test_grids', [
     ['m + 1, device=device, dtype=dtype', 'm + 1, device=device, dtype=torch.float32'],
     ['torch.where(u[:, m:] < l2r_ratio', 'torch.where(u[:, :1] < l2r_ratio'],
     ['return torch.Generator().manual_seed(derive_seed(*names))',
@@ -102,8 +102,19 @@ FAULTS['anyorder/orders.py'] = 'test_orders', [
     ["run.get('order_seed', 0)", "run.get('seed', 0)"],
     ['generator=stream(seed, int(b))) for b in numbers',
      'generator=stream(seed, b)) for b, _ in enumerate(numbers)'],
+    ["{'shape': tuple(run['shape'])} if run.get('shape')", "{'shape': run.get('shape')} if run.get('shape', True)"],
     ['visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1',
      'visit = (~first).byte().argsort(1).argsort(1)'],
+]
+
+FAULTS['anyorder/grids.py'] = 'test_grids', [
+    ['// shape[1] + u', '// shape[0] + u'],
+    ['% shape[1] + u', '% shape[0] + u'],
+    ['left[1:].rot90()', 'left[1:].rot90(-1)'],
+    ['* -(-W // size)', '* (W // size)'],
+    ['u[:, H * W:].argsort(-1).argsort(-1)', 'u.argsort(-1).argsort(-1)'],
+    ['(rank[:, square] +', '(square +'],
+    ['not shape or math.prod(shape) != n', 'not shape'],
 ]
 
 FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint test_equalities', [
@@ -359,7 +370,7 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes', [
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
 ]
 
-FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train', [
+FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],
@@ -384,6 +395,7 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
     ['nll.sum() / n_blanks / len(micros)', 'nll.sum() / n_blanks / config.gradient_accumulation_steps'],
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
     ['device=device, **order_of(config))', 'device=device)'],
+    ["if not wants_shape(family_of(order['kind']).orders):", "if True:"],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 

@@ -130,14 +130,14 @@ def test_what_is_scored_is_drawn_from_named_streams_alone(rotated, monkeypatch):
     """Torch's own generator is neither read nor moved."""
     before = torch.get_rng_state()
     for kind in ORDERS:
-        a, b = (draw_orders(range(5), 30, 3, 7, {'kind': kind}) for _ in range(2))
+        a, b = (draw_orders(range(5), 30, 3, 7, {'kind': kind, 'shape': (5, 6)}) for _ in range(2))
         assert torch.equal(a, b)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize('order', [
     None, {'kind': 'rotated'}, {'kind': 'l2r'}, {'kind': 'block', 'seed': 3, 'parameter': 5},
-    {'kind': 'listed', 'parameter': (*range(20, 40), *range(20))}])
+    {'kind': 'blocks2d', 'shape': (5, 8)}, {'kind': 'listed', 'parameter': (*range(20, 40), *range(20))}])
 def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, order):
     orders = draw_orders(range(6), 40, 2, 7, order)
     assert torch.equal(draw_orders([4, 1], 40, 2, 7, order), orders[[4, 1]]) and orders.shape == (6, 2, 40)
@@ -162,6 +162,7 @@ def test_the_options_of_a_run_give_its_order():
     assert order_of(run | {'order_swaps': 7}, 'swaps') == {'kind': 'swaps', 'parameter': 7} | own
     assert order_of(run | {'order': [1, 0]}) == {'kind': 'listed', 'parameter': (1, 0)} | own
     assert order_of(run, [1, 0]) == order_of(run | {'order': [1, 0]})
+    assert order_of(run | {'shape': [2, 4]}, 'rows') == {'kind': 'rows', 'parameter': None, 'shape': (2, 4)} | own
 
 
 def test_an_option_names_an_order_or_a_file(tmp_path, monkeypatch):
@@ -171,7 +172,7 @@ def test_an_option_names_an_order_or_a_file(tmp_path, monkeypatch):
     path.write_text('[2, 0, 1]')
     assert read_order('order.json') == [2, 0, 1]
     for wrong in ('rl', 'own', 'swaps:', 'swaps:-1', 'swaps:x', 'l2r:3', 'listed', 'none.json', '', '.'):
-        with pytest.raises(ValueError, match=r'order must be random, .*swaps:NUMBER, or a JSON file .*, got ') as e:
+        with pytest.raises(ValueError, match=r'order must be random, .*swaps:NUMBER, .*or a JSON file .*, got ') as e:
             read_order(wrong)
         assert '\n' not in str(e.value) and repr(wrong) in str(e.value)
     for wrong in ({'order': [0]}, [0, 2], [1, 2], [0, 0], [0.5, 1], [0.0, 1], [False, 1], 3, None, [[0]], ['0'], []):

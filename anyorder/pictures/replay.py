@@ -19,7 +19,8 @@ TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.html')   # the look a
 
 ORDERS_IN_WORDS = {
     'random': 'in a random order', 'l2r': 'from left to right', 'r2l': 'from right to left',
-    'fixed': 'in one fixed order', 'block': 'block by block',
+    'fixed': 'in one fixed order', 'block': 'block by block', 'rows': 'row by row', 'columns': 'column by column',
+    'spiral': 'in a spiral from the edge inward', 'blocks2d': 'block by block in a random order',
     'top_prob': "in the model's own order, the most probable token first",
     'margin': "in the model's own order, the clearest choice first",
     'entropy': "in the model's own order, the surest position first"}

@@ -8,10 +8,11 @@ from contextlib import nullcontext
 import torch
 
 from anyorder.checkpoint import model_from_checkpoint
+from anyorder.grids import wants_shape
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_blanks
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
-from anyorder.orders import check_order, derive_seed, draw_orders, given_first, order_of, sample_order
+from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks
 from anyorder.training.sharding import SplitMuon
 
@@ -56,7 +57,8 @@ def check_update(config, network):
     if network.slots.masked_loss and order['kind'] != 'random':
         raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
                          f"got {order['kind']!r}")
-    check_order(order, network.block_size, network.block_size)
+    if not wants_shape(family_of(order['kind']).orders):   # which comes with the data
+        check_order(order, network.block_size, network.block_size)
 
 
 def is_hidden(name, p):
