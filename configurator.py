@@ -199,7 +199,7 @@ def help_text(namespace, defaults):
             lines += ['', f'  {before[2:]}']
         lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments[0])
         lines += [' ' * 40 + comment for comment in comments[1:]]
-    return re.sub(r'([\w/]+\.py):([A-Z]+)', keys_of, '\n'.join(lines))
+    return re.sub(r'([a-z_/]+\.py):([A-Z]+)', keys_of, '\n'.join(lines))
 
 
 def keys_of(found):

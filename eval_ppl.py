@@ -45,8 +45,8 @@ estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,
                            # see above, with commas; '' is the one of the training and, for a decoder, l2r, or nothing
                            # beside the `orders`
 orders = ''                # anyorder/orders.py:ORDERS,
-                           # or with a number of its own, as swaps:16, or a JSON file with a list of all positions; with
-                           # commas
+                           # or with a number of its own, as swaps:16; a JSON file with a list of all positions; a
+                           # function FILE.py:NAME; with commas
 n_orders = 1               # any, iw, orders: orders a block
 n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all

@@ -26,8 +26,8 @@ data_dir = ''          # where prepared sets are; '' is where the checkpoint's a
 blanks = ''            # positions to write given all others, as 32:64,70; '' what the set does not give
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
 policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:ORDERS,
-                       # or with a number of its own, as swaps:9; a JSON file with a list of positions; or the model's
-                       # choice by its scores: anyorder/generation/unmasking.py:SCORES.
+                       # or with a number of its own, as swaps:9; a JSON file with a list of positions; a function
+                       # FILE.py:NAME; or the model's choice by its scores: anyorder/generation/unmasking.py:SCORES.
                        # 'all' is random, l2r and every score
 n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
@@ -131,7 +131,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
     trained  the options that the model was trained with, see order_of"""
     tokens, given = puzzles.tokens, puzzles.given
     model, drawing = freeze(model), Drawing(c.temperature)
-    solve(model, tokens[:1], given[:1], order_of(trained), Unmasking(1), drawing, c.seed)   # warm up
+    solve(model, tokens[:1], given[:1], order_of(trained, 'l2r'), Unmasking(1), drawing, c.seed)   # warm up
     trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:
         order = order_of(trained, order)

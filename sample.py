@@ -33,8 +33,8 @@ score = False                 # instead of writing: log-probability of the [[=te
 # in which order, how many at a time
 order = 'own'                 # 'own' (as trained);
                               # anyorder/orders.py:ORDERS,
-                              # or with a number of its own, as 'block:8'; a JSON file with a list of positions; or the
-                              # model's choice by its scores: anyorder/generation/unmasking.py:SCORES
+                              # or with a number of its own, as 'block:8'; a JSON file of positions; FILE.py:NAME, a
+                              # function; or the model's choice by its scores: anyorder/generation/unmasking.py:SCORES
 order_noise = 0.0             # scale of the Gumbel noise on the scores by which the model chooses
 n_steps = 1024                # forward passes of a stretch; with as many as tokens, or more, one token a step
 schedule = 'linear'           # tokens a step: 'linear' (equal) or 'cosine' (few first, many last)

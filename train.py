@@ -43,7 +43,7 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
 order = 'random'                  # anyorder/orders.py:ORDERS,
-                                  # or a JSON file with all positions
+                                  # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers
 order_seed = 0                    # which order it is, where one holds for all sequences: 'fixed', 'block', 'swaps'
 order_block = None                # positions of a block; --order=block:8 says both
 order_swaps = None                # random transpositions of left to right, by 'swaps'; --order=swaps:8 says both
@@ -300,7 +300,7 @@ def main(config):
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype})
     with failing_together():
         data = Data(config)
-        config = Config(config | {name: data.kind[name] for name in ('shape',) if name in data.kind})
+        config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
         check_order(order_of(config), config.block_size, config.block_size)
         model = start_model(config, checkpoint, data.tokenizer.n_tokens)
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None

@@ -1,9 +1,14 @@
 """
-Which orders does a grid have? Functions as in orders.py. The position of a cell of a grid of the shape (H, W) is
-W * row + column.
+Which orders does a grid have, and which does a user bring? Functions as in orders.py. The position of a cell of a grid
+of the shape (H, W) is W * row + column. A user's order FILE.py:NAME is run by a command to which it is typed; what
+checkpoints keep, FILE.py:NAME@DIGEST, runs nothing.
 """
+import hashlib
 import inspect
 import math
+import os
+import runpy
+from functools import wraps
 
 import torch
 
@@ -49,3 +54,44 @@ def size_for(function, n, shape):
         raise ValueError(f'an order of a grid wants all of its HxW cells, got {n} positions and shape={shape}: prepare '
                          'the set with --shape=HxW, or choose another order')
     return shape
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# orders of a user
+
+LOADED = {}   # {FILE.py:NAME@DIGEST: function}, of the files that this process was told to run
+
+
+def load_order(path, name):
+    """Run a file. Returns FILE.py:NAME@DIGEST of its function, whose result is looked at in every call."""
+    try:
+        with open(path, 'rb') as f:
+            kept = f'{os.path.basename(path)}:{name}@{hashlib.sha256(f.read()).hexdigest()[:12]}'
+        function = runpy.run_path(path)[name]
+        inspect.signature(function).bind('u', 'n', 'parameter')
+    except Exception as e:
+        raise ValueError(f'{path} has no order {name}(u, n, parameter): {e!r}') from None
+
+    @wraps(function)   # with its signature
+    def checked(u, n, parameter):
+        try:
+            order = function(u, n, parameter)
+        except Exception as e:
+            raise ValueError(f'the order {path}:{name} raised {e!r}') from None
+        fits = isinstance(order, torch.Tensor) and order.dtype == torch.long and order.shape == u.shape
+        # here the host waits for the device
+        if not fits or (order.sort(-1).values != torch.arange(u.size(1), device=order.device)).any():
+            raise ValueError(f'the order {path}:{name} must return int64 {tuple(u.shape)}, in each row every position '
+                             f'from 0 to {u.size(1) - 1} once, got {" ".join(repr(order).split()):.99}')
+        return order.to(u.device)
+    LOADED[kept] = checked
+    return kept
+
+
+def loaded(kept):
+    """The function of FILE.py:NAME@DIGEST. Raises ValueError unless this process was told to run the file."""
+    if kept not in LOADED:
+        name, _, digest = kept.partition('@')
+        raise ValueError(f'the checkpoint was trained in the order {name}, which no checkpoint runs: add --order=PATH/'
+                         f'{name} (eval_ppl.py: --orders=, eval_puzzle.py: --policies=), of a file of SHA-256 {digest}')
+    return LOADED[kept]

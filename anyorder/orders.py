@@ -6,13 +6,14 @@ A family of orders is one function here and one entry of ORDERS; every command t
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
-from anyorder.grids import by_columns, by_rows, by_squares, size_for, spiral
+from anyorder.grids import by_columns, by_rows, by_squares, load_order, loaded, size_for, spiral
 from anyorder.machine.devices import widest
 from anyorder.machine.files import reading
 
@@ -104,11 +105,14 @@ ORDERS = {
     'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
 LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)   # the positions of a JSON file
+NUMBER = re.compile(r':(?=\d+$)')   # between a name, which may have a colon too, and its number
 
 
 def family_of(kind):
     if kind == 'listed':
         return LISTED
+    if '.py:' in kind:
+        return Family(loaded(kind), drawn=True)
     if kind not in ORDERS:
         raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
     return ORDERS[kind]
@@ -163,11 +167,11 @@ def check_order(order, n, block_size):
 
 
 def name_of(order, path=''):
-    """What a table calls these arguments of sample_order: NAME, NAME:NUMBER where there is a number to choose, or the
-    JSON file that they were read from."""
-    if order['kind'] == 'listed' and path:
-        return os.path.basename(path)
-    return order['kind'] if type(order.get('parameter')) is not int else f"{order['kind']}:{order['parameter']}"
+    """What a table calls these arguments of sample_order: as kept_order, without a digest, or the JSON file that they
+    were read from."""
+    if order['kind'] == 'listed':
+        return os.path.basename(path) or 'listed'
+    return re.sub('@[0-9a-f]{12}', '', kept_order(order))
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
@@ -187,18 +191,20 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
 # orders as options
 
 def read_order(text, *others):
-    """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`, else
-    the positions of the JSON file of this name.
+    """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`; with
+    a digest if it is FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
 
     Raises ValueError for any other text, and for a file that holds no permutation of the positions from 0 on."""
-    name, colon, number = text.partition(':')
-    if text in others or name in ORDERS and (not colon or number.isdecimal() and ORDERS[name].parameter is not None):
+    kind, *number = NUMBER.split(text)
+    if text in others or kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
         return text
+    if '.py:' in kind:
+        return ':'.join([load_order(*kind.rsplit(':', 1)), *number])
     if not os.path.isfile(text):
         numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
-        raise ValueError(f'an order must be {", ".join([*others, *ORDERS, *numbered])}, or a JSON file with a list of '
-                         f'positions, got {text!r}')
-    with reading(text, 'a JSON list of positions', 'it must hold every position from 0 on once'):
+        raise ValueError(f'an order must be {", ".join([*others, *ORDERS, *numbered])}, a function FILE.py:NAME, or a '
+                         f'JSON file with a list of positions, got {text!r}')
+    with reading(text, 'a JSON list of positions', 'it must hold every one from 0 on once; a function is FILE.py:NAME'):
         with open(text, encoding='utf-8') as f:
             positions = json.load(f)
         if not positions or {*map(type, positions)} != {int} or sorted(positions) != list(range(len(positions))):
@@ -212,12 +218,14 @@ def order_option(options, saved=None):
 
     The number may also be given as the option order_NAME. Raises ValueError if both are given and differ."""
     saved, given = saved or {}, {name for name in options.given if options[name] is not None}
+    if 'order' in given - options.typed and '.py:' in options.order:
+        raise ValueError(f'a config file runs no code: leave out its order, and type --order={options.order}')
     for name in given & {f'order_{kind}' for kind in ORDERS}:
         if type(options[name]) is not int or options[name] < 0:
             raise ValueError(f'{name} must be an integer from 0, got {options[name]!r}')
     order = read_order(options.order) if 'order' in given else saved.get('order', options.order)
     numbered = {name: read_order(f"{name}:{options[f'order_{name}']}") for name in ORDERS if f'order_{name}' in given}
-    if isinstance(order, str) and (kind := order.partition(':')[0]) in numbered:
+    if isinstance(order, str) and (kind := NUMBER.split(order)[0]) in numbered:
         if 'order' in given and order not in (kind, numbered[kind]):
             raise ValueError(f"order={order} and order_{kind}={options[f'order_{kind}']} contradict each other: leave "
                              'one out')
@@ -227,7 +235,9 @@ def order_option(options, saved=None):
 
 def kept_order(order):
     """These arguments of sample_order as a checkpoint keeps them, see order_option."""
-    return list(order['parameter']) if order['kind'] == 'listed' else name_of(order)
+    if order['kind'] == 'listed':
+        return list(order['parameter'])
+    return order['kind'] if type(order.get('parameter')) is not int else f"{order['kind']}:{order['parameter']}"
 
 
 def order_of(run, order=None):
@@ -236,10 +246,10 @@ def order_of(run, order=None):
     own = run.get('order', 'random')
     order = own if order is None else order
     if isinstance(order, str):
-        kind = order.partition(':')[0]
-        numbers = dict(text.split(':', 1) for text in (own, order) if isinstance(text, str) and ':' in text)
+        kind = NUMBER.split(order)[0]
+        numbers = dict(NUMBER.split(text) for text in (own, order) if isinstance(text, str) and NUMBER.search(text))
         number = numbers.get(kind, run.get(f'order_{kind}'))   # the option order_NAME, as older checkpoints have it
-        parameter = family_of(kind).parameter if number is None else int(number)
+        parameter = int(number) if number is not None else None if '.py:' in kind else family_of(kind).parameter
     else:
         kind, parameter = 'listed', tuple(order)
     order = {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}

@@ -102,7 +102,10 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids', [
     ["run.get('order_seed', 0)", "run.get('seed', 0)"],
     ['generator=stream(seed, int(b))) for b in numbers',
      'generator=stream(seed, b)) for b, _ in enumerate(numbers)'],
+    ["if 'order' in given - options.typed and '.py:' in options.order:", 'if False:'],
     ["{'shape': tuple(run['shape'])} if run.get('shape')", "{'shape': run.get('shape')} if run.get('shape', True)"],
+    ["re.sub('@[0-9a-f]{12}', '', kept_order(order))", 'kept_order(order)'],
+    ["':'.join([load_order(*kind.rsplit(':', 1)), *number])", "load_order(*kind.rsplit(':', 1))"],
     ['visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1',
      'visit = (~first).byte().argsort(1).argsort(1)'],
 ]
@@ -115,6 +118,11 @@ FAULTS['anyorder/grids.py'] = 'test_grids', [
     ['u[:, H * W:].argsort(-1).argsort(-1)', 'u.argsort(-1).argsort(-1)'],
     ['(rank[:, square] +', '(square +'],
     ['not shape or math.prod(shape) != n', 'not shape'],
+    ["hashlib.sha256(f.read())", "hashlib.sha256(path.encode())"],
+    ["inspect.signature(function).bind('u', 'n', 'parameter')", 'pass'],
+    ['not fits or (order', 'not fits and (order'],
+    ['        return order.to(u.device)\n    LOADED[kept]', '        return u.argsort(-1)\n    LOADED[kept]'],
+    ['if kept not in LOADED:', "if runpy.run_path('sub/mine.py') and kept not in LOADED:"],
 ]
 
 FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint test_equalities', [

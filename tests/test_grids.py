@@ -1,19 +1,29 @@
-"""Orders of a grid: their laws by loops over cells."""
+"""Orders of a grid, and functions of a user: their laws by loops over cells, and what runs them."""
 import json
 import os
 from collections import Counter
 
 import pytest
 import torch
-from conftest import one_line
-from toy_runs import resume, run
+from conftest import make_model, one_line
+from test_training import OPTIONS, TOKENS, learner, start
+from toy_runs import assert_same_runs, resume, run
 
-from anyorder.checkpoint import Checkpoint
-from anyorder.orders import check_order, order_of, sample_order, stream
+import train
+from anyorder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from anyorder.grids import LOADED
+from anyorder.orders import check_order, kept_order, name_of, order_of, read_order, sample_order, stream
+from anyorder.tokens.blocks import Split
+from anyorder.training.start import start_checkpoint
+from anyorder.training.update import update
 from anyorder.writer import Writer
+from configurator import Config, configure
 
 SHAPES = [(1, 5), (5, 1), (3, 4), (4, 3), (5, 7), (1, 1)]
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# grids
 
 def rows(u, H, W, _):
     return [r * W + c for r in range(H) for c in sorted(range(W), key=lambda c: u[r * W + c])]
@@ -74,6 +84,140 @@ def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
     if kind == 'blocks2d':
         with one_line('at least 1 cell wide, got 0'):
             check_order(order_of({'order': 'blocks2d:0', 'shape': [3, 4]}), 12, 99)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# functions of a user
+
+MINE = '''
+import torch
+open('marker', 'a').write('x')
+def shuffle(u, n, _):
+    return u.argsort(-1)
+def rows(u, shape, _):
+    return (torch.arange(u.size(1)) // shape[1] + u).argsort(-1)
+def shifted(u, n, by):
+    return (torch.arange(n) + (by or 0)).expand(len(u), -1) % n
+'''
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A working folder with sub/mine.py; mine() is how often it was run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'sub').mkdir()
+    (tmp_path / 'sub' / 'mine.py').write_text(MINE)
+    marker = tmp_path / 'marker'
+    return lambda: len(marker.read_text()) if marker.exists() else 0
+
+
+def test_a_function_of_a_user_gives_the_orders_of_the_same_built_in_one(mine):
+    for text, kind in (('sub/mine.py:shuffle', 'random'), ('sub/mine.py:rows', 'rows')):
+        run = {'shape': [3, 4], 'block_size': 12}
+        own, built_in = order_of(run, read_order(text)), order_of(run, kind)
+        ours, theirs = (sample_order(5, 12, **o, l2r_ratio=0.4, generator=stream(1)) for o in (own, built_in))
+        assert torch.equal(ours, theirs) and kept_order(own) == own['kind'] == read_order(text)
+        assert name_of(own) == text.removeprefix('sub/') and own['kind'].startswith(f'{name_of(own)}@')
+    states = []
+    for order in ('random', read_order('sub/mine.py:shuffle')):
+        state = start(learner())
+        update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'order': order}))
+        states.append(state.model.state_dict())
+    assert all(torch.equal(p, states[1][name]) for name, p in states[0].items())
+    with one_line('an order of a grid wants all'):
+        check_order(order_of({}, read_order('sub/mine.py:rows')), 12, 12)
+
+
+def test_a_number_is_the_third_argument_of_a_function(mine):
+    kept = read_order('sub/mine.py:shifted:3')
+    run = {'order': kept}
+    assert sample_order(1, 5, **order_of(run)).tolist() == [[3, 4, 0, 1, 2]]
+    assert kept_order(order_of(run)) == kept and name_of(order_of(run)) == 'mine.py:shifted:3'
+    plain = read_order('sub/mine.py:shifted')
+    assert order_of({}, plain)['parameter'] is None and kept == f'{plain}:3'
+    assert order_of(run, plain) == order_of(run)   # what is left open is as in the run
+
+
+@pytest.mark.parametrize('body, said', [
+    ('return u', r'mine.py:f must return int64 \(1, 4\), in each row every position from 0 to 3 once, got t'),
+    ('return (u * 0).long()', r'got tensor\(\[\[0, 0, 0, 0\]\]\)'), ('return u.argsort(-1)[:, 1:]', 'return int64'),
+    ('return u.argsort(-1) + 1', 'must return int64'), ('return u.argsort(-1).int()', 'must return int64.*int32'),
+    ('return [3, 1, 2, 0]', r'got \[3, 1, 2, 0\]'), ('return None', 'got None'),
+    ('raise KeyError("two\\nlines")', r"^the order .*mine.py:f raised KeyError\('two"),
+    ('return 1 / 0', r"raised ZeroDivisionError\('division by zero'\)")])
+def test_a_function_that_gives_no_orders_is_named(tmp_path, body, said):
+    (tmp_path / 'mine.py').write_text(f'def f(u, n, parameter):\n    {body}\n')
+    order = order_of({}, read_order(f'{tmp_path}/mine.py:f'))
+    with one_line(said):
+        check_order(order, 4, 4)
+
+
+@pytest.mark.parametrize('text, said', [
+    ('none.py:f', r'none.py has no order f\(u, n, parameter\): FileNotFoundError'),
+    ('mine.py:g', "KeyError.*'g'"), ('mine.py:x', 'TypeError'), ('mine.py:two', 'TypeError.*too many positional'),
+    ('broken.py:f', 'SyntaxError'),
+    ('raises.py:f', "ZeroDivisionError"), ('mine.py', 'a function is FILE.py:NAME'),
+    ('mine.py:', 'KeyError'), ('.:f', 'or a JSON file with a list')])
+def test_a_file_without_the_function_is_one_line(tmp_path, monkeypatch, text, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'mine.py').write_text('x = 3\ndef two(u, n):\n    pass\n')
+    (tmp_path / 'broken.py').write_text('def f(:\n')
+    (tmp_path / 'raises.py').write_text('1 / 0\n')
+    with one_line(said):
+        read_order(text)
+
+
+def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
+    """Only a command that is told to runs it: to open, to read and to write in other orders does not."""
+    kept = read_order('sub/mine.py:shifted:3')
+    LOADED.clear()
+    model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
+    save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', config={'order': kept, 'block_size': 32})
+    (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
+    before, options = mine(), ['--ckpt=c.pt', '--weights=raw']
+    assert name_of(Checkpoint('c.pt').order) == 'mine.py:shifted:3'
+    script('sample.py', *options, '--order=l2r', '--length=5')
+    evaluate = ['eval_ppl.py', *options, '--datasets=words.txt', '--n_blocks=2', '--out=o.json']
+    script(*evaluate, '--estimates=l2r')
+    (tmp_path / 'o.json').unlink()
+    for command, more in ((['sample.py', *options], '--order'), (evaluate, '--orders')):
+        refused = script(*command, code=1).stderr
+        assert 'in the order mine.py:shifted, which no checkpoint runs: add --order=PATH/mine.py:' in refused
+        assert more in refused and refused.count('\n') == 1
+    assert mine() == before and not (tmp_path / 'o.json').exists()
+    said = script('sample.py', *options, '--order=sub/mine.py:shifted').stdout
+    assert f"\n{'order':<16}mine.py:shifted:3, " in said
+    assert 'mine.py:shifted:3' in script(*evaluate, '--orders=sub/mine.py:shifted').stdout
+    assert mine() == before + 2
+
+
+def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, capsys):
+    typed = '--order=sub/mine.py:shuffle'
+    run(typed, '--max_iters=4', '--out_dir=whole')
+    run(typed, '--max_iters=2')
+    LOADED.clear()
+    with one_line('add --order=PATH/mine.py:shuffle '):
+        resume('--max_iters=4')
+    capsys.readouterr()
+    resume('--max_iters=4', typed)
+    said = capsys.readouterr().out
+    assert 'changed since iteration 2: max_iters 2 -> 4' in said and 'own order (mine.py:shuffle)' in said
+    assert ' order mine' not in said
+    assert_same_runs('whole', 'out', entries_of_one=(2,))
+    with open('sub/mine.py', 'a') as f:
+        f.write('# another file')
+    _, config, changed = start_checkpoint(configure(vars(train), ['--init_from=resume', typed]))
+    assert changed == [f"order {load_checkpoint('out/ckpt.pt')['config']['order']} -> {config.order}"]
+
+
+def test_only_what_is_typed_runs_code(mine):
+    with open('c.py', 'w') as f:
+        f.write("order = 'sub/mine.py:shuffle'")
+    with one_line('a config file runs no code: leave out its order, and type --order=sub/mine.py:shuffle'):
+        start_checkpoint(configure(vars(train), ['c.py']))
+    assert mine() == 0
+    start_checkpoint(configure(vars(train), ['c.py', '--order=sub/mine.py:shuffle']))
+    assert mine() == 1
 
 
 def test_a_run_has_the_shape_of_its_data_set(data):

@@ -172,7 +172,7 @@ def test_an_option_names_an_order_or_a_file(tmp_path, monkeypatch):
     path.write_text('[2, 0, 1]')
     assert read_order('order.json') == [2, 0, 1]
     for wrong in ('rl', 'own', 'swaps:', 'swaps:-1', 'swaps:x', 'l2r:3', 'listed', 'none.json', '', '.'):
-        with pytest.raises(ValueError, match=r'order must be random, .*swaps:NUMBER, .*or a JSON file .*, got ') as e:
+        with pytest.raises(ValueError, match=r'order must be random, .*swaps:NUMBER, .* or a JSON file .*, got ') as e:
             read_order(wrong)
         assert '\n' not in str(e.value) and repr(wrong) in str(e.value)
     for wrong in ({'order': [0]}, [0, 2], [1, 2], [0, 0], [0.5, 1], [0.0, 1], [False, 1], 3, None, [[0]], ['0'], []):

@@ -136,6 +136,7 @@ class OwnOrder(Along):
         if estimate_of(order) != self.name:
             raise ValueError('own is for a model trained neither in random order nor left to right, this one was '
                              f'trained in {name_of(order)}: take {estimate_of(order)}')
+        family_of(order['kind'])   # before anything is measured: it may be a function that nobody typed
 
 
 class AnyOrder(Along):

@@ -62,7 +62,7 @@ def start_checkpoint(config):
     resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir, 'init_from': start})
     if not resumes:
         return checkpoint, resolved, []
-    changed = [f'{name} {saved[name]!s:.40} -> {value!s:.40}' for name, value in given.items()
+    changed = [f'{name} {saved[name]!s:.80} -> {value!s:.80}' for name, value in given.items()
                if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
     old, new = (f'{lr_of(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
     if old != new:
