@@ -2,6 +2,7 @@
 How does a script meet the disk? Files are never half-written, a file of another kind is one line, and names and folders
 are checked before the work begins.
 """
+import configparser
 import contextlib
 import errno
 import glob
@@ -100,6 +101,15 @@ def reading_text(path, newline):
     with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
           opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):
         yield f
+
+
+def read_table(path):
+    """The sections of an .ini file, with names as they are written. ${name} and ${section:name} stand for values."""
+    table = configparser.ConfigParser(interpolation=configparser.ExtendedInterpolation(), delimiters='=')
+    table.optionxform = str
+    with open(path, encoding='utf-8') as f:
+        table.read_file(f)
+    return table
 
 
 def check_names(**names):

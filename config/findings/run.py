@@ -9,7 +9,6 @@ A table has the mean over the seeds, its standard error and their number. What i
 interrupted starts anew. Make one finding at a time in a folder, since findings share runs. Options behind -- go to
 every train.py, for `generation` to bench.py.
 """
-import configparser
 import itertools
 import os
 import shlex
@@ -20,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = ROOT
+from anyorder.machine.files import read_table
 from anyorder.machine.terminal import one_line_errors
 from configurator import at_least, configure, numbers
 
@@ -28,10 +28,7 @@ jobs = 1               # commands at a time, each on one core if there are more 
 out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
 data_dir = 'data'      # where prepared sets are; what is missing is made there
 
-TABLE = configparser.ConfigParser(interpolation=configparser.ExtendedInterpolation(), delimiters='=')
-TABLE.optionxform = str   # names as they are written
-with open(os.path.join(ROOT, 'config', 'findings', 'findings.ini'), encoding='utf-8') as f:
-    TABLE.read_file(f)
+TABLE = read_table(os.path.join(ROOT, 'config', 'findings', 'findings.ini'))
 RUNS, EVALUATIONS = TABLE['runs'], TABLE['evaluations']
 WORDS = {name: TABLE[name]['about'] for name in TABLE.sections() if name not in ('runs', 'evaluations')}
 

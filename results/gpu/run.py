@@ -29,18 +29,12 @@ import time
 import torch
 
 from anyorder.machine.devices import resolve_device
-from anyorder.machine.files import check_folder, replace_file, write_json
+from anyorder.machine.files import check_folder, read_table, replace_file, write_json
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
 
-PARTS = {
-    'equalities': 'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.',
-    'train': 'Which batch size? Is torch.compile worth it, is MFU 50 %, does the memory plan hold?',
-    'sample': 'Do CUDA graphs stay?',
-    'grid': 'What do the networks cost to write and to train with?',
-    'ensemble': 'Is the context ensemble faster than the plain way here too?',
-    'text': 'What does a model of some 30M parameters beside its vocabulary learn in 5 minutes?',
-    'sudoku': 'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?'}
+TABLE = read_table(os.path.join(ROOT, 'results', 'gpu', 'commands.ini'))
+PARTS = dict(TABLE['parts'])
 
 parts = ','.join(PARTS)   # in this order
 minutes = 25.0            # all parts together
@@ -50,77 +44,32 @@ data_dir = 'data'         # where prepared sets are
 device = 'auto'           # 'cuda', 'cpu', ...
 toy = False               # sizes for a CPU: tries the commands, says nothing of speed
 
-# ---------------------------------------------------------------------------------------------------------------------
-# what is run
-
-SMALL, MEDIUM = '--n_layer=12 --n_head=12 --n_embd=768', '--n_layer=24 --n_head=16 --n_embd=1024'
-# what comes last in a command of a toy run, and so overrides what stands before
-TINY = '--n_layer=1 --n_head=2 --n_embd=32 --batch_size=2 --compile=False'
-TOY = {'-m': "-k 'paper and steps'",
-       'bench.py': f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --n_updates=1 --repeats=1 --steps=8 '
-                   '--windows=8 --n_samples=4 --n_positions=8 --n_contexts=2 --n_plain=4',
-       'train.py': f'{TINY} --max_iters=2 --eval_interval=1 --save_interval=2 --warmup_iters=1 --eval_iters=1',
-       'data/puzzles.py': '--n_train=200', 'sample.py': '--n_samples=1 --n_steps=8',
-       'eval_ppl.py': '--n_blocks=4 --n_orders=1', 'eval_puzzle.py': '--n_puzzles=4'}
-
 
 def commands(c, steps):
     """Yields (PART_name, command, seconds at most). How long is trained depends on rates among the finished `steps`."""
-    def updates_in(rate, seconds, tokens):
-        """How many updates fit into these seconds."""
-        rates = [row['numbers'][1] for row in steps.get(rate, {}).get('rows', ()) if row['label'].startswith('ours')]
-        return max(1, int(seconds * rates[0] / tokens)) if rates else 0
-
-    yield 'equalities', '-m pytest -o addopts= -q tests/test_on_device.py', 420
-    for name, shape, batches in (('small', SMALL, (8, 16, 32)), ('medium', MEDIUM, (8, 16))):
-        for B in batches[:1] if c.toy else batches:
-            yield f'train_{name}_{B}', f'bench.py train {shape} --batch_size={B} --plain=', 150
-    yield 'train_small_eager', f'bench.py train {SMALL} --batch_size=16 --plain= --compile=False', 60
-    yield 'train_memory', f'bench.py memory {SMALL} --batch_size=16', 150
-    for B in (1, 32):
-        for graphs in (False,) if c.device == 'cpu' else (False, True):
-            how = f'--windows=32 --batch_size={B} --plain= --cuda_graphs={graphs}'
-            yield f'sample_{B}_{"graphs" if graphs else "eager"}', f'bench.py sample {SMALL} {how}', 90
-    yield 'grid', f'bench.py grid {SMALL} --steps=64,256 --repeats=1 --out={c.out}/grid.json', 240
-    yield 'ensemble', f'bench.py ensemble {SMALL} --n_positions=64', 90
-
-    run, data = f'{c.out}/text', f'--data_dir={c.out}/data'
-    size = '--n_layer=8 --n_head=8 --n_embd=512 --block_size=256 --batch_size=64 --optimizer=muon'
-    text, vocabulary = f'--dataset=pydocs {data}', '--vocab_size=320 --n_tokens=257'
+    text, vocabulary = f'--dataset=pydocs --data_dir={c.out}/data', '--vocab_size=320 --n_tokens=257'
     if os.path.exists(os.path.join(c.data_dir, 'books')):
         text, vocabulary = f'--dataset=books --data_dir={c.data_dir}', '--vocab_size=50304 --n_tokens=50257'
-    yield 'text_rate', f'bench.py train {size} {vocabulary} --plain=', 120
-    if n := updates_in('text_rate', 300, 256 * 64):
-        how = (f'--max_iters={n} --eval_interval={n // 20 + 1} --save_interval={n // 20 + 1} --warmup_iters=200 '
-               '--learning_rate=3e-3 --min_lr=3e-4 --muon_learning_rate=0.02 --ema_decay=0.995 --n_threads=0')
-        yield 'text_train', f'train.py config/books.py {text} {size} {how} --out_dir={run}', 420
-        how = '--n_blocks=512 --n_orders=16 --estimates=l2r,any'
-        yield 'text_eval', f'eval_ppl.py --ckpt={run}/ckpt.pt {how}', 90
-        for order in ('random', 'margin'):
-            yield f'text_{order}', f'sample.py --ckpt={run}/ckpt.pt --order={order} --n_samples=2', 60
-        how = '--n_samples=64 --batch_size=64 --steps=16,64 --windows=8,32 --thresholds='
-        yield 'text_frontier', f'bench.py frontier --ckpt={run}/ckpt.pt {how}', 120
-        yield 'text_curve', f'plot.py {run} -o {c.pages}/{c.name}_text.png --x=time', 60
+    words, left_out = c | {'text': text, 'vocabulary': vocabulary}, TABLE['toy']['left_out'].split() if c.toy else ()
+    for part in PARTS:
+        for name, line in TABLE[part].items():
+            if name == 'updates':
+                seconds, tokens, n_validations = map(int, line.split())
+                rates = [row['numbers'][1] for row in steps.get(f'{part}_rate', {}).get('rows', ())
+                         if row['label'].startswith('ours')]
+                if not rates:
+                    break
+                n = max(1, int(seconds * rates[0] / tokens))
+                words |= {'updates': n, 'interval': n // n_validations + 1}
+            elif name not in left_out and not (c.device == 'cpu' and name.endswith('_graphs')):
+                limit, command = line.split(' ', 1)
+                yield name, command.format(**words), int(limit)
 
-    size = '--n_layer=6 --n_head=8 --n_embd=256 --block_size=81 --batch_size=256 --optimizer=muon --compile=False'
-    yield 'sudoku_data', f'data/puzzles.py sudoku --n_train=60000 --n_val=100 --n_test=200 {data}', 120
-    yield 'sudoku_rate', f'bench.py train {size} --vocab_size=64 --n_tokens=10 --plain=', 60
-    if n := updates_in('sudoku_rate', 75, 81 * 256):
-        for network, attention in (('decoder', 'causal'), ('encoder', 'bidirectional'), ('mixed', 'mixed')):
-            run = f'{c.out}/sudoku_{network}'
-            how = f'--attention={attention} --max_iters={n} --eval_interval={n // 5 + 1} --n_threads=0'
-            yield f'sudoku_{network}', f'train.py config/sudoku.py {data} {size} {how} --out_dir={run}', 150
-            how = f'{data} --policies=random,margin --n_puzzles=200'
-            yield f'sudoku_{network}_solved', f'eval_puzzle.py --ckpt={run}/ckpt.pt {how}', 90
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# how it is run, and what is kept
 
 def words_of(command, c):
     words = shlex.split(command)
     words += [] if words[0] in ('plot.py', 'data/puzzles.py') else [f'--device={c.device}']
-    return words + shlex.split(TOY.get(words[0], '')) if c.toy else words
+    return words + shlex.split(TABLE['toy'].get(words[0], '')) if c.toy else words
 
 
 def machine(device):
