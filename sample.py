@@ -8,10 +8,11 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
     python sample.py --ckpt=out/ckpt.pt --order=l2r --length=3000 --stop='<|endoftext|>'
+    python sample.py --ckpt=out/digits/ckpt.pt --prompt_file=half.npy --order=margin --out=filled.npy
 
 Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures.
 A plain [[ is written \\[[.
-<|endoftext|> is the token that ends a document.
+<|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
@@ -22,6 +23,7 @@ ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a pat
 weights = 'ema'               # 'ema' or 'raw'
 # what to write
 prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line
+prompt_file = ''              # prompts of a file: such a .jsonl, or an .npy (rows, N) of integers, -1 for a blank
 length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size. A longer text is
                               # written stretch by stretch, each in the order and given the text before it
 context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
@@ -55,7 +57,8 @@ seed = 1337                   # sample r is a function of seed + r; other sample
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
-out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute
+out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute;
+                              # .npy and .jsonl: the tokens of the samples alone, as rows
 html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg), which has
                               # no drafts
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
@@ -65,6 +68,7 @@ judge = ''                    # with metrics: left-to-right perplexity under a c
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
+import io
 import json
 import math
 import time
@@ -77,14 +81,16 @@ from anyorder.machine.files import check_out, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
+from anyorder.pictures.texts import grid_text, token_texts
 from anyorder.pictures.watch import Watch, visible
-from anyorder.tokens.prompts import prompt_file, read_prompts
-from anyorder.writer import Writer, order_and_policy
+from anyorder.tokens.prompts import prompts_path, read_prompts
+from anyorder.writer import Writer, as_rows, order_and_policy
 
 
 def check_files(config):
-    reads = config.ckpt, config.judge, config.order, config.allowed, prompt_file(config.prompt) or ''
-    check_out('out', config.out, '.json', *reads)
+    reads = (config.ckpt, config.judge, config.order, config.allowed,
+             prompts_path(config.prompt, config.prompt_file) or '')
+    check_out('out', config.out, '.json, .npy, .jsonl', *reads)
     check_out('html', config.html, REPLAYS, *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
@@ -95,7 +101,9 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, allowed, resul
 
     The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
-    n_blanks, show = sum(known.count(False) for _, known in texts), Watch(writer.tokenizer) if config.watch else None
+    n_blanks, show = sum(known.count(False) for _, known in texts), None
+    if config.watch:
+        show = Watch(writer.tokenizer, columns=writer.columns)
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
@@ -116,8 +124,15 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, allowed, resul
 
 
 def save(result, config):
-    if config.out and result['samples']:
-        replace_file(config.out, json.dumps(result).encode())
+    if not config.out or not result['samples']:
+        return
+    rows, data = as_rows(result['samples']), io.BytesIO()
+    if config.out.endswith('.npy'):
+        np.save(data, rows)
+    else:
+        lines = rows.tolist() if config.out.endswith('.jsonl') else [result]
+        data.write('\n'.join(map(json.dumps, lines)).encode())
+    replace_file(config.out, data.getvalue())
 
 
 def line_ends(stop):
@@ -125,10 +140,11 @@ def line_ends(stop):
     return stop.replace('\\n', '\n')
 
 
-def print_samples(samples):
+def print_samples(samples, tokenizer, columns):
     for r, s in enumerate(samples):
+        text = grid_text(token_texts(s['tokens'], tokenizer), columns) if columns else s['text']
         size = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
-        print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(s['text'])}", flush=True)
+        print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(text)}", flush=True)
 
 
 def describe(samples, order, config):
@@ -142,13 +158,14 @@ def describe(samples, order, config):
         rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
+    law = ', of the tokens that are allowed' if config.allowed else ''
     n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
     spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
             'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
             'stop': f'{n_stopped} of {len(samples)} texts end with {line_ends(config.stop)!r}' if config.stop else '',
             'drawing': 'the text of the blanks was scored' if config.score else drawing,
-            '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model)'}
+            '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model{law})'}
 
 
 def main(config):
@@ -158,7 +175,7 @@ def main(config):
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
                           config.threshold, config.window)
     drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
-    prompts = read_prompts(config.prompt)
+    prompts = read_prompts(config.prompt, config.prompt_file)
     check_files(config)
     with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
         allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
@@ -176,7 +193,7 @@ def main(config):
               'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
     each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
     write_all(writer, *zip(*each), visits, unmasking, drawing, allowed, result, config)
-    print_samples(samples)
+    print_samples(samples, tokenizer, writer.columns)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)
@@ -184,7 +201,7 @@ def main(config):
     about = describe(samples, order_name, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
-        write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}")
+        write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}", writer.columns)
     if config.metrics:
         result['metrics'], lines = measure(samples, tokenizer, judge, device, n_each if len(prompts) > 1 else 1)
         save(result, config)

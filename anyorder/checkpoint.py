@@ -15,7 +15,7 @@ from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.others.weights import WithoutDraws, local_path, read_json
-from anyorder.tokens.tokenizers import NAMES, TOKENIZERS, tokenizer_of_set
+from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
 from model import AOGPT, AOGPTConfig
 
 
@@ -175,7 +175,7 @@ def tokenizer_of(name, checkpoint):
     Raises ValueError when it is not known, or has another vocabulary than the model."""
     kind = set_of(checkpoint)
     tokenizer = kind['tokenizer']
-    if tokenizer not in (*TOKENIZERS, NAMES):
+    if tokenizer not in (*TOKENIZERS, OWN):
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
     have, want = config_from_checkpoint(checkpoint).n_real, kind.get('n_tokens') or TOKENIZERS[tokenizer].n_tokens
     if have != want:

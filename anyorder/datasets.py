@@ -9,7 +9,7 @@ from anyorder.puzzles.rules import SHARES, TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import bin_path, read_meta, read_split
-from anyorder.tokens.tokenizers import NAMES
+from anyorder.tokens.tokenizers import OWN
 
 
 def open_split(data_dir, name, split):
@@ -32,7 +32,7 @@ def make_split(data_dir, name, split, meta):
     if split in SHARES and (name in TASKS or 'puzzle' in meta):
         task = meta.get('puzzle', {}).get('task', name)
         command = f'data/puzzles.py {task} --name={name} --split={split}' if meta else f'data/puzzles.py {name}'
-    elif meta.get('tokenizer') == NAMES:
+    elif meta.get('tokenizer') == OWN:
         command = f'data/prepare.py tokens --name={name} --source=FILE --split={split}'
     else:
         row = DATA_SETS.get(name)

@@ -4,6 +4,7 @@ Text in, text out: how does a program fill the blanks of a text, and ask how lik
 import os
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from anyorder.checkpoint import open_checkpoint
@@ -50,6 +51,7 @@ class Writer:
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
+        self.columns = self.checkpoint.set.get('shape', (0, 0))[1]   # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
 
     def autocast(self):
@@ -68,11 +70,12 @@ class Writer:
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
                temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, **unmasking):
-        """The prompt with its blanks filled, as a Text; with a number n a list of n of them.
+        """The prompt with its blanks filled, as a Text or Rows; with a number n a list of n texts, or n times the rows.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
 
-        prompt     [[n]] is n blank tokens, [[..]] what is left of the length; without a blank the text is continued
+        prompt     [[n]] is n blank tokens, [[..]] what is left of the length; without a blank the text is continued.
+                   Or an array (N,) or (rows, N) of tokens, in which -1 is a blank
         order      'own', as the model was trained; 'l2r', 'random' or another of orders.ORDERS; a list of positions;
                    or the model's choice: 'margin', 'top_prob', 'entropy'
         seed       text r is a function of seed + r alone
@@ -87,15 +90,19 @@ class Writer:
         drawing, visits = Drawing(temperature, top_k, top_p), order_of(self.checkpoint.run, order)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        texts = self.texts([prompt], visits, length, context, stop, allowed=allowed) * (n or 1)
+        is_text = isinstance(prompt, str)
+        prompts = [prompt] if is_text else [*np.atleast_2d(prompt)]
+        texts = self.texts(prompts, visits, length, context, stop, allowed=allowed) * (n or 1)
         n_blanks = sum(known.count(False) for _, known in texts)
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
             found = []
             for scroll in self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed):
                 for n_new in self.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
-                found += map(as_text, scroll.samples())
-        return found[0] if n is None else found
+                found += scroll.samples()
+        if not is_text:
+            return Rows(found, np.shape(prompt)[:-1] if n is None else (n, *np.shape(prompt)[:-1]))
+        return as_text(found[0]) if n is None else [as_text(sample) for sample in found]
 
     @torch.no_grad()
     def logprob(self, prompt, n_orders=0, seed=1337):
@@ -126,6 +133,10 @@ class Writer:
             raise ValueError('stop is for writing: a text that is scored is there as a whole')
         encode(stop, self.tokenizer)   # which can say that it never writes this
         parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
+        n_row = self.checkpoint.set.get('row_length')
+        wrong = [len(prompt) for prompt in prompts if not isinstance(prompt, str) and n_row not in (None, len(prompt))]
+        if wrong:
+            raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {wrong[0]}')
         for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
             check_order(visits, n, self.block_size)
         if score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
@@ -157,6 +168,27 @@ class Writer:
         unmasking.check_network(self.checkpoint.config.slots)   # before the weights are read
         with self.autocast():   # around all steps: it keeps the weights that it has rounded
             yield from scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
+
+
+class Rows(np.ndarray):
+    """Rows (..., N) that were written, integers. A row that ended early is filled up with -1.
+
+    logprob  (...) nats of all that was written, as of a Text; None of a part of the rows
+    samples  the dict of each row, see Scroll.samples"""
+    logprob, samples = None, ()
+
+    def __new__(cls, samples, shape):
+        rows = as_rows(samples).reshape(*shape, -1).view(cls)
+        rows.samples, rows.logprob = samples, -np.array([sample['nats'] for sample in samples]).reshape(shape)
+        return rows
+
+
+def as_rows(samples):
+    """(n, N) the tokens of samples, -1 behind the end of shorter ones."""
+    rows = np.full((len(samples), max(len(sample['tokens']) for sample in samples)), -1)
+    for row, sample in zip(rows, samples):
+        row[:len(sample['tokens'])] = sample['tokens']
+    return rows
 
 
 def as_text(sample):

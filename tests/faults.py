@@ -225,7 +225,7 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll', [
     ['row.logprob[:n], self', 'row.logprob, self'],
     ['[start, min(end, n)]', '[start, end]'],
     ['has_stop(tokens[:n], stops', 'has_stop(tokens[:n + 1], stops'],
-    ['any(stop in text for stop in stops)', 'all(stop in text for stop in stops)'],
+    ['any(edge + stop + edge in text for stop in stops)', 'all(edge + stop + edge in text for stop in stops)'],
     ['self.written[0] is not row or ', ''],
 ]
 

@@ -9,7 +9,7 @@ from conftest import make_model
 from anyorder.checkpoint import digest, model_from_checkpoint, save_checkpoint
 from anyorder.others.exported import write_exported
 from anyorder.others.tokenizer_files import tokenizer_files
-from anyorder.tokens.tokenizers import TOKENIZERS, get_tokenizer
+from anyorder.tokens.tokenizers import TEXT, TOKENIZERS, get_tokenizer, tokenizer_of_set
 from model import EMA
 
 transformers = pytest.importorskip('transformers')
@@ -170,10 +170,13 @@ def test_an_encoder_has_no_left_to_right_view(views):
         load('CausalLM')
 
 
-@pytest.mark.parametrize('name', TOKENIZERS)
+NAMED = {'tokenizer': 'own', 'n_tokens': 4, 'eos': None, 'vocabulary': ['C4', 'C#4', 'rest', '.*']}
+
+
+@pytest.mark.parametrize('name', [*TOKENIZERS, NAMED, NAMED | {'eos': 2}, NAMED | {'n_tokens': 12, 'vocabulary': None}])
 def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
     try:
-        ours = get_tokenizer(name)
+        ours = get_tokenizer(name) if isinstance(name, str) else tokenizer_of_set(name)
         files = tokenizer_files(ours, N)
     except ValueError as e:
         pytest.skip(str(e))
@@ -184,9 +187,9 @@ def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
     ids = torch.randint(ours.n_tokens, (2000,), generator=g).tolist()
     assert theirs.decode(ids) == ours.decode(ids) and theirs.mask_token_id == ours.n_tokens
     assert theirs.eos_token_id == ours.eos and len(theirs) == ours.n_tokens + 1
-    text = 'A né\n  x’s 12\t日本 🙂' if ours.eos else ours.decode(ids)
+    text = 'A né\n  x’s 12\t日本 🙂' if ours.name in TEXT else ours.decode(ids)
     assert theirs(text)['input_ids'] == ours.encode(text)
-    if ours.eos is None:
+    if ours.name not in TEXT:
         with pytest.raises(Exception, match='UNK'):
             theirs('?')
 

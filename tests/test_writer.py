@@ -3,13 +3,16 @@ import json
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, one_line
 
 from anyorder.checkpoint import save_checkpoint
+from anyorder.generation.scroll import end_of
 from anyorder.likelihood.nll import ensemble_nll
 from anyorder.orders import sample_order
+from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.writer import Writer
 from model import EMA
 
@@ -27,6 +30,66 @@ def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
     for text, sample in zip(texts, samples, strict=True):
         assert text == sample['text'] and text.sample['order'] == sample['order'] and text.logprob == -sample['nats']
         assert text.sample['step'] == sample['step'] and text.sample.get('stretches') == sample.get('stretches')
+
+
+@pytest.fixture
+def grids(tmp_path, request):
+    """The path of a checkpoint of grids of 2 x 3 tokens with the names a, ab, ..., and rows to be filled."""
+    kind = {'tokenizer': 'own', 'n_tokens': 5, 'eos': None, 'given': False, 'row_length': 6, 'shape': [2, 3],
+            'vocabulary': ['a', 'ab', 'b', 'ba', 'c']}
+    model = make_model(block_size=6, vocab_size=64, n_tokens=5, **getattr(request, 'param', {})).float()
+    save_checkpoint(tmp_path / 'grids.pt', model, EMA(model, 0.9), tokenizer='own', set=kind)
+    np.save(tmp_path / 'rows.npy', [[0, -1, 2, -1, 4, -1], [-1, -1, -1, 1, 3, -1], [4] * 5 + [-1]])
+    return str(tmp_path / 'grids.pt'), np.load(tmp_path / 'rows.npy')
+
+
+@pytest.mark.parametrize('grids', [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'},
+                                   {'target_position': 'two_stream', 'rotary': True}], indirect=True)
+def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_path):
+    ckpt, rows = grids
+    how = f'--ckpt={ckpt}', '--prompt_file=rows.npy', '--order=margin', '--n_samples=2'
+    for out in ('o.json', 'o.npy', 'o.jsonl'):
+        script('sample.py', *how, f'--out={out}')
+    samples = json.loads((tmp_path / 'o.json').read_text())['samples']
+    tokens = [sample['tokens'] for sample in samples]
+    assert [sample['prompt'] for sample in samples] == rows.repeat(2, 0).tolist()
+    assert np.load(tmp_path / 'o.npy').tolist() == tokens
+    assert [json.loads(line) for line in (tmp_path / 'o.jsonl').read_text().splitlines()] == tokens
+    asked = rows.repeat(2, 0)
+    assert (np.where(asked < 0, -1, tokens) == asked).all()
+    writer = Writer(ckpt)
+    same = writer.infill(asked, order='margin')
+    assert same.shape == (6, 6) and same.tolist() == tokens
+    assert same.logprob.tolist() == [-sample['nats'] for sample in samples]
+    one, several = writer.infill(rows[0].tolist(), order='margin'), writer.infill(rows, n=2, seed=[*range(6)])
+    assert one.shape == (6,) and one.tolist() == tokens[0]
+    assert several.shape == (2, 3, 6) and several.logprob.shape == (2, 3)
+    assert writer.infill('a [[1]] b [[1]] c [[1]]', order='margin').sample['tokens'] == tokens[0]
+    assert writer.infill('ab [[..]]', length=4).split()[0] == 'ab'
+
+
+@pytest.mark.parametrize('row, said', [
+    ([0, 1, 2], 'the rows of this model have 6 tokens, got a row of 3'), ([0] * 6, 'there is no blank'),
+    ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got .0, 5'), ([0, -2, 0, 0, 0, 0], 'for a blank'),
+    ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'), ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
+    (['a', -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'does not fit into length=6')])
+def test_wrong_rows_are_one_line(grids, row, said):
+    with one_line(said):
+        Writer(grids[0]).infill(np.array(row))
+
+
+def test_wrong_files_of_rows_are_one_line(grids, script, tmp_path):
+    np.save(tmp_path / 'bad.npy', np.array([{}], object), allow_pickle=True)
+    for options, said in ((['--prompt_file=bad.npy'], 'bad.npy cannot be read as rows of integers'),
+                          (['--prompt_file=none.npy'], 'none.npy must name a .jsonl or .npy file'),
+                          (['--prompt_file=rows.npy', '--prompt=a'], 'leave one out'),
+                          (['--prompt_file=rows.npy', '--out=rows.npy'], 'would overwrite')):
+        assert said in script('sample.py', f'--ckpt={grids[0]}', *options, code=1).stderr
+
+
+def test_a_name_stops_a_stream_where_it_stands_alone():
+    tokenizer = tokenizer_of_set({'tokenizer': 'own', 'n_tokens': 20, 'eos': None})
+    assert [end_of(tokens, ['1'], tokenizer) for tokens in ([11, 12], [11, 1, 12], [10, 11, 1])] == [None, 2, 3]
 
 
 def test_one_text_or_several(ckpt):

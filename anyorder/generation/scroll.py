@@ -163,8 +163,9 @@ class Scroll:
 
 
 def has_stop(tokens, stops, tokenizer):
-    text = tokenizer.decode(tokens)
-    return any(stop in text for stop in stops)
+    edge = tokenizer.separator   # a name is not found inside of another
+    text = edge + tokenizer.decode(tokens) + edge
+    return any(edge + stop + edge in text for stop in stops)
 
 
 def end_of(tokens, stops, tokenizer):

@@ -14,7 +14,7 @@ from anyorder.tokens.blocks import Split, all_blocks, check_length, only_blank
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import kind_of
 from anyorder.tokens.sources import TextFile
-from anyorder.tokens.tokenizers import NAMES, TOKENIZERS, Symbols, encode_documents, tokenizer_of_set
+from anyorder.tokens.tokenizers import OWN, TOKENIZERS, Symbols, encode_documents, tokenizer_of_set
 
 # which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
@@ -94,6 +94,6 @@ def read_set(name, split, data_dir, tokenizer):
         way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'
         raise ValueError(f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
                          f"{meta['tokenizer']} tokens: {way_out}")
-    if tokenizer.name == NAMES and tokenizer_of_set(kind_of(meta)).texts != tokenizer.texts:
+    if tokenizer.name == OWN and tokenizer_of_set(kind_of(meta)).texts != tokenizer.texts:
         raise ValueError(f'{name} has another vocabulary than the set of the training: name another set')
     return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}

@@ -18,6 +18,7 @@ from anyorder.machine.files import need_extra
 from anyorder.orders import kept_order, order_of
 from anyorder.others.tokenizer_files import tokenizer_files
 from anyorder.others.weights import read_json, read_weights
+from anyorder.tokens.tokenizers import Symbols
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
@@ -92,6 +93,6 @@ def model_card(model, config, tokenizer, measured):
         tokenizer=tokenizer.name if tokenizer else 'of a tokenizer that is not known', n_read=c.block_size - 1,
         weights='moving average' if config['weights'] == 'ema' else 'raw', updates=config.get('iter_num'),
         order='a list of positions' if isinstance(run['order'], list) else run['order'], half=c.block_size // 2,
-        prompt=tokenizer.texts[0] if tokenizer and tokenizer.eos is None else 'The ',
+        prompt=tokenizer.texts[0] if isinstance(tokenizer, Symbols) else 'The ',
         measured='\n'.join(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured))
     return re.sub(r'\|.*\| None \|\n', '', card)

@@ -2,7 +2,7 @@
 How is a tokenizer written for transformers? Its tokenizer.json gives the same ids, and decodes every id. The id behind
 the last token is [MASK], written <|mask|>.
 """
-from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
+from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'
 BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
@@ -10,12 +10,14 @@ BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': Tr
 
 def tokenizer_files(tokenizer, block_size):
     """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py."""
-    eos = [] if tokenizer.eos is None else [END_OF_TEXT]
+    of_symbols = isinstance(tokenizer, Symbols)
+    eos = [] if tokenizer.eos is None or of_symbols else [END_OF_TEXT]
     n_plain = tokenizer.n_tokens - len(eos)
     special = [{'id': i, 'content': text, 'special': True, 'normalized': False, 'single_word': False, 'lstrip': False,
                 'rstrip': False} for i, text in enumerate([*eos, MASK], n_plain)]
-    parts = word_level(tokenizer.texts) if tokenizer.eos is None else byte_level(tokenizer.name)
-    names = {'mask_token': MASK} | {name: text for text in eos for name in ('bos_token', 'eos_token', 'pad_token')}
+    parts = word_level(tokenizer) if of_symbols else byte_level(tokenizer.name)
+    ends = [tokenizer.texts[tokenizer.eos]] if of_symbols and tokenizer.eos is not None else eos
+    names = {'mask_token': MASK} | {name: text for text in ends for name in ('bos_token', 'eos_token', 'pad_token')}
     return {'tokenizer.json': {'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': special,
                                'normalizer': None, 'post_processor': None, **parts},
             'tokenizer_config.json': {'tokenizer_class': 'PreTrainedTokenizerFast', 'padding_side': 'left',
@@ -46,9 +48,10 @@ def byte_letters():
     return {byte: chr(byte) for byte in prints} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-def word_level(texts):
-    """One token for each text. Where several begin alike the longest is taken. Other letters are an error."""
-    return {'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': one_of(texts)}, 'behavior': 'Isolated',
-                              'invert': False},
-            'decoder': {'type': 'Fuse'},
-            'model': {'type': 'WordLevel', 'vocab': {text: i for i, text in enumerate(texts)}, 'unk_token': ''}}
+def word_level(symbols):
+    """One token for each text, with blanks between them; or without, and the longest is taken where several begin
+    alike. Other letters are an error."""
+    split = {'type': 'Split', 'pattern': {'Regex': one_of(symbols.texts)}, 'behavior': 'Isolated', 'invert': False}
+    return {'pre_tokenizer': {'type': 'WhitespaceSplit'} if symbols.separator else split,
+            'decoder': None if symbols.separator else {'type': 'Fuse'},
+            'model': {'type': 'WordLevel', 'vocab': symbols.ids, 'unk_token': ''}}

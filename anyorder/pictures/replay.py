@@ -41,7 +41,8 @@ def write_replay(path, samples, tokenizer, title, columns=0):
     The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
     alone."""
     heading, *details = title.split('\n')
-    replay = {'title': heading, 'details': details, 'columns': columns, 'samples': replay_rows(samples, tokenizer)}
+    rows = replay_rows(samples, tokenizer, '' if columns else tokenizer.separator)
+    replay = {'title': heading, 'details': details, 'columns': columns, 'samples': rows}
     replay['box'] = math.isqrt(columns) if tokenizer.name.startswith('sudoku') else 0   # the side of a box, in cells
     if str(path).endswith('.svg'):
         replace_file(path, animated_svg(replay).encode())
@@ -51,7 +52,7 @@ def write_replay(path, samples, tokenizer, title, columns=0):
             replace_file(path, f.read().replace('DATA', data).encode())
 
 
-def replay_rows(samples, tokenizer):
+def replay_rows(samples, tokenizer, between=''):
     """What a replay says of each sample: a dict with lists that have an entry for each token.
 
     rank      the step at which a token is written, counted from 1; 0 if it is known from the start
@@ -64,7 +65,7 @@ def replay_rows(samples, tokenizer):
         rank = {step: k for k, step in enumerate(sorted(set(drawn)), 1)}
         rows.append({
             'name': sample.get('name', f'sample {i}'),
-            'text': token_texts(sample['tokens'], tokenizer),
+            'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
             'rank': [rank.get(step, 0) for step in sample['step']],
             'n_steps': len(rank),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],

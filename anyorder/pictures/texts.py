@@ -27,6 +27,13 @@ def columns_of(text):
                for letter in text)
 
 
+def grid_text(texts, columns):
+    """The rows of a grid on a line each, in cells of equal width."""
+    width = max(map(columns_of, texts))
+    cells = [' ' * (width - columns_of(text)) + text for text in texts]
+    return '\n'.join(' '.join(cells[i:i + columns]) for i in range(0, len(cells), columns))
+
+
 def lay_out(texts, width):
     """Where texts that follow one another stand on lines of `width` columns: for each its runs (line, column, letters).
 

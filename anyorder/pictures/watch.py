@@ -98,6 +98,8 @@ class Watch:
             texts = [' ' * (self.cell - columns_of(text)) + text for text in texts]
             fit = [n for n in range(1, self.columns + 1) if self.columns % n == 0 and n * (self.cell + 1) <= width + 1]
             width = self.cell * max(fit, default=1)
+        else:
+            texts = [text + self.tokenizer.separator for text in texts]
         marks, new = [], set()                # marks: (line, style, letters)
         for i, runs in enumerate(lay_out(texts, width)):
             is_new = steps[i] is not None and steps[i] > self.shown

@@ -14,7 +14,7 @@ from anyorder.tokens.blocks import GIVEN
 from anyorder.tokens.prepared import check_source_is_new, train_val_split
 from anyorder.tokens.sets import is_there, kind_of, read_meta, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
-from anyorder.tokens.tokenizers import NAMES
+from anyorder.tokens.tokenizers import OWN
 
 KINDS = '.npy, .npz, .parquet, .jsonl, .jsonl.gz, .jsonl.xz'
 SPLITS = ('train', 'val', 'test')
@@ -130,7 +130,7 @@ def read_shape(text):
 def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary='', shape='', force=False):
     """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
     of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
-    name = name or NAMES
+    name = name or 'tokens'
     check_names(name=name, split=split or 'train')
     if not source:
         raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
@@ -160,7 +160,7 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
         raise ValueError(f'{source} has the token {largest}, and there are only {n_tokens} '
                          f'{"names" if names else f"in {directory}"}: each token wants one')
     fields = {'row_length': row_length, 'shape': shape, 'vocabulary': names}
-    kind = {'tokenizer': NAMES, 'n_tokens': n_tokens, 'eos': end, 'given': marked}
+    kind = {'tokenizer': OWN, 'n_tokens': n_tokens, 'eos': end, 'given': marked}
     kind |= {field: value for field, value in fields.items() if value is not None}
     if is_there(directory, meta, wanted, origin, kind_of(meta) == kind, force):
         return meta

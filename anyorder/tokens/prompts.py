@@ -5,22 +5,29 @@ import json
 import os
 import re
 
+import numpy as np
+
 from anyorder.machine.files import reading
 from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
 
 
-def prompt_file(prompt):
-    """The path in FILE:path, None for another prompt."""
-    return prompt.removeprefix('FILE:') if prompt.startswith('FILE:') else None
+def prompts_path(prompt, path=''):
+    """The file of prompts that `path`, or FILE:path in place of a prompt, names; None if there is none."""
+    if prompt and path:
+        raise ValueError('prompt and prompt_file are two ways to say what stands: leave one out')
+    return path or (prompt.removeprefix('FILE:') if prompt.startswith('FILE:') else None)
 
 
-def read_prompts(prompt):
-    """[prompt]; for FILE:path.jsonl the "prompt" of each line."""
-    path, prompts = prompt_file(prompt), []
+def read_prompts(prompt, path=''):
+    """[prompt]; of a file, see prompts_path, the "prompt" of each line of a .jsonl, or the rows of an .npy."""
+    path, prompts = prompts_path(prompt, path), []
     if path is None:
         return [prompt]
     if not os.path.exists(path) or os.path.isdir(path):
-        raise ValueError(f'prompt=FILE:{path} must name a .jsonl file')
+        raise ValueError(f'prompt=FILE:{path} must name a .jsonl or .npy file')
+    if path.endswith('.npy'):
+        with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
+            return np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
     with open(path, 'rb') as f:
         for n, line in enumerate(f, 1):
             if line.strip():
@@ -51,14 +58,14 @@ def parse_prompts(prompts, tokenizer, length):
 
 
 def parse_prompt(prompt, tokenizer, length):
-    """(tokens, known, answer) lists for a prompt of at most `length` tokens, its blanks included.
+    """(tokens, known, answer) lists for a prompt, a text or a row, of at most `length` tokens, blanks included.
 
     tokens   ids of the text, and 0 in the blanks: n for [[n]], what is left of the length for [[..]]
     known    marks the text that stands
     answer   marks the text in [[=text]]
-    A prompt without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another kind of
+    A text without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another kind of
     blank and for a prompt that is too long."""
-    pieces = split_blanks(prompt)
+    pieces = split_blanks(prompt) if isinstance(prompt, str) else row_pieces(np.asarray(prompt), tokenizer.n_tokens)
     pieces = [(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces]
     n = sum(len(value) if isinstance(value, list) else value for value, _ in pieces)
     if n > length:
@@ -70,6 +77,15 @@ def parse_prompt(prompt, tokenizer, length):
         tokens += value if isinstance(value, list) else [0] * blanks
         kinds += [kind] * (len(tokens) - len(kinds))
     return [tokens, [kind == 'known' for kind in kinds], [kind == 'answer' for kind in kinds]]
+
+
+def row_pieces(row, n_tokens):
+    """The pieces of a row (N,) of tokens, in which -1 is a blank."""
+    whole = row.dtype.kind in 'iuf' and row.ndim == 1 and row.size and (row % 1 == 0).all()
+    if not whole or row.min() < -1 or row.max() >= n_tokens:
+        raise ValueError(f'a row must hold integers from 0 to {n_tokens - 1}, and -1 for a blank, got '
+                         f'{row.tolist()!s:.60}')
+    return [(1, 'blank') if token < 0 else ([int(token)], 'known') for token in row.tolist()]
 
 
 def split_blanks(prompt):

@@ -2,6 +2,7 @@
 How does text become tokens? A tokenizer has
 
     name, n_tokens
+    separator              what stands between the texts of two tokens
     eos                    the id that ends a document, or None
     n_bytes                bytes of text of each id, (n_tokens,); None where that cannot be said
     encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
@@ -21,7 +22,7 @@ END_OF_TEXT = '<|endoftext|>'   # how the token that ends a document is shown
 
 class Bytes:
     """UTF-8 bytes, ids 0..255, and 256 for the end of a document."""
-    name, n_tokens, eos = 'bytes', 257, 256
+    name, n_tokens, eos, separator = 'bytes', 257, 256, ''
     n_bytes = np.array([1] * 256 + [0])
 
     def encode(self, text):
@@ -36,7 +37,7 @@ class Bytes:
 
 class GPT2:
     """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
-    name, n_tokens, eos = 'gpt2', 50257, 50256
+    name, n_tokens, eos, separator = 'gpt2', 50257, 50256, ''
 
     def __init__(self):
         import tiktoken
@@ -61,6 +62,8 @@ class HuggingFace:
 
     special   {text that shows a special token: id}. encode never reads them from a text; prompts.encode does
     chat      (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known"""
+
+    separator = ''
 
     def __init__(self, name, backend, eos=None, chat=None):
         self.name, self.backend, self.eos, self.chat, vocabulary = name, backend, eos, chat, backend.get_vocab()
@@ -114,7 +117,7 @@ def symbols(name, texts, **fields):
     return type(name, (Symbols,), {'name': name, 'texts': tuple(texts), 'n_tokens': len(texts)} | fields)
 
 
-NAMES = 'tokens'   # the tokenizer of a set of one's own, whose meta.json names its tokens
+OWN = 'own'   # the tokenizer of a set whose meta.json names its tokens, or only counts them
 TEXT = {'bytes': Bytes, 'gpt2': GPT2}
 TOKENIZERS = TEXT | {name: symbols(name, task.symbols) for name, task in TASKS.items()}
 
@@ -128,10 +131,10 @@ def get_tokenizer(name):
 
 def tokenizer_of_set(kind):
     """The tokenizer of a set, by what kind_of says of it. Tokens of one's own are named, or are their numbers."""
-    if kind['tokenizer'] != NAMES:
+    if kind['tokenizer'] != OWN:
         return get_tokenizer(kind['tokenizer'])
     texts = kind.get('vocabulary') or [str(i) for i in range(kind['n_tokens'])]
-    return symbols(NAMES, texts, separator=' ', eos=kind['eos'])()
+    return symbols(OWN, texts, separator=' ', eos=kind['eos'])()
 
 
 def encode_documents(documents, tokenizer):
