@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from anyorder.generation.canvas import Canvas
+from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.orders import order_of, sample_order, stream
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
@@ -93,7 +93,7 @@ def test_samples_are_rows_without_their_padding():
     canvas.idx[0, 1], canvas.step[0, 1], canvas.logprob[0, 1] = 100, 0, -2.0
     canvas.idx[1, [0, 2]], canvas.step[1, [0, 2]] = torch.tensor([99, 101]), torch.tensor([1, 0])
     canvas.logprob[1, [0, 2]] = torch.tensor([-0.5, -0.25], dtype=torch.float64)
-    assert canvas.samples(Bytes()) == [
+    assert [sample_of(*row, Bytes()) for row in canvas.lists()] == [
         {'text': 'ad', 'tokens': [97, 100], 'nats': 2.0, 'blanks': 1, 'passes': 1, 'order': [0, 1], 'step': [-1, 0],
          'logprob': [0.0, -2.0]},
         {'text': 'cbe', 'tokens': [99, 98, 101], 'nats': 0.75, 'blanks': 2, 'passes': 2, 'order': [1, 0, 2],

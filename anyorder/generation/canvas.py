@@ -5,7 +5,7 @@ import copy
 
 import torch
 
-from anyorder.generation.constraint import Constraint, check_allowed
+from anyorder.generation.constraint import Constraint
 from anyorder.machine.devices import widest
 from anyorder.orders import sample_order, seeds_of, stream
 
@@ -50,11 +50,8 @@ class Canvas:
         u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
         self.u = torch.stack(u).to(idx.device, widest(idx.device))
         self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
-        self.n_drafts, self.allowed = torch.zeros_like(self.n_visits), None
-        if allowed is not None:
-            row, _, visit = self.cells(self.n_blanks)
-            check_allowed(allowed, self.order[row, visit].tolist())
-            self.allowed = Constraint(allowed, range(B), [0] * B, idx.device)
+        self.n_drafts = torch.zeros_like(self.n_visits)
+        self.allowed = None if allowed is None else Constraint(allowed, self, range(B), [0] * B)
 
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
@@ -115,10 +112,6 @@ class Canvas:
         """[(tokens, order, step, logprob)]: the lists of each row, without its padding."""
         rows = zip(*(x.tolist() for x in (self.idx, self.order, self.step, self.logprob)))
         return [[x[:n] for x in row] for n, row in zip(self.n_visits.tolist(), rows)]
-
-    def samples(self, tokenizer):
-        """sample_of each row."""
-        return [sample_of(*row, tokenizer) for row in self.lists()]
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):

@@ -10,9 +10,11 @@ class Constraint:
     allowed        bool (positions, V), or a function that gives bool (m, V) of rows and positions, int tensors (m,)
     rows, starts   [B] row r of the canvas is row rows[r] of these, from position starts[r] on"""
 
-    def __init__(self, allowed, rows, starts, device):
-        self.allowed = allowed if callable(allowed) else torch.as_tensor(allowed).to(device)
+    def __init__(self, allowed, canvas, rows, starts):
+        (row, _, visit), device = canvas.cells(canvas.n_blanks), canvas.idx.device
         self.rows, self.starts = torch.tensor([[*rows], [*starts]], device=device)
+        check_allowed(allowed, (self.starts[row] + canvas.order[row, visit]).tolist())
+        self.allowed = allowed if callable(allowed) else torch.as_tensor(allowed).to(device)
 
     def mask(self, logits, part, row, visit, n_tokens, scores):
         """Put -inf into logits (m, at least n_tokens) of the cells (row, visit) of a canvas for what is not allowed.
@@ -33,7 +35,7 @@ def check_allowed(allowed, blanks, n_tokens=None):
     """Raise ValueError unless an array `allowed` is bool (positions, n_tokens) and has a token for each of `blanks`."""
     if allowed is None or callable(allowed):
         return
-    kind, shape = allowed.dtype, tuple(allowed.shape)
+    kind, shape = getattr(allowed, 'dtype', type(allowed)), tuple(getattr(allowed, 'shape', ()))
     if kind not in (bool, torch.bool) or len(shape) != 2 or n_tokens not in (None, shape[1]):
         raise ValueError(f'allowed must be bool (positions, {n_tokens or "tokens"}), got {kind} {shape}')
     if shut := [p for p in sorted({*blanks}) if p >= shape[0] or not allowed[p].any()]:

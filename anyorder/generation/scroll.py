@@ -97,7 +97,7 @@ class Scroll:
             canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
             if self.allowed is not None:
                 rows = [self.n_before + self.rows.index(row) for row in self.written]
-                canvas.allowed = Constraint(self.allowed, rows, [row.spans[-1][0] for row in self.written], device)
+                canvas.allowed = Constraint(self.allowed, canvas, rows, [row.spans[-1][0] for row in self.written])
             self.record = Drafts(canvas) if self.with_drafts else None
             for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
                 if self.record:

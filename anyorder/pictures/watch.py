@@ -37,16 +37,15 @@ class Watch:
     Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Drafts are faint, and a wrong draft is
     struck through for one frame. A text that is higher than the terminal is shown from where new tokens begin. A model
     that is too fast for an eye is slowed down, to TOKEN seconds a token and at most WHOLE seconds a text; `waited` is
-    the sum of the seconds added. Silent if `out` is no terminal. With `columns` the text is a grid, whose cells are as
-    wide as the longest token; rows that are wider than the terminal are cut into equal lines."""
+    the sum of the seconds added. Silent if `out` is no terminal. With `columns` the text is a grid: a row is a line, or
+    several lines of equal length if it is wider than the terminal."""
 
     def __init__(self, tokenizer, out=None, columns=0):
-        self.tokenizer, self.out = tokenizer, out or sys.stdout
+        self.tokenizer, self.out, self.columns = tokenizer, out or sys.stdout, columns
         self.step = self.shown = NOT_A_STEP   # the steps of the last call and of the last frame
         self.began = self.frame_at = self.waited = 0.0
         self.n_lines = self.top = 0           # lines of the last frame, and the line of the text on its top
-        self.columns = columns
-        self.cell = max(columns_of(tokenizer.decode([i])) for i in range(tokenizer.n_tokens)) if columns else 0
+        self.cell = 1 + max(columns_of(tokenizer.decode([i])) for i in range(tokenizer.n_tokens)) if columns else 0
 
     def __call__(self, tokens, steps, step, logprob, drafts=None):
         """Show one sequence after `step`.
@@ -94,10 +93,8 @@ class Watch:
         # a line ends where a line end is written, not where it is a draft
         texts = [text.replace('\n', '↵') if s is None else text for text, s in zip(texts, steps)]
         if self.columns:
-            texts = [text if text.isprintable() else '\ufffd' for text in texts]
             texts = [' ' * (self.cell - columns_of(text)) + text for text in texts]
-            fit = [n for n in range(1, self.columns + 1) if self.columns % n == 0 and n * (self.cell + 1) <= width + 1]
-            width = self.cell * max(fit, default=1)
+            width = self.cell * next(n for n in range(max(1, width // self.cell), 0, -1) if self.columns % n == 0)
         else:
             texts = [text + self.tokenizer.separator for text in texts]
         marks, new = [], set()                # marks: (line, style, letters)
@@ -107,8 +104,6 @@ class Watch:
             style = f'{style};{STRUCK}' if wrong[i] else style
             for line, _, letters in runs:
                 marks.append((line, style, letters))
-                if self.columns:
-                    marks.append((line, '', ' '))
                 if is_new:
                     new.add(line)
         lines = [''] * (1 + max((line for line, _, _ in marks), default=0))

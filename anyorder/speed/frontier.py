@@ -7,7 +7,7 @@ import torch
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.fast import freeze
-from anyorder.generation.canvas import Canvas
+from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
@@ -96,7 +96,7 @@ class Frontier:
                         bar.update(int(n_new.sum()))
             fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)
             time = seconds(write_all, self.device, 1)
-        return [sample for canvas in canvases for sample in canvas.samples(self.tokenizer)], time
+        return [sample_of(*row, self.tokenizer) for canvas in canvases for row in canvas.lists()], time
 
     def point(self, way, setting, unmasking):
         """A dict: the way, its setting, and numbers. NAME_error is a standard error over samples.
