@@ -1,6 +1,7 @@
 """Sets of tokens: the same as text and puzzles where these hold, their kinds and splits, and wrong sources."""
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -188,3 +189,29 @@ def test_options_of_tokens_are_for_tokens_alone():
     for option in ('--end=3', '--shape=8x8', '--vocabulary=a.txt'):
         with one_line('are for tokens, not for pydocs'):
             command.main(configure(vars(command), ['pydocs', option]))
+
+
+@pytest.mark.parametrize('options', [['--order=columns'], ['--attention=mixed', '--l2r_ratio=0']])
+def test_every_command_works_on_a_set_of_tokens(tmp_path, monkeypatch, script, options):
+    monkeypatch.chdir(tmp_path)
+    np.savez('a.npz', train=ROWS, val=ROWS[:2], test=ROWS[1:])
+    (tmp_path / 'names.txt').write_text('\n'.join(f'n{i}' for i in range(7)))
+    prepare_tokens('data', 'mine', 'a.npz', shape='2x3', vocabulary='names.txt')
+    _, whole = trained('mine', 6, '--max_iters=4', *options)
+    trained('mine', 6, '--max_iters=2', '--out_dir=parts', *options)
+    train.main(configure(vars(train), ['--init_from=resume', '--out_dir=parts', '--max_iters=4']))
+    resumed = torch.load('parts/ckpt.pt', weights_only=True)['model']
+    assert resumed.keys() == whole['model'].keys() and whole['config']['shape'] == [2, 3]
+    assert 'own, as mine was prepared' in script('train.py', '--plan=H100', '--dataset=mine', '--block_size=6').stdout
+    script('export_hf.py', '--ckpt=out_mine/ckpt.pt', '--out=hf')
+    np.save('rows.npy', [[1, -1, 3, 4, -1, 6]])
+    for ckpt in ('out_mine/ckpt.pt', 'hf'):
+        said = script('sample.py', f'--ckpt={ckpt}', '--prompt_file=rows.npy', '--order=spiral', '--html=p.html').stdout
+        assert re.search(r'n1 n\d n3\nn4 n\d n6\n', said) and 'spiral' in said
+        of_mine = f'--ckpt={ckpt}', '--data_dir=data', '--split=test'
+        said = script('eval_ppl.py', *of_mine, '--datasets=mine', '--blanks=3:6', '--orders=rows,spiral').stdout
+        assert 'mine (test), blanks 3:6' in said and 'nats/block' in said and 'rows x 1' in said
+        said = script('eval_puzzle.py', *of_mine, '--dataset=mine', '--blanks=5', '--policies=columns,margin').stdout
+        assert '3 puzzles of 6 tokens, 83% given' in said
+    with one_line('rows of mine/train are 6 tokens: block_size must be 6, got 8'):
+        trained('mine', 8)
