@@ -12,7 +12,7 @@ class Constraint:
 
     def __init__(self, allowed, canvas, rows, starts):
         (row, _, visit), device = canvas.cells(canvas.n_blanks), canvas.idx.device
-        self.rows, self.starts = torch.tensor([[*rows], [*starts]], device=device)
+        self.rows, self.starts = torch.tensor([[*rows], [*starts]]).to(device)
         check_allowed(allowed, (self.starts[row] + canvas.order[row, visit]).tolist())
         self.allowed = allowed if callable(allowed) else torch.as_tensor(allowed).to(device)
 
