@@ -1,14 +1,13 @@
 """
-Which orders does a grid have, and which does a user bring? Functions as in orders.py. The position of a cell of a grid
-of the shape (H, W) is W * row + column. A user's order FILE.py:NAME is run by a command to which it is typed; what
-checkpoints keep, FILE.py:NAME@DIGEST, runs nothing.
+Which orders does a grid have, and which does a user bring? Functions as in orders.py. In a grid of the shape (H, W) a
+position is W * row + column. A user's order is the function FILE.py:NAME, which a command runs where it is typed.
 """
 import hashlib
 import inspect
 import math
 import os
 import runpy
-from functools import wraps
+from functools import cache, wraps
 
 import torch
 
@@ -42,6 +41,7 @@ def by_squares(u, shape, size):
     return (rank[:, square] + u[:, :H * W]).argsort(-1)
 
 
+@cache
 def wants_shape(function):
     return [*inspect.signature(function).parameters][1:2] == ['shape']
 
@@ -56,10 +56,7 @@ def size_for(function, n, shape):
     return shape
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# orders of a user
-
-LOADED = {}   # {FILE.py:NAME@DIGEST: function}, of the files that this process was told to run
+LOADED = {}   # {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of the files that this process was told to run
 
 
 def load_order(path, name):
@@ -91,7 +88,6 @@ def load_order(path, name):
 def loaded(kept):
     """The function of FILE.py:NAME@DIGEST. Raises ValueError unless this process was told to run the file."""
     if kept not in LOADED:
-        name, _, digest = kept.partition('@')
-        raise ValueError(f'the checkpoint was trained in the order {name}, which no checkpoint runs: add --order=PATH/'
-                         f'{name} (eval_ppl.py: --orders=, eval_puzzle.py: --policies=), of a file of SHA-256 {digest}')
+        raise ValueError(f'the checkpoint was trained in the order {kept}, which no checkpoint runs: add --order=PATH/'
+                         f"{kept.partition('@')[0]} (eval_ppl.py: --orders=, eval_puzzle.py: --policies=)")
     return LOADED[kept]

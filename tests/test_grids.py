@@ -182,7 +182,7 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     (tmp_path / 'o.json').unlink()
     for command, more in ((['sample.py', *options], '--order'), (evaluate, '--orders')):
         refused = script(*command, code=1).stderr
-        assert 'in the order mine.py:shifted, which no checkpoint runs: add --order=PATH/mine.py:' in refused
+        assert f'in the order {kept[:-2]}, which no checkpoint runs: add --order=PATH/mine.py:shifted (' in refused
         assert more in refused and refused.count('\n') == 1
     assert mine() == before and not (tmp_path / 'o.json').exists()
     said = script('sample.py', *options, '--order=sub/mine.py:shifted').stdout
