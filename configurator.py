@@ -16,7 +16,6 @@ The words beside the options are config files, unless the script has one of thes
 """
 import ast
 import difflib
-import itertools
 import math
 import operator
 import os
@@ -179,26 +178,16 @@ def help_text(namespace, defaults):
     if 'INPUTS' in namespace:
         lines += ['', f'the words are {namespace["INPUTS"]}']
     lines += ['', 'options (--name=value), with their defaults:']
-    said, source = {}, ''   # {option: (the line before it, the lines of its comment)}
+    source = ''
     if os.path.isfile(namespace.get('__file__') or ''):
         with open(namespace['__file__'], encoding='utf-8') as f:
             source = f.read()
-    key = None
-    for before, line in itertools.pairwise(['', *source.splitlines()]):
-        name, _, rest = line.partition(' = ')
-        if name in defaults:
-            key = name
-            said[key] = before, [rest.partition('  # ')[2]]
-        elif key and line.startswith(' ') and line.lstrip().startswith('# '):
-            said[key][1].append(line.lstrip()[2:])
-        else:
-            key = None
-    for key, default in defaults.items():
-        before, comments = said.get(key, ('', ['']))
-        if before.startswith('# '):
-            lines += ['', f'  {before[2:]}']
-        lines.append(f'    --{key}={default}'.ljust(39) + ' ' + comments[0])
-        lines += [' ' * 40 + comment for comment in comments[1:]]
+    for key, default in defaults.items():   # the heading above it, its comment, the comment's further lines
+        said = re.search(rf'^(?:# (.+)\n)?{key} = .*?(?:  # (.*))?((?:\n +# .*)*)$', source, re.MULTILINE)
+        heading, comment, more = said.groups('') if said else ('', '', '')
+        lines += ['', f'  {heading}'] if heading else []
+        lines.append(f'    --{key}={default}'.ljust(39) + f' {comment}')
+        lines += [' ' * 40 + line.lstrip()[2:] for line in more.splitlines()[1:]]
     return re.sub(r'([a-z_/]+\.py):([A-Z]+)', keys_of, '\n'.join(lines))
 
 
