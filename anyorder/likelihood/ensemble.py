@@ -27,9 +27,8 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     device = generator.device if generator else 'cpu'
     shuffles = torch.rand(B, K, i, generator=generator, dtype=torch.float64, device=device).argsort(-1)
     shuffles[:, 0] = torch.arange(i)
-    prefix = order[:, None, :i].expand(B, K, i).gather(2, shuffles.to(order.device))        # (B, K, i)
-    target = order[:, None, i:i + 1].expand(B, K, 1)
-    orders = torch.cat([prefix, target], dim=2).flatten(0, 1)                               # (B K, i + 1)
+    visits = F.pad(shuffles, (0, 1), value=i).to(order.device)                              # (B, K, i + 1)
+    orders = order.unsqueeze(1).expand(B, K, T).gather(2, visits).flatten(0, 1)             # (B K, i + 1)
     return -model(idx.repeat_interleave(K, 0), orders, columns=torch.full((B * K, 1), i)).view(B, K)
 
 
