@@ -167,11 +167,8 @@ def read(model, batch):
         piece.add(found[0] * factor, *found[1:])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# the last word of a passage (LAMBADA)
-
 def last_words(tokens, tokenizer):
-    """[(context tokens, last-word tokens)] of the documents of a stream, which end in end-of-text.
+    """[(context tokens, last-word tokens)] of the documents of a stream, which end in end-of-text (LAMBADA's task).
 
     The blank before a word is part of the word. A document of one word is left out, and so is one whose tokens do not
     part before the last word."""

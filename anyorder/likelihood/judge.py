@@ -151,9 +151,6 @@ def decode_flagged(ids, flags, tokenizer):
     return text, letters
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# judges
-
 class Judge(NamedTuple):
     """A network that reads left to right, and the tokenizer that it reads by."""
     name: str

@@ -26,9 +26,8 @@ def read_run(path):
         older = moved_aside(path)
         raise ValueError(f'no log {path}; ' + (f'an earlier run left {older}' if older else
                          'name folders that train.py wrote, or JSON files of evaluations and bench.py'))
-    from anyorder.training.run_folder import (
-        read_log,  # imports torch, for which --help and a missing file need not wait
-    )
+    # imports torch, for which --help and a missing file need not wait
+    from anyorder.training.run_folder import read_log
     entries, time, tokens = read_log(path), 0.0, 0
     if {} in entries:
         raise ValueError(f'line {entries.index({}) + 1} of {path} is no entry of a training log: remove it')

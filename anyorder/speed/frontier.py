@@ -146,9 +146,6 @@ class Frontier:
                 f'{left_out}\n{HEAD}')
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# the lines of the table
-
 HEAD = (f"{'':<33}{'passes':>13}{'tokens/pass':>12}{'seconds':>9}{'tokens/s':>9}{'nats a token':>15}{'entropy':>15}"
         f"{'distinct-2':>14}")
 
