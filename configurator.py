@@ -21,6 +21,7 @@ import operator
 import os
 import re
 import sys
+from pathlib import Path
 
 
 class Config(dict):
@@ -151,8 +152,7 @@ def read_config_file(path, known):
         raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are '
                          f'allowed, got {ast.unparse(node).splitlines()[0][:60]}')
     try:
-        with open(path, encoding='utf-8') as f:
-            statements = ast.parse(f.read()).body
+        statements = ast.parse(Path(path).read_text(encoding='utf-8')).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:   # ValueError: a zero byte, or no UTF-8
         raise ValueError(f'{path} is not a config file of `name = value` lines: {e}') from None
     for node in statements:
@@ -178,10 +178,8 @@ def help_text(namespace, defaults):
     if 'INPUTS' in namespace:
         lines += ['', f'the words are {namespace["INPUTS"]}']
     lines += ['', 'options (--name=value), with their defaults:']
-    source = ''
-    if os.path.isfile(namespace.get('__file__') or ''):
-        with open(namespace['__file__'], encoding='utf-8') as f:
-            source = f.read()
+    script = Path(namespace.get('__file__') or '')
+    source = script.read_text(encoding='utf-8') if script.is_file() else ''
     for key, default in defaults.items():   # the heading above it, its comment, the comment's further lines
         said = re.search(rf'^(?:# (.+)\n)?{key} = .*?(?:  # (.*))?((?:\n +# .*)*)$', source, re.MULTILINE)
         heading, comment, more = said.groups('') if said else ('', '', '')
@@ -194,11 +192,10 @@ def help_text(namespace, defaults):
 def keys_of(found):
     """The keys of the table FILE.py:TABLE that was found, by the source of the file, whose imports take seconds."""
     path, table = found.groups()
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), path), encoding='utf-8') as f:
-        for node in ast.parse(f.read()).body:
-            match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys)) if name == table:
-                    return ', '.join(repr(key.value) for key in keys)
+    for node in ast.parse((Path(__file__).parent / path).read_text(encoding='utf-8')).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys)) if name == table:
+                return ', '.join(repr(key.value) for key in keys)
     raise ValueError(f'{path} has no table {table}')
 
 

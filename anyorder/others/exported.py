@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from dataclasses import asdict
+from pathlib import Path
 
 from anyorder.machine.files import need_extra
 from anyorder.orders import kept_order, order_of
@@ -20,7 +21,6 @@ from anyorder.others.tokenizer_files import tokenizer_files
 from anyorder.others.weights import read_json, read_weights
 from anyorder.tokens.tokenizers import Symbols
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
 VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelForCausalLM': 'AOGPTForCausalLM',
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
@@ -57,12 +57,11 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
         files['generation_config.json'] = {'do_sample': True, 'max_length': model.config.block_size, **end}
     texts = {name: json.dumps(value, indent=2, ensure_ascii=False) + '\n' for name, value in files.items()}
     for name, text in (texts | {'README.md': model_card(model, config, tokenizer, measured)}).items():
-        with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
-            f.write(text)
+        Path(folder, name).write_text(text, encoding='utf-8')
     for name, path in COPIED.items():
-        shutil.copyfile(os.path.join(ROOT, path), os.path.join(folder, name))
-    with open(os.path.join(folder, 'model.safetensors'), 'wb') as f:   # save_file has no OSError for a full disk
-        f.write(save(dict(model.named_parameters()), {'format': 'pt'}))
+        shutil.copyfile(Path(__file__).parents[2] / path, Path(folder, name))
+    # save_file has no OSError for a full disk
+    Path(folder, 'model.safetensors').write_bytes(save(dict(model.named_parameters()), {'format': 'pt'}))
 
 
 def read_exported(folder):
@@ -86,8 +85,7 @@ def model_card(model, config, tokenizer, measured):
     """README.md: card.md, with the comments that are about this model, and without rows whose value is not known."""
     c, run, masked = model.config, dict.fromkeys(OPTIONS) | config['training'], model.slots.masked_loss
     about = {c.attention, 'masked' if masked else 'left_to_right', 'measured' if measured else ''}
-    with open(os.path.join(os.path.dirname(__file__), 'card.md'), encoding='utf-8') as f:
-        card = f.read()
+    card = Path(__file__).with_name('card.md').read_text(encoding='utf-8')
     card = re.sub(r'(?s)<!-- (\w+)\s(.*?)\s-->\n', lambda m: m[2] + '\n' if m[1] in about else '', card).format(
         c=c, run=run, pipeline='fill-mask' if masked else 'text-generation', n_parameters=model.n_parameters(),
         tokenizer=tokenizer.name if tokenizer else 'of a tokenizer that is not known', n_read=c.block_size - 1,

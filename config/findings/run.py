@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if __name__ == '__main__':   # the project's folder in place of this one
@@ -69,8 +70,7 @@ def is_made(path, words):
     """Whether this command has made `path`: what it said is then in `path`.txt, under the command."""
     if not os.path.exists(f'{path}.txt'):
         return False
-    with open(f'{path}.txt', encoding='utf-8') as f:
-        made_by = f.readline().rstrip()
+    made_by = Path(f'{path}.txt').read_text(encoding='utf-8').partition('\n')[0].rstrip()
     if made_by != shlex.join(['python', *words]):
         raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
     return True
@@ -112,8 +112,7 @@ def main(config, more):
     if name == 'generation':
         path = f'{config.out}/generation.json'
         make_all([{path: ['bench.py', 'grid', f'--out={path}', *more]}], 1)
-        with open(f'{path}.txt', encoding='utf-8') as f:
-            print(f.read().partition('\n')[2], end='', flush=True)
+        print(Path(f'{path}.txt').read_text(encoding='utf-8').partition('\n')[2], end='', flush=True)
         return python('plot.py', path, '-o', f'{config.out}/generation.png')
     figures, dataset, command = read_finding(name)
     for picture, (_, lines) in list(figures.items()):

@@ -25,6 +25,7 @@ import re
 import shlex
 import subprocess
 import time
+from pathlib import Path
 
 import torch
 
@@ -86,8 +87,7 @@ def read_results(path, machine):
     """{'machine', 'steps': {name: see run}} of results.json, which must be this machine's."""
     results = {'machine': machine, 'steps': {}}
     if os.path.exists(path):
-        with open(path, encoding='utf-8') as f:
-            results = json.load(f)
+        results = json.loads(Path(path).read_text(encoding='utf-8'))
     if results['machine'] != machine:
         raise ValueError(f'{path} comes from {results["machine"]}, this is {machine}: choose another --out')
     return results
@@ -105,8 +105,7 @@ def run(words, path, limit):
             failed = f'ended with code {e.returncode}'
         except subprocess.TimeoutExpired:
             failed = f'took more than {limit} s'
-    with open(path, encoding='utf-8', errors='replace') as f:
-        text = re.sub(r'[^\n]*\r', '', f.read())   # without bars
+    text = re.sub(r'[^\n]*\r', '', Path(path).read_text(encoding='utf-8', errors='replace'))   # without bars
     rows = []
     for line in text.splitlines():
         numbers = re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line)
