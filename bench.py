@@ -89,7 +89,7 @@ from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
-from anyorder.tokens.blocks import Split
+from anyorder.tokens.sets import Split
 from anyorder.training.memory import memory, peak_allocated
 from anyorder.training.update import TrainState, check_optimizer, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig

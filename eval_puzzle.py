@@ -214,7 +214,7 @@ def open_puzzles(checkpoint, c):
         about = ', '.join(f'{k}={v}' for k, v in (puzzle or kind).items())
         raise ValueError(f"the checkpoint knows {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} "
                          f'has other puzzles or symbols ({about:.200}): choose another --dataset or --ckpt')
-    tokens, given = all_blocks(split, kind.get('row_length', checkpoint.config.block_size), c.n_puzzles)
+    tokens, given = all_blocks(split, kind.get('row_length') or checkpoint.config.block_size, c.n_puzzles)
     given = only_blank(c.blanks, given)
     if tokens.size(1) > checkpoint.config.block_size:
         raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '

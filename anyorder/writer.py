@@ -51,7 +51,7 @@ class Writer:
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
-        self.columns = self.checkpoint.set.get('shape', (0, 0))[1]   # of a row that is a grid
+        self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]   # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
 
     def autocast(self):

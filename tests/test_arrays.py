@@ -11,10 +11,10 @@ from conftest import one_line
 import train
 from anyorder.datasets import open_split
 from anyorder.tokens.arrays import prepare_tokens
-from anyorder.tokens.blocks import Split, all_blocks, check_length, only_blank
+from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import kind_of, read_meta
+from anyorder.tokens.sets import Split, kind_of, read_meta
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import configure
 from data import prepare as command
@@ -149,11 +149,12 @@ GIVEN = np.zeros((4, 6), bool)
     (npy(ROWS + 65530), [], r'from 0 to 65,535, got 65536 at \[0, 6\]|got 65536 at \[1, 0\]'),
     (npy(ROWS / 2), [], r'got 0.5 at \[0, 1\]'), (npy(np.where(ROWS == 3, np.nan, ROWS)), [], r'got nan at \[0, 3\]'),
     (npy(ROWS * 1j), [], 'must hold integers, got complex128'), (npy(ROWS > 2), [], 'must hold integers, got bool'),
-    (npy(ROWS[None]), [], r'got the shape \(1, 4, 6\)'), (npy(ROWS[:0]), [], 'is empty'),
+    (npy(ROWS[None]), [], r'rows \(rows, N\) or a stream \(n,\), got an array \(1, 4, 6\)'),
+    (npy(ROWS[:0]), [], 'is empty'),
     (npy(np.array([{}, 1], object), allow_pickle=True), [], 'a.npy cannot be read as integers: .*without pickled'),
-    (npy(ROWS), ['--shape=2x4'], r'the rows of .* have 6 tokens, --shape says 8'),
+    (npy(ROWS), ['--shape=2x4'], r'must be rows of 8 tokens, by --shape, got an array \(4, 6\)'),
     (npy(ROWS), ['--shape=2'], 'shape must be HxW, as 8x8'),
-    (npy(ROWS[0]), ['--shape=2x3'], r'must be rows \(rows, N\)'),
+    (npy(ROWS[0]), ['--shape=2x3'], r'must be rows of 6 tokens, by --shape, got an array \(6,\)'),
     (npy(ROWS), ['--end=9'], 'behind the documents of a stream, got 9 for rows of 6'),
     (npy(ROWS), ['--end=x'], 'tokens have an integer as --end'), (npy(ROWS), ['--tokenizer=bytes'], 'no --tokenizer'),
     (npy(ROWS[:1]), [], 'holds one row, which cannot be divided'),

@@ -8,8 +8,8 @@ import torch
 from conftest import ROOT
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.tokens.blocks import Split
 from anyorder.tokens.prepared import prepare
+from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import configure
 

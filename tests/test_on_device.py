@@ -19,7 +19,7 @@ from anyorder.likelihood.ensemble import ensemble_block_nll
 from anyorder.likelihood.nll import block_nll, conditional_logprob
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import sample_order
-from anyorder.tokens.blocks import Split
+from anyorder.tokens.sets import Split
 from anyorder.training import start
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update
 from configurator import Config

@@ -16,8 +16,9 @@ from anyorder.orders import draw_orders
 from anyorder.puzzles.rules import SHARES, TASKS, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens import puzzles
-from anyorder.tokens.blocks import GIVEN, all_blocks
+from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.puzzles import fractions, make_puzzles, prepare_puzzles
+from anyorder.tokens.sets import GIVEN
 from anyorder.training.update import TrainState, make_optimizers, update, validate
 from configurator import Config, configure
 from data import puzzles as command

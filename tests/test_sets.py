@@ -8,10 +8,10 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.tables import token_counts
-from anyorder.tokens.blocks import GIVEN, Split, all_blocks, check_length, random_blocks
+from anyorder.tokens.blocks import all_blocks, check_length, random_blocks
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import largest_id
+from anyorder.tokens.sets import GIVEN, Split, largest_id
 
 
 @pytest.fixture(scope='session')

@@ -12,7 +12,7 @@ from anyorder.checkpoint import entries_of, load_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.processes import is_split, start_processes
 from anyorder.orders import sample_order
-from anyorder.tokens.blocks import Split
+from anyorder.tokens.sets import Split
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.start import make_run_model
 from anyorder.training.update import TrainState, make_optimizers, update, validate

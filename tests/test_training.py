@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyorder.fast import lean
 from anyorder.likelihood.nll import block_nll, draw_known
 from anyorder.orders import derive_seed, draw_orders, sample_order
-from anyorder.tokens.blocks import Split
+from anyorder.tokens.sets import Split
 from anyorder.training.update import (
     Clock,
     TrainState,

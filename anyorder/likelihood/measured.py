@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
-from anyorder.tokens.blocks import Split, all_blocks, check_length, only_blank
+from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import kind_of
+from anyorder.tokens.sets import Split, kind_of
 from anyorder.tokens.sources import TextFile
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, Symbols, encode_documents, tokenizer_of_set
 

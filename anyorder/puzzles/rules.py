@@ -104,7 +104,7 @@ def judge_of(kind):
     """The task of a set, by what kind_of says of it; rows without a task are compared with the set."""
     if 'puzzle' in kind:
         return make_task(kind['puzzle'])
-    return AsWritten(kind['shape'][1] if 'shape' in kind else 0)
+    return AsWritten((kind.get('shape') or (0, 0))[1])
 
 
 def make_task(puzzle):

@@ -10,9 +10,8 @@ import numpy as np
 
 from anyorder.machine.files import check_folder, check_names, reading, reading_text
 from anyorder.machine.terminal import progress
-from anyorder.tokens.blocks import GIVEN
 from anyorder.tokens.prepared import check_source_is_new, train_val_split
-from anyorder.tokens.sets import is_there, kind_of, read_meta, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, is_there, kind_of, read_meta, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 
@@ -50,8 +49,7 @@ def splits_of(path, split):
     if '' in arrays:
         return {split: (arrays[''], None)}
     there = [s for s in SPLITS if s in arrays]
-    unknown = arrays.keys() - {*there, 'given', *(f'given_{s}' for s in there)}
-    if unknown or not there:
+    if not there or arrays.keys() - {*there, 'given', *(f'given_{s}' for s in there)}:
         raise ValueError(f'an .npz must hold the arrays {", ".join(SPLITS)}, and given_train, ... or given, got '
                          f'{", ".join(arrays) or "nothing"}')
     if split:
@@ -73,38 +71,34 @@ def check_ids(tokens, most, what):
 
 
 def check_given(given, tokens, what):
-    """`given` as bools of the shape of the tokens."""
+    """`given` as the mark of tokens on disk."""
     if given.dtype != bool or given.shape not in (tokens.shape, tokens.shape[-1:]):
         raise ValueError(f'given of {what} must be bools of shape {tokens.shape} or {tokens.shape[-1:]}, got '
                          f'{given.dtype} of shape {given.shape}')
-    whole = np.atleast_1d(np.broadcast_to(given, tokens.shape).all(-1))
+    whole = np.broadcast_to(given, tokens.shape).all(-1)
     if whole.any():
         raise ValueError(f'row {whole.argmax()} of {what} is given as a whole, and nothing is left to learn: leave it '
                          'out')
-    return given
+    return GIVEN * given.astype('<u2')
 
 
-def pack(tokens, given, shape, most, what):
-    """Tokens as on disk, with the mark of given ones: rows (rows, N), or a list of documents."""
-    n = shape and shape[0] * shape[1]
+def pack(tokens, given, n, most, what):
+    """Tokens as on disk, with the mark of given ones: rows (rows, N), or a list of documents. Lists are rows if `n`
+    says how long."""
     if isinstance(tokens, list):
-        parts = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(tokens)]
-        wrong = [i for i, part in enumerate(parts) if n and len(part) != n]
-        if wrong:
-            raise ValueError(f'list {wrong[0]} of {what} has {len(parts[wrong[0]])} tokens, --shape says {n}')
-        packed = np.stack(parts) if n and parts else parts
-    elif tokens.ndim == 2 or tokens.ndim == 1 and not n:
-        packed = check_ids(tokens, most, what)
-        if given is not None and packed.size:
-            packed |= GIVEN * check_given(given, packed, what).astype('<u2')
-        packed = packed if tokens.ndim == 2 else [packed]
+        packed = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(tokens)]
+        if wrong := [i for i, part in enumerate(packed) if n and len(part) != n]:
+            raise ValueError(f'list {wrong[0]} of {what} has {len(packed[wrong[0]])} tokens, --shape says {n}')
+        packed = np.stack(packed) if n and packed else packed
     else:
-        raise ValueError(f'{what} must be rows (rows, N){"" if n else " or a stream (n,)"}, got the shape '
-                         f'{tokens.shape}')
+        packed = check_ids(tokens, most, what)
+        packed = packed if given is None or not packed.size else packed | check_given(given, packed, what)
+        packed = [packed] if packed.ndim == 1 and not n else packed
+    if not isinstance(packed, list) and (packed.ndim != 2 or n not in (None, packed.shape[1])):
+        wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
+        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}')
     if not sum(map(len, packed)):
         raise ValueError(f'{what} is empty')
-    if n and packed.shape[1] != n:
-        raise ValueError(f'the rows of {what} have {packed.shape[1]} tokens, --shape says {n}')
     return packed
 
 
@@ -141,7 +135,8 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     arrays = splits_of(source, split)
     marked = any(given is not None for _, given in arrays.values())
     most = GIVEN - 1 if marked else 0xffff
-    rows = {s: pack(*arrays[s], shape, most, f'{s or "the array"} of {source}') for s in arrays}
+    n = shape and shape[0] * shape[1]
+    rows = {s: pack(*arrays[s], n, most, f'{s or "the array"} of {source}') for s in arrays}
     lengths = {s: part.shape[1] if isinstance(part, np.ndarray) else None for s, part in rows.items()}
     if len({*lengths.values()}) > 1:
         raise ValueError(f'all splits must be rows of one length, or all streams, got {lengths} (None is a stream)')
@@ -159,22 +154,19 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     if largest >= n_tokens:
         raise ValueError(f'{source} has the token {largest}, and there are only {n_tokens} '
                          f'{"names" if names else f"in {directory}"}: each token wants one')
-    fields = {'row_length': row_length, 'shape': shape, 'vocabulary': names}
-    kind = {'tokenizer': OWN, 'n_tokens': n_tokens, 'eos': end, 'given': marked}
-    kind |= {field: value for field, value in fields.items() if value is not None}
+    kind = {'tokenizer': OWN, 'n_tokens': n_tokens, 'eos': end, 'given': marked, 'row_length': row_length,
+            'shape': shape, 'vocabulary': names}
     if is_there(directory, meta, wanted, origin, kind_of(meta) == kind, force):
         return meta
     if kept and kind_of(meta) != kind:
-        differs = [field for field in kind | kind_of(meta) if kind.get(field) != kind_of(meta).get(field)]
+        differs = [field for field in kind if kind[field] != kind_of(meta).get(field)]
         raise ValueError(f'{directory} holds {", ".join(kept)} of another kind ({", ".join(differs)}): use another '
                          '--name')
     check_source_is_new(origin, kept)
-    if '' in rows:
-        if row_length and len(rows['']) < 2:
-            raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')
-        parts = train_val_split(rows[''], VAL_RATIO)
-    else:
-        parts = {s: (len(part), part) for s, part in rows.items()}
+    if row_length and '' in rows and len(rows['']) < 2:
+        raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')
+    parts = (train_val_split(rows[''], VAL_RATIO) if '' in rows else
+             {s: (len(part), part) for s, part in rows.items()})
     tail = np.array([] if end is None else [end], '<u2')
 
     def written(split, n, part):

@@ -2,26 +2,11 @@
 How do tokens become batches? Random blocks, and all blocks of a whole set.
 """
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-GIVEN = 1 << 15   # in a token of a set with given positions
-
-
-@dataclass
-class Split:
-    """The tokens of a split.
-
-    packed   uint16 as on disk: (n,) for a stream, in which a block may start anywhere, or rows (rows, row_length)
-    marked   whether bit 15 of a token says that it is given"""
-    packed: np.ndarray
-    marked: bool = False
-
-    def unpack(self, blocks):
-        """(tokens, given) of blocks of `packed`, (B, N) integers and bool."""
-        return (blocks & (GIVEN - 1), blocks >= GIVEN) if self.marked else (blocks, blocks < 0)
+from anyorder.tokens.sets import GIVEN
 
 
 def check_length(split, block_size, name):

@@ -15,8 +15,7 @@ import numpy as np
 from anyorder.machine.files import check_folder, check_names
 from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
-from anyorder.tokens.blocks import GIVEN
-from anyorder.tokens.sets import is_there, read_meta, read_split, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 
 N_ROWS = {'val': 1000, 'test': 1000}

@@ -7,24 +7,25 @@ What is a prepared set? A folder with meta.json and a file <split>.bin for each 
 
 rows counts documents, and tokens their tokens, the ends of text included. A set that is no text has more fields:
 
-    row_length   tokens of a row, where all rows have one length; without it the tokens are a stream
-    shape        [H, W] where a row is a grid, row by row
+    row_length   tokens of a row, where all rows have one length; none: the tokens are a stream
+    shape        [H, W] where a row is a grid, row by row, or none
     given        whether bit 15 of a token says that it is given
-    vocabulary   the names of the tokens, where they have any
+    vocabulary   the names of the tokens, where they have any, or none
     puzzle       the options of a task that generates and judges the rows
 """
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 
 import numpy as np
 
 from anyorder.machine.files import reading, whole_files, write_json
-from anyorder.tokens.blocks import GIVEN, Split
 from anyorder.tokens.tokenizers import TOKENIZERS
 
 FIELDS = {'name', 'tokenizer', 'n_tokens', 'eos', 'splits'}
 SPLIT_FIELDS = {'rows', 'tokens', 'text_bytes', 'sha256', 'source'}
+GIVEN = 1 << 15      # in a token of a set with given positions
 CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
@@ -62,6 +63,19 @@ def print_meta(out, meta, before, force):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # splits
+
+@dataclass
+class Split:
+    """The tokens of a split.
+
+    packed   uint16 as on disk: (n,) for a stream, in which a block may start anywhere, or rows (rows, row_length)
+    marked   whether bit 15 of a token says that it is given"""
+    packed: np.ndarray
+    marked: bool = False
+
+    def unpack(self, blocks):
+        """(tokens, given) of blocks of `packed`, (B, N) integers and bool."""
+        return (blocks & (GIVEN - 1), blocks >= GIVEN) if self.marked else (blocks, blocks < 0)
 
 def bin_path(directory, split):
     return os.path.join(directory, f'{split}.bin')
@@ -136,7 +150,7 @@ def read_split(directory, meta, split):
     if largest >= meta['n_tokens']:
         raise ValueError(f"{path} has the token {largest}, {meta['tokenizer']} tokens are below {meta['n_tokens']}: "
                          f'{again}')
-    return Split(tokens.reshape(-1, meta['row_length']) if 'row_length' in meta else tokens, meta['given'])
+    return Split(tokens.reshape(-1, meta['row_length']) if meta.get('row_length') else tokens, meta['given'])
 
 
 def largest_id(tokens, mask):
