@@ -43,12 +43,7 @@ def read_run(path):
 
 
 def read_results(path):
-    """{name: entries} of a JSON file.
-
-    eval_ppl.py        for each data set the nats by order and by the members of the ensemble; see likelihoods
-    eval_puzzle.py     for each policy what it solved and what that cost
-    bench.py grid      for each network the seconds of generation by the steps
-    bench.py frontier  for each way of unmasking its points"""
+    """{name: entries} of a JSON file of eval_ppl.py, eval_puzzle.py, bench.py grid or bench.py frontier."""
     with reading(path, 'the JSON file of a result', 'name what eval_ppl.py, eval_puzzle.py or bench.py wrote by --out'):
         with open(path, encoding='utf-8') as f:
             result = json.load(f)
@@ -68,13 +63,14 @@ def finite(value):
 
 
 def generation_times(result):
+    """{network: entries}, the seconds of generation by the number of steps."""
     rows = result['generation']
     return {network: [{'steps': row['steps'], 'seconds': finite(row[network])} for row in rows]
             for network in (rows or [{}])[0] if network != 'steps'}
 
 
 def frontier(result):
-    """{way of unmasking: entries}, by the number of passes. The way to which all are compared has a `level`."""
+    """{way of unmasking: its points}, by the number of passes. The way to which all are compared has a `level`."""
     found, level = {}, result['reference']
     for point in sorted(result['frontier'], key=lambda point: point['passes']):
         entry = {'level': 1} if point['way'] == level else {}
@@ -84,7 +80,7 @@ def frontier(result):
 
 
 def puzzles(result):
-    """{policy and its noise: entries}, one entry for each number of steps."""
+    """{policy and its noise: entries}, what it solved and what that cost, by the number of steps."""
     found = {}
     for row in result['results']:
         policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
