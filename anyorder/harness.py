@@ -7,6 +7,7 @@ import torch.distributed as dist
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import simple_parse_args_string
 
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.unmasking import Unmasking
@@ -71,7 +72,6 @@ class AnyOrderLM(TemplateLM):
 
     @classmethod
     def create_from_arg_string(cls, arg_string, additional_config=None):
-        from lm_eval.utils import simple_parse_args_string
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     # -----------------------------------------------------------------------------------------------------------------

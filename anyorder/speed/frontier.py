@@ -34,30 +34,21 @@ def settings(checkpoint, values):
 
     values   {'n_steps', 'window', 'threshold': [value, ...]}; without n_steps a sixteenth to a half of the tokens. A
              window holds at most all tokens"""
-    N, found, left_out = checkpoint.config.block_size, [], {}
+    N, order, found, left_out = checkpoint.config.block_size, name_of(checkpoint.order), [], {}
     values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
                        'window': list(dict.fromkeys(min(window, N) for window in values['window']))}
     for way, (option, others) in WAYS.items():
         along = [N] if way == REFERENCE else values[option]
         of_way = [(way, {option: value}, Unmasking(**{option: value}, **others)) for value in along]
-        why = of_way and unfit(of_way[0][2], checkpoint)
-        if why:
-            left_out.setdefault(why, []).append(way)
-        else:
+        try:
+            for _, _, unmasking in of_way:
+                if unmasking.adaptive and order != 'random':
+                    raise ValueError(f'the checkpoint was trained in the order {order} and knows no other')
+                unmasking.check_network(checkpoint.config.slots)
             found += of_way
+        except ValueError as e:
+            left_out.setdefault(str(e), []).append(way)
     return found, left_out
-
-
-def unfit(unmasking, checkpoint):
-    """Why a checkpoint cannot unmask so; '' if it can."""
-    order = name_of(checkpoint.order)
-    if unmasking.adaptive and order != 'random':
-        return f'the checkpoint was trained in the order {order} and knows no other'
-    try:
-        unmasking.check_network(checkpoint.config.slots)
-    except ValueError as e:
-        return str(e)
-    return ''
 
 
 class Frontier:
