@@ -115,7 +115,13 @@ class Frontier:
                   'tokens': self.n_tokens, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
                   'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points}
-        print(self.about(), flush=True)
+        left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
+        print(f'{self.checkpoint.about(self.checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
+              f'{self.device}, {self.dtype}, torch {torch.__version__}\n'
+              f'{self.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, {self.batch_size} at a time, '
+              f'order {name_of(self.checkpoint.order)}, temperature {self.drawing.temperature:g}, seed {self.seed}\n'
+              f'the judge reads left to right: {self.judge.name}, by {self.judge.tokenizer.name} tokens\n'
+              f'{left_out}\n{HEAD}', flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way
             points.append(self.point(way, setting, unmasking))
@@ -124,17 +130,6 @@ class Frontier:
                 write_json(out, result)
         if out:
             print(f'\nwritten: {out}')
-
-    def about(self):
-        """The lines above the table: what all points share, ways that are left out, and the names of the columns."""
-        left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
-        return (f'{self.checkpoint.about(self.checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
-                f'{self.device}, {self.dtype}, torch {torch.__version__}\n'
-                f'{self.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, {self.batch_size} at a '
-                f'time, order {name_of(self.checkpoint.order)}, temperature {self.drawing.temperature:g}, seed '
-                f'{self.seed}\n'
-                f'the judge reads left to right: {self.judge.name}, by {self.judge.tokenizer.name} tokens\n'
-                f'{left_out}\n{HEAD}')
 
 
 HEAD = (f"{'':<33}{'passes':>13}{'tokens/pass':>12}{'seconds':>9}{'tokens/s':>9}{'nats a token':>15}{'entropy':>15}"
