@@ -15,16 +15,14 @@ COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#00
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 INK, GRID, LEVEL = '#333333', '#e3e3e3', '#777777'
 
-# {number, or (axis, number): (name of its panel, unit)}
-PANELS = {'loss': ('training loss', 'nats per token'), 'val_any': ('validation, any order (bound)', 'nats per token'),
-          'val_l2r': ('validation, left to right', 'nats per token'),
-          'val_own': ("validation, the run's own order", 'nats per token'),
-          'nats': ('context-order ensemble', 'nats per token'), ('order', 'nats'): ('likelihood', 'nats per token'),
-          'gain': ('gain over one context', 'nats per token'), 'seconds': ('time of generation', 'seconds'),
-          'loss_of_masked': ('loss of what is masked', 'nats per token'),
-          'judge_nats': ('samples under the judge', 'nats per token'),
-          'entropy': ('entropy of a sample', 'nats per token'), 'distinct_2': ('distinct bigrams', 'share of all'),
-          'solved': ('puzzles solved', 'share'), 'right': ('blanks right', 'share')}
+# {number, or (axis, number): name of its panel}, and the units that are not nats per token
+PANELS = {'loss': 'training loss', 'val_any': 'validation, any order (bound)', 'val_l2r': 'validation, left to right',
+          'val_own': "validation, the run's own order", 'nats': 'context-order ensemble',
+          ('order', 'nats'): 'likelihood', 'gain': 'gain over one context', 'seconds': 'time of generation',
+          'loss_of_masked': 'loss of what is masked', 'judge_nats': 'samples under the judge',
+          'entropy': 'entropy of a sample', 'distinct_2': 'distinct bigrams', 'solved': 'puzzles solved',
+          'right': 'blanks right'}
+UNITS = {'seconds': 'seconds', 'distinct_2': 'share of all', 'solved': 'share', 'right': 'share'}
 AXES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates',
         'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked',
         'passes': 'passes of a sample', 'seconds': 'seconds of generation', 'order': 'scored in the order',
@@ -113,7 +111,7 @@ def set_axes(axis, x, y, xs):
         axis.yaxis.set_minor_locator(NullLocator())
     if y in ('solved', 'right'):
         axis.set_ylim(-0.03, 1.03)
-    axis.set_title(PANELS.get((x, y), PANELS.get(y, (y, y)))[0], loc='left', fontsize=11, color=INK)
+    axis.set_title(PANELS.get((x, y), PANELS.get(y, y)), loc='left', fontsize=11, color=INK)
     axis.set_xlabel(AXES.get(x, x), color=INK)
     axis.grid(color=GRID, linewidth=0.8)
     axis.set_axisbelow(True)
@@ -173,7 +171,8 @@ def draw(runs, panels, path):
     width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
     figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False,
                                 layout='constrained')
-    units, style_of, notes = [PANELS.get(y, (y, y))[1] for _, y in panels], styles(groups), set()
+    units = [UNITS.get(y, 'nats per token' if y in PANELS else y) for _, y in panels]
+    style_of, notes = styles(groups), set()
     for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
         if unit != left:   # the panels of one unit say it once
             axis.set_ylabel(unit, color=INK)
