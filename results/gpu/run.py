@@ -47,11 +47,11 @@ toy = False               # sizes for a CPU: tries the commands, says nothing of
 
 
 def commands(c, steps):
-    """Yields (PART_name, command, seconds at most). How long is trained depends on rates among the finished `steps`."""
+    """Yields (PART_name, words of its command, seconds at most). Rates among the finished `steps` say how long to train."""
     text, vocabulary = f'--dataset=pydocs --data_dir={c.out}/data', '--vocab_size=320 --n_tokens=257'
     if os.path.exists(os.path.join(c.data_dir, 'books')):
         text, vocabulary = f'--dataset=books --data_dir={c.data_dir}', '--vocab_size=50304 --n_tokens=50257'
-    words, left_out = c | {'text': text, 'vocabulary': vocabulary}, TABLE['toy']['left_out'].split() if c.toy else ()
+    values, left_out = c | {'text': text, 'vocabulary': vocabulary}, TABLE['toy']['left_out'].split() if c.toy else ()
     for part in PARTS:
         for name, line in TABLE[part].items():
             if name == 'updates':
@@ -61,16 +61,12 @@ def commands(c, steps):
                 if not rates:
                     break
                 n = max(1, int(seconds * rates[0] / tokens))
-                words |= {'updates': n, 'interval': n // n_validations + 1}
+                values |= {'updates': n, 'interval': n // n_validations + 1}
             elif name not in left_out and not (c.device == 'cpu' and name.endswith('_graphs')):
-                limit, command = line.split(' ', 1)
-                yield name, command.format(**words), int(limit)
-
-
-def words_of(command, c):
-    words = shlex.split(command)
-    words += [] if words[0] in ('plot.py', 'data/puzzles.py') else [f'--device={c.device}']
-    return words + shlex.split(TABLE['toy'].get(words[0], '')) if c.toy else words
+                limit, script, *more = shlex.split(line.format(**values))
+                more += [] if script in ('plot.py', 'data/puzzles.py') else [f'--device={c.device}']
+                more += shlex.split(TABLE['toy'].get(script, '')) if c.toy else []
+                yield name, [script, *more], int(limit)
 
 
 def machine(device):
@@ -144,8 +140,8 @@ def main(config):
         os.makedirs(config[option], exist_ok=True)
     results = read_results(f'{config.out}/results.json', here)
     steps = results['steps']
-    for name, command, limit in commands(config, steps):
-        words, old, limit = words_of(command, config), steps.get(name), 300 if config.toy else limit
+    for name, words, limit in commands(config, steps):
+        old, limit = steps.get(name), 300 if config.toy else limit
         command = shlex.join(['python', *words])
         if name.split('_')[0] not in chosen or old and not old['failed'] and old['command'] == command:
             continue
