@@ -47,7 +47,7 @@ toy = False               # sizes for a CPU: tries the commands, says nothing of
 
 
 def commands(c, steps):
-    """Yields (PART_name, words of its command, seconds at most). Rates among the finished `steps` say how long to train."""
+    """Yields (PART_name, words of its command, seconds at most). Training takes as long as rates in `steps` let it."""
     text, vocabulary = f'--dataset=pydocs --data_dir={c.out}/data', '--vocab_size=320 --n_tokens=257'
     if os.path.exists(os.path.join(c.data_dir, 'books')):
         text, vocabulary = f'--dataset=books --data_dir={c.data_dir}', '--vocab_size=50304 --n_tokens=50257'
