@@ -3,15 +3,13 @@ How do arrays of integers become a set? Rows of one length, or the documents of 
 files, see sets.py.
 """
 import json
-import os
 import re
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names, reading, reading_text
-from anyorder.machine.terminal import progress
-from anyorder.tokens.prepared import check_source_is_new, train_val_split
-from anyorder.tokens.sets import GIVEN, is_there, kind_of, read_meta, whole_splits, write_splits
+from anyorder.machine.files import reading, reading_text
+from anyorder.tokens.prepared import check_source_is_new, divide
+from anyorder.tokens.sets import GIVEN, folder_of, is_there, kind_of, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 
@@ -125,11 +123,10 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
     of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
     name = name or 'tokens'
-    check_names(name=name, split=split or 'train')
+    directory, meta = folder_of(data_dir, name, split)
     if not source:
         raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
-    directory, origin, shape = os.path.join(data_dir, name), name_source(source), read_shape(shape)
-    check_folder('--data_dir', data_dir and directory)
+    origin, shape = name_source(source), read_shape(shape)
 
     # the tokens
     arrays = splits_of(source, split)
@@ -138,15 +135,15 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     n = shape and shape[0] * shape[1]
     rows = {s: pack(*arrays[s], n, most, f'{s or "the array"} of {source}') for s in arrays}
     lengths = {s: part.shape[1] if isinstance(part, np.ndarray) else None for s, part in rows.items()}
-    if len({*lengths.values()}) > 1:
+    row_length, *others = {*lengths.values()}
+    if others:
         raise ValueError(f'all splits must be rows of one length, or all streams, got {lengths} (None is a stream)')
-    row_length, = {*lengths.values()}
     if end is not None and (row_length or not 0 <= end <= most):
         raise ValueError(f'end must be a token from 0 to {most:,}, behind the documents of a stream, got {end} for '
                          f'{f"rows of {row_length}" if row_length else "a stream"}')
 
     # the kind of the set
-    meta, wanted = read_meta(directory), sorted(rows) if '' not in rows else ['train', 'val']
+    wanted = sorted(rows) if '' not in rows else ['train', 'val']
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
     names = read_names(vocabulary) if vocabulary else meta.get('vocabulary') if kept else None
     largest = max([int((part & most).max()) for part in rows.values() for part in part if len(part)] + [end or 0])
@@ -165,11 +162,6 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     check_source_is_new(origin, kept)
     if row_length and '' in rows and len(rows['']) < 2:
         raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')
-    parts = (train_val_split(rows[''], VAL_RATIO) if '' in rows else
-             {s: (len(part), part) for s, part in rows.items()})
     tail = np.array([] if end is None else [end], '<u2')
-
-    def written(split, n, part):
-        for row in progress(part, total=n, desc=f'{split}.bin', unit='row'):
-            yield np.append(row, tail), 0
-    return write_splits(directory, {'name': name} | kind, kept, origin, {s: written(s, *parts[s]) for s in parts})
+    splits = {s: (n, ((np.append(row, tail), 0) for row in part)) for s, (n, part) in divide(rows, VAL_RATIO).items()}
+    return write_splits(directory, {'name': name} | kind, kept, origin, splits)

@@ -1,15 +1,12 @@
 """
 Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py.
 """
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anyorder.machine.files import check_folder, check_names
-from anyorder.machine.terminal import progress
 from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT
-from anyorder.tokens.sets import is_there, read_meta, whole_splits, write_splits
+from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
 from anyorder.tokens.sources import TextFile, from_hub, name_source, openwebtext, pydocs, shakespeare
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
@@ -52,9 +49,12 @@ DATA_SETS = {
 }
 
 
-def train_val_split(documents, val_ratio):
-    """{split: (number of documents, iterable)}. SPLIT_SEED draws whole documents. A lone one is cut."""
-    n = len(documents)
+def divide(splits, val_ratio):
+    """{split: (number of documents, iterable)} of {split: documents}. The split '' is divided into train and val:
+    SPLIT_SEED draws whole documents, and a lone one is cut."""
+    if '' not in splits:
+        return {split: (len(documents), documents) for split, documents in splits.items()}
+    documents, n = splits[''], len(splits[''])
     if n == 1:
         text, = documents
         cut = int(len(text) * (1 - val_ratio))
@@ -78,16 +78,14 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     row, name = DATA_SETS[data_set], name or data_set
-    check_names(name=name, split=split or 'train')
-    directory = os.path.join(data_dir, name)
-    check_folder('--data_dir', data_dir and directory)
+    directory, meta = folder_of(data_dir, name, split)
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of '
                          'that split by --source')
     if row.splits and source and not split:
         split = 'test'
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
-    origin, meta = name_source(source) if source else data_set, read_meta(directory)
+    origin = name_source(source) if source else data_set
     if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
         return meta
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
@@ -101,10 +99,6 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
                          'one folder has one tokenizer; use another --name')
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
-    parts = (train_val_split(documents[''], row.val_ratio) if '' in documents else
-             {s: (len(texts), texts) for s, texts in documents.items()})
     meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': False}
-
-    def rows(split, n, texts):
-        yield from progress(encode_documents(texts, tok), total=n, desc=f'{split}.bin', unit='doc')
-    return write_splits(directory, meta, kept, origin, {s: rows(s, *part) for s, part in parts.items()})
+    splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
+    return write_splits(directory, meta, kept, origin, splits, 'doc')

@@ -12,10 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names
 from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
-from anyorder.tokens.sets import GIVEN, is_there, read_meta, read_split, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, folder_of, is_there, read_split, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 
 N_ROWS = {'val': 1000, 'test': 1000}
@@ -78,13 +77,11 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
     rules = make_task(puzzle | made)   # with the symbols of all puzzles that could be made
     if source and not (split and hasattr(rules, 'read')):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
-    check_names(name=name)
-    directory, origin = os.path.join(data_dir, name), name_source(source) if source else f'{task}, seed {seed}'
+    directory, meta = folder_of(data_dir, name, split)
+    origin = name_source(source) if source else f'{task}, seed {seed}'
     origin += ''.join(f', {words.format(made[option])}' for option, words in row.made if option in made)
-    check_folder('--data_dir', data_dir and directory)
     n_rows = {'train': row.n_train} | N_ROWS | (n_rows or {})
-    meta, wanted = read_meta(directory), [split] if split else list(SHARES)
-    have, n_tokens = whole_splits(directory, meta), len(row.symbols)
+    wanted, have, n_tokens = [split] if split else list(SHARES), whole_splits(directory, meta), len(row.symbols)
     same = (meta.get('puzzle') == puzzle and meta['n_tokens'] == n_tokens
             and all(source or have[s]['rows'] == n_rows[s] for s in wanted if s in have))
     if is_there(directory, meta, wanted, origin, same, force):
@@ -99,6 +96,6 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
     check_solutions(rules, known)
     meta = {'name': name, 'tokenizer': task, 'n_tokens': n_tokens, 'eos': None, 'row_length': known[wanted[0]].shape[1],
             'given': True, 'puzzle': puzzle}
-    splits = {s: [(row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')]
+    splits = {s: (len(tokens), ((row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')))
               for s, (tokens, given) in rows.items()}
     return write_splits(directory, meta, kept, origin, splits)

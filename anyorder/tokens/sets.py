@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyorder.machine.files import reading, whole_files, write_json
+from anyorder.machine.files import check_folder, check_names, reading, whole_files, write_json
+from anyorder.machine.terminal import progress
 from anyorder.tokens.tokenizers import TOKENIZERS
 
 FIELDS = {'name', 'tokenizer', 'n_tokens', 'eos', 'splits'}
@@ -43,6 +44,14 @@ def read_meta(directory):
         if not FIELDS <= meta.keys() or not all(SPLIT_FIELDS <= info.keys() for info in meta['splits'].values()):
             raise ValueError('a field is missing')
     return meta | {'given': meta.get('given', 'puzzle' in meta)}   # sets from before the field
+
+
+def folder_of(data_dir, name, split=''):
+    """(path, meta.json) of the folder that a set is written to. Raises ValueError where a name or the path is none."""
+    check_names(name=name, split=split or 'train')
+    directory = os.path.join(data_dir, name)
+    check_folder('--data_dir', data_dir and directory)
+    return directory, read_meta(directory)
 
 
 def kind_of(meta):
@@ -103,14 +112,15 @@ def is_there(directory, meta, wanted, source, same, force):
                      '--split=NAME adds a split')
 
 
-def write_splits(directory, meta, kept, source, splits):
-    """Write {split: its rows} beside the splits that are `kept`; returns the new meta.json.
+def write_splits(directory, meta, kept, source, splits, unit='row'):
+    """Write {split: (number of rows, rows)} beside the splits that are `kept`; returns the new meta.json.
 
-    A row is (tokens as on disk, number of bytes of its text)."""
+    A row, which the bar calls `unit`, is (tokens as on disk, number of bytes of its text)."""
     os.makedirs(directory, exist_ok=True)
     try:
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
-            new = {split: write_rows(path, splits[split]) | {'source': source} for split, path in zip(splits, paths)}
+            bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
+            new = {split: write_rows(path, bar) | {'source': source} for split, path, bar in zip(splits, paths, bars)}
     finally:
         if not os.listdir(directory):
             os.rmdir(directory)
