@@ -213,7 +213,7 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll', [
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", "derive_seed(self.seed, 'stretch', start)"],
     ['start = 0 if blank < block_size else blank - context', 'start = max(0, blank - context)'],
     ['end = min(start + block_size, len(self.tokens))', 'end = len(self.tokens)'],
-    ['token, self.n_steps + s, nats', 'token, s, nats'],
+    ['tokens[i], self.n_steps + step[i], logprob[i]', 'tokens[i], step[i], logprob[i]'],
     ['[[self.n_steps + s, token] for', '[[s, token] for'],
     ['context or block_size // 2', 'context or block_size // 4'],
     ['end_of(row.tokens[row.first:n], self.stops', 'end_of(row.tokens[:n], self.stops'],

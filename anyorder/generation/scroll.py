@@ -19,7 +19,6 @@ class Row:
     drafts          as in Drafts.rows
     order           the positions as visited
     first           the first blank of all
-    visits          the positions that the canvas of now visits
     spans           [[start, end], ...] of its stretches
     """
 
@@ -28,7 +27,7 @@ class Row:
         self.tokens, self.known, self.seed = list(tokens), list(known), seed
         self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
         self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
-        self.first, self.visits = self.n_leading(), []
+        self.first = self.n_leading()
 
     def n_leading(self):
         """How many positions are known before the first blank that is left."""
@@ -46,21 +45,14 @@ class Row:
     def take_down(self, tokens, order, step, logprob, drafts):
         """Write down what a stretch has revealed until now, in its own numbers of positions and steps."""
         start, _ = self.spans[-1]
-        self.visits = [start + p for p in order]
-        for p, (token, s, nats) in enumerate(zip(tokens, step, logprob), start):
-            if s >= 0:
-                self.tokens[p], self.step[p], self.logprob[p] = token, self.n_steps + s, nats
         for p, history in enumerate(drafts, start):
             if not self.known[p]:
                 self.drafts[p] = [[self.n_steps + s, token] for s, token in history]
-
-    def end_stretch(self):
-        """What has been revealed is known from now on."""
-        for p in self.visits:
-            if self.step[p] >= 0 and not self.known[p]:
+        for i in order:
+            if step[i] >= 0 and not self.known[p := start + i]:
+                self.tokens[p], self.step[p], self.logprob[p] = tokens[i], self.n_steps + step[i], logprob[i]
                 self.known[p] = True
                 self.order.append(p)
-        self.n_steps = 1 + max(self.step)
 
 
 class Scroll:
@@ -108,7 +100,7 @@ class Scroll:
             drafts = self.record.rows if self.record else [[]] * len(canvas)
             for row, lists, of_row in zip(self.written, canvas.lists(), drafts):
                 row.take_down(*lists, of_row)
-                row.end_stretch()
+                row.n_steps = 1 + max(row.step)
 
     def length(self, row):
         """Of a row the length of its text once it is written, else None."""
