@@ -4,6 +4,7 @@ What has an evaluation finished? The nats of its blocks, in a file beside its --
 import json
 import math
 import os
+from pathlib import Path
 
 import torch
 
@@ -25,9 +26,7 @@ class Journal:
         self.path, self.done = path, {}
         if not path:
             return
-        found = evaluation
-        if os.path.exists(path):
-            found, self.done = read_journal(path, evaluation)
+        found, self.done = read_journal(path, evaluation)
         differ = sorted(key for key in evaluation.keys() | found.keys() if found.get(key) != evaluation.get(key))
         if differ:
             raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(differ)} differ): '
@@ -54,10 +53,9 @@ class Journal:
 
 
 def read_journal(path, evaluation):
-    """(its evaluation, {key: nats}) of a journal. An empty file belongs to the `evaluation` that begins it."""
+    """(its evaluation, {key: nats}) of a journal. An empty or missing one is begun by the `evaluation`."""
     with reading(path, 'a list of finished blocks', 'remove it or choose another --out'):
-        with open(path, encoding='utf-8') as f:
-            text = f.read()
+        text = Path(path).read_text(encoding='utf-8') if os.path.exists(path) else ''
         if not text:
             return evaluation, {}
         first, *others = map(json.loads, text.split('\n')[:-1])   # behind the last line end: nothing, or half a line
