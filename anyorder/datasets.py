@@ -49,10 +49,9 @@ def words_for_text(name, row, split, meta):
     there, words = meta.get('splits', {}), name if row else f'text --name={name}'
     if row is not None and row.splits:
         return f'{words} [--source=FILE] --split={split}'
-    if split not in ('train', 'val'):
-        return f'{words} --source=FILE --split={split}'
-    if {'train', 'val'} <= there.keys() and there['train']['source'] == there['val']['source']:   # its file is lost
+    lost = split in ('train', 'val') and {'train', 'val'} <= there.keys()   # its file is not there
+    if lost and there['train']['source'] == there['val']['source']:
         return f"{words} --source=FILE --tokenizer={meta['tokenizer']} --force"
-    if there:
+    if there or split not in ('train', 'val'):
         return f'{words} --source=FILE --split={split}'
     return f'{words} --source=FILE' if name == 'text' or row is None else words   # the others are downloaded
