@@ -101,9 +101,8 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, allowed, resul
 
     The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
-    n_blanks, show = sum(known.count(False) for _, known in texts), None
-    if config.watch:
-        show = Watch(writer.tokenizer, columns=writer.columns)
+    n_blanks = sum(known.count(False) for _, known in texts)
+    show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:

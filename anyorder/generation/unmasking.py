@@ -24,10 +24,7 @@ def unmask_schedule(n_tokens, n_steps, kind='linear'):
     check_schedule(n_steps, kind)
     n_steps, ends = min(n_steps, n_tokens), []
     for k in range(1, n_steps + 1):
-        if kind == 'linear':
-            end = n_tokens * k // n_steps
-        else:
-            end = int(n_tokens * (1 - mask_share(k, n_steps, kind)))
+        end = n_tokens * k // n_steps if kind == 'linear' else int(n_tokens * (1 - mask_share(k, n_steps, kind)))
         ends.append(n_tokens if k == n_steps else max(end, (ends[-1] if ends else 0) + 1))
     return ends
 

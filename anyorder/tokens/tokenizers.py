@@ -63,7 +63,7 @@ class HuggingFace:
     special   {text that shows a special token: id}. encode never reads them from a text; prompts.encode does
     chat      (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known"""
 
-    separator = ''
+    separator, n_bytes = '', None
 
     def __init__(self, name, backend, eos=None, chat=None):
         self.name, self.backend, self.eos, self.chat, vocabulary = name, backend, eos, chat, backend.get_vocab()
@@ -75,8 +75,6 @@ class HuggingFace:
             self.n_bytes[list(vocabulary.values())] = list(map(len, vocabulary))
             for i, token in backend.get_added_tokens_decoder().items():
                 self.n_bytes[i] = 0 if token.special else len(token.content.encode())
-        else:
-            self.n_bytes = None
 
     def encode(self, text):
         return self.backend.encode(text, add_special_tokens=False).ids
