@@ -18,7 +18,7 @@ from anyorder.orders import derive_seed, order_of
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.writer import Writer, order_and_policy
-from configurator import Config, at_least, check, nearest
+from configurator import Config, at_least, check, nearest, parse
 
 # the options of a request that writes, and of --model_args, with their defaults
 WRITING = {'n_steps': 0, 'temperature': 0.0, 'top_k': 0, 'top_p': 1.0, 'schedule': 'linear', 'unmask': 'fixed',
@@ -57,10 +57,8 @@ class AnyOrderLM(TemplateLM):
     @classmethod
     def options(cls, arg_dict, additional_config=None):
         """The options of --model_args, and of --device and --batch_size where these say nothing, checked."""
-        more = {name: value for name, value in (additional_config or {}).items()
+        more = {name: parse(OPTIONS[name], str(value)) for name, value in (additional_config or {}).items()
                 if name in ('device', 'batch_size') and value is not None and not str(value).startswith('auto')}
-        if 'batch_size' in more:   # text, from the command line
-            more['batch_size'] = int(more['batch_size'])
         options = more | arg_dict
         if options.get('path') == options.get('ckpt'):   # a dict that has made a model
             options.pop('path', None)
