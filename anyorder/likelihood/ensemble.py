@@ -107,8 +107,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
         for batch in batches_of(contexts, n_tokens):
             length = batch[-1].size(1)
             orders = torch.cat([F.pad(part, (0, length - part.size(1))) for part in batch]).to(device)
-            rows = wanted[:len(orders)]
-            wanted = wanted[len(orders):]
+            rows, wanted = wanted.tensor_split([len(orders)])
             nll.append(model(idx.to(device).expand(len(orders), N), orders, columns=rows))
             if bar is not None:
                 bar.update(sum(part.numel() for part in batch))

@@ -26,8 +26,7 @@ TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')          # GPT-2 
 
 
 def read_gpt2(folder):
-    """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder that holds config.json and
-    model.safetensors or pytorch_model.bin, whole or in parts. Weights become float32.
+    """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder, see weights.py. Weights become float32.
 
     Raises ValueError in one line when it holds no GPT-2, or one that differs from OpenAI's in more than its sizes."""
     config = read_config(folder)

@@ -42,7 +42,7 @@ def local_path(name, files=('config.json',)):
 
 
 def read_weights(folder):
-    """{name: tensor} of a folder, {} if it holds no file of weights. Safetensors are preferred.
+    """{name: tensor} of a folder, {} if it holds no file of weights.
 
     Raises ValueError in one line for a file that is not whole. The library safetensors refuses a header that is not the
     JSON of the format, names an unknown dtype, has a shape that does not fit its numbers, or does not give each byte
@@ -67,10 +67,9 @@ def read_json(path):
 
 
 def weight_files(folder):
-    """The paths of the files of weights in a folder, [] for none. Safetensors are preferred. No part is taken from
-    another folder.
+    """The paths of the files of weights in a folder, [] for none. Safetensors are preferred.
 
-    Raises ValueError in one line when a part is missing."""
+    Raises ValueError in one line when a part is missing: none is taken from another folder."""
     for name in ('model.safetensors', 'pytorch_model.bin'):
         path = os.path.join(folder, name)
         if os.path.isfile(path):

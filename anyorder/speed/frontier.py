@@ -52,9 +52,7 @@ def settings(checkpoint, values):
 
 
 class Frontier:
-    """The samples of a checkpoint by every way of unmasking, under a judge.
-
-    Sample r and its order are functions of seed + r: all ways have the same orders unless the model chooses them."""
+    """The samples of a checkpoint by every way of unmasking, under a judge. Sample r is a function of seed + r."""
 
     def __init__(self, ckpt, judge, values, temperature, n_samples, batch_size, seed, device, dtype):
         """ckpt and judge are names, see open_judge; '' is the model itself as the judge. values: see settings."""

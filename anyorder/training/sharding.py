@@ -1,9 +1,6 @@
 """
-How does a run fit that is larger than the memory of one GPU? Two changes from outside, which keep the names of the
-weights:
-
-    recompute(model)       blocks keep their inputs alone, and run again for the backward pass
-    shard(model, device)   every process keeps one part of each weight, and so of its gradient, optimizer and average
+How does a run fit that is larger than the memory of one GPU? Two changes from outside, recompute and shard, which keep
+the names of the weights.
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. Checkpoints
 hold whole tensors: processes.whole makes them, processes.part_of splits them again.
@@ -34,7 +31,8 @@ def recompute(model):
 
 
 def shard(model, device):
-    """The model itself, now on `device` and split over all processes, by PyTorch's fully_shard.
+    """The model itself, now on `device` and split over all processes, by PyTorch's fully_shard. A process keeps one
+    part of each weight, and so of its gradient, optimizer and average.
 
     A block gathers its weights while it runs, the rest of the model while the model runs. Gradients are averaged over
     the processes in float32, after every micro-batch: gradients that wait for the last one would be whole.
