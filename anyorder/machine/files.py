@@ -136,9 +136,7 @@ MASKED = 'masked:'   # stands before the folder of somebody else's masked model,
 
 
 def check_checkpoint(name):
-    """Raise ValueError unless `name` is a checkpoint's file, a folder with a config.json, or a name on the hub.
-
-    The hub is asked later."""
+    """Raise ValueError unless `name` is a checkpoint's file, a folder with a config.json, or may be one on the hub."""
     folder = name.removeprefix(MASKED)
     if os.path.isfile(os.path.join(folder, 'config.json')):
         return

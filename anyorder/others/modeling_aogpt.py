@@ -155,8 +155,7 @@ class AOGPTForMaskedLM(AOGPTView):
         blank = real & (idx == self.config.mask_token_id)
         order = (blank + 2 * ~real).argsort(dim=1, stable=True)                             # known, blanks, padding
         known, idx = (lengths - blank.sum(1)).cpu(), idx.masked_fill(blank | ~real, 0)
-        logits = self.network.predict(idx, order, known, max(1, idx.size(1) - int(known.min())),
-                                      n_visits=lengths.cpu())
+        logits = self.network.predict(idx, order, known, max(1, idx.size(1) - int(known.min())), n_visits=lengths.cpu())
         column = order.argsort(dim=1) - known.to(idx.device).unsqueeze(1)
         itself = torch.full_like(logits[:, :1], -torch.inf).expand(-1, idx.size(1), -1)
         itself = itself.scatter(-1, idx.unsqueeze(-1), 0.0)

@@ -65,11 +65,9 @@ def choices(documents, rng, n_rows, n_context, n_choice):
 
 def completions(documents, rng, n_rows, n_context):
     """Rows of completion.jsonl: sentences of five words or more, without their last word."""
-    found = []
-    for text in documents:
-        for sentence in re.finditer(r'[A-Z][^.\n]*(?: [^. \n]+){4}( [a-z]+)(?=\.\s)', text):
-            end = sentence.start(1)
-            found.append({'context': text[max(0, end - n_context):end], 'target': sentence[1]})
+    sentence = re.compile(r'[A-Z][^.\n]*(?: [^. \n]+){4}( [a-z]+)(?=\.\s)')
+    found = [{'context': text[max(0, word.start(1) - n_context):word.start(1)], 'target': word[1]}
+             for text in documents for word in sentence.finditer(text)]
     return rng.sample(found, min(n_rows, len(found)))
 
 

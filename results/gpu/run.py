@@ -102,12 +102,10 @@ def run(words, path, limit):
         except subprocess.TimeoutExpired:
             failed = f'took more than {limit} s'
     text = re.sub(r'[^\n]*\r', '', Path(path).read_text(encoding='utf-8', errors='replace'))   # without bars
-    rows = []
-    for line in text.splitlines():
-        numbers = re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line)
-        if len(numbers) > 1:
-            rows.append({'label': ' '.join(re.match(r'\D*', line)[0].split()),
-                         'numbers': [float(number.replace(',', '')) for number in numbers]})
+    found = ((line, re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line)) for line in text.splitlines())
+    rows = [{'label': ' '.join(re.match(r'\D*', line)[0].split()),
+             'numbers': [float(number.replace(',', '')) for number in numbers]}
+            for line, numbers in found if len(numbers) > 1]
     return {'command': shlex.join(['python', *words]), 'seconds': round(time.perf_counter() - began, 1),
             'failed': failed, 'text': text, 'rows': rows}
 
