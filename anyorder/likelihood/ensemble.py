@@ -57,9 +57,7 @@ def sample_groups(block_size, width, n_positions, seed):
 
 
 def group_contexts(order, group, width, n, seed):
-    """n contexts (n, end of the group) of a group of visits of order (N,): a function of the seed and of the group.
-
-    The visits before the group are shuffled, its own visits follow as in the order."""
+    """n contexts (n, end of the group) of a group of order (N,): the visits before it shuffled, by seed and group."""
     return shuffled_contexts(order[:(group + 1) * width], group * width, n, stream(seed, group))
 
 

@@ -26,9 +26,7 @@ class Sudoku:
         self.peers = ((units.T @ units > 0) & ~np.eye(n * n, dtype=bool)).astype(np.float32)    # (cells, cells)
 
     def propagate(self, can, owner=None):
-        """Narrow (B, cells, n) by naked and hidden singles until nothing changes.
-
-        Returns it and which rows have no contradiction."""
+        """What count_solutions wants of the rules: naked and hidden singles until nothing changes."""
         active, can = np.arange(len(can)), can.copy()
         while len(active):
             now = can[active]
