@@ -75,17 +75,9 @@ class AnyOrderLM(TemplateLM):
     # -----------------------------------------------------------------------------------------------------------------
     # tokens and processes
 
-    @property
-    def eot_token_id(self):
-        return self.writer.tokenizer.eos
-
-    @property
-    def max_length(self):
-        return self.writer.block_size
-
-    @property
-    def tokenizer_name(self):
-        return self.writer.tokenizer.name
+    eot_token_id = property(lambda self: self.writer.tokenizer.eos)
+    max_length = property(lambda self: self.writer.block_size)
+    tokenizer_name = property(lambda self: self.writer.tokenizer.name)
 
     def tok_encode(self, string, add_special_tokens=None, **_):
         return encode(string, self.writer.tokenizer)

@@ -37,6 +37,7 @@ class MaskedConfig:
     suffix: tuple = ()
     slots: ClassVar = EncoderSlots
     attention: ClassVar = 'bidirectional'
+    vocab_size = n_real = property(lambda self: self.n_tokens)
 
     def __post_init__(self):
         if self.block_size < 1 or self.n_tokens < 1 or self.mask_id < 0:
@@ -45,12 +46,6 @@ class MaskedConfig:
             raise ValueError(f'banned must be tokens from 0 to {self.n_tokens - 1}, got {self.banned}')
         if self.shift and not self.prefix:
             raise ValueError('shift wants a prefix: the logits of the first token of a text stand one token before it')
-
-    @property
-    def vocab_size(self):
-        return self.n_tokens
-
-    n_real = vocab_size
 
 
 class MaskedModel(Network):
