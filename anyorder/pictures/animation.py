@@ -2,13 +2,13 @@
 How does a replay play without a script? As one SVG whose style sheet shows every token at its step.
 """
 import itertools
-import os
 from html import escape
+from pathlib import Path
 from string import Template
 
 from anyorder.pictures.texts import columns_of, lay_out
 
-TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.svg')   # the look
+TEMPLATE = Path(__file__).with_name('replay.svg')   # the look
 WIDTH = 80                                  # columns of running text: few source files have longer lines
 LETTER = 0.6                                # width of a letter in a monospaced font, as a share of the font's size
 TEXT_FONT, LINE = 16, 26                    # pixels: font and distance of the lines of running text
@@ -36,9 +36,7 @@ def animated_svg(replay):
                 *(6.8 * len(line) for line in replay['details']))
     bottom = top + 24 + height + 28
     w, h = width + 2 * MARGIN, bottom + 30
-    with open(TEMPLATE, encoding='utf-8') as f:
-        template = Template(f.read())
-    return template.substitute(
+    return Template(TEMPLATE.read_text(encoding='utf-8')).substitute(
         w=f'{w:g}', h=f'{h:g}', paper_width=f'{w - 1:g}', paper_height=f'{h - 1:g}', seconds=f'{writing + HOLD:g}',
         bar=f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"',
         rules=keyframes(n_steps, 100 * writing / (writing + HOLD)), title=xml(replay['title']),

@@ -6,7 +6,7 @@ script, so that it plays as an image of a README. Neither needs the network.
 """
 import json
 import math
-import os
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from anyorder.pictures.animation import animated_svg
 from anyorder.pictures.texts import token_texts
 
 REPLAYS = '.html, .svg'
-TEMPLATE = os.path.join(os.path.dirname(__file__), 'replay.html')   # the look and the script of the page
+TEMPLATE = Path(__file__).with_name('replay.html')   # the look and the script of the page
 
 ORDERS_IN_WORDS = {
     'random': 'in a random order', 'l2r': 'from left to right', 'r2l': 'from right to left',
@@ -47,9 +47,8 @@ def write_replay(path, samples, tokenizer, title, columns=0):
     if str(path).endswith('.svg'):
         replace_file(path, animated_svg(replay).encode())
     else:
-        with open(TEMPLATE, encoding='utf-8') as f:
-            data = json.dumps(replay).replace('<', '\\u003c')   # nothing in it can end the script element
-            replace_file(path, f.read().replace('DATA', data).encode())
+        data = json.dumps(replay).replace('<', '\\u003c')   # nothing in it can end the script element
+        replace_file(path, TEMPLATE.read_text(encoding='utf-8').replace('DATA', data).encode())
 
 
 def replay_rows(samples, tokenizer, between=''):
