@@ -112,16 +112,9 @@ from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.sets import kind_of
 from anyorder.tokens.tokenizers import tokenizer_of_set
+from anyorder.training import start
 from anyorder.training.plan import lines_of
 from anyorder.training.run_folder import RunFolder
-from anyorder.training.start import (
-    check_options,
-    check_start,
-    make_run_model,
-    start_checkpoint,
-    start_model,
-    start_state,
-)
 from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # noqa: F401
 
 
@@ -168,9 +161,6 @@ def introduce(state, data, clock, config, compiled, changed):
         print(f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; to go on, raise '
               '--max_iters')
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# loop and finish
 
 def start_wandb(config, environment):
     """The module wandb with a run begun or gone on with, in the first process of a run that wants it; else None."""
@@ -292,8 +282,8 @@ def main(config):
     start_processes()
     _, world_size = processes()
     with failing_together():   # open: options, device, data
-        checkpoint, config, changed = start_checkpoint(config)
-        check_options(config, world_size)
+        checkpoint, config, changed = start.start_checkpoint(config)
+        start.check_options(config, world_size)
         if config.n_threads:
             torch.set_num_threads(config.n_threads)
         device, dtype = own_device(config.device, config.dtype)
@@ -302,12 +292,12 @@ def main(config):
         data = Data(config)
         config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
         check_order(order_of(config), config.block_size, config.block_size)
-        model = start_model(config, checkpoint, data.tokenizer.n_tokens)
+        model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
     if world_size > 1:
-        check_start(model, resumed, data, config)
+        start.check_start(model, resumed, data, config)
     with failing_together():
-        state = start_state(config, checkpoint, model, data.kind, device)
+        state = start.start_state(config, checkpoint, model, data.kind, device)
     if config.init_from == 'resume' and checkpoint.entries.get('data', data.hashes['train']) != data.hashes['train']:
         changed.append('the training data')
     del checkpoint, model   # its weights are in the state
@@ -321,7 +311,7 @@ def main(config):
         config = Config(config | {'compile': compiled, 'wandb_run_id': run_id})
         folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment(device))
         folder.open()
-    state.run_model = make_run_model(state.model, compiled, device)
+    state.run_model = start.make_run_model(state.model, compiled, device)
     introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)
 
     val = loop(state, data, clock, folder, config)

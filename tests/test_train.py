@@ -24,7 +24,7 @@ from anyorder.machine.processes import own_device
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, sample_order
 from anyorder.tokens.blocks import all_blocks
-from anyorder.training.start import SHAPE
+from anyorder.training import start
 from anyorder.training.update import get_lr, update
 from configurator import configure
 from model import AOGPT, AOGPTConfig
@@ -34,9 +34,9 @@ from train import Data
 @pytest.mark.parametrize('path', sorted(glob.glob(f'{ROOT}/config/*.py')))
 def test_every_config_is_a_run(path):
     config = configure(vars(train), [path])
-    train.check_options(config, 1)
+    start.check_options(config, 1)
     with torch.device('meta'):
-        model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}))
+        model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in start.SHAPE}))
     # millions; GPT-2's are 124.44, and wtpe 0.79 more
     known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}
     name = os.path.basename(path).removesuffix('.py')
@@ -270,8 +270,8 @@ def test_a_line_of_the_log_is_the_mean_of_the_updates_since_the_last(data):
     run('--max_iters=10', '--log_interval=100', '--ema_decay=0.5')
     every, few = log('all'), log()
     assert [e['iter'] for e in every] == list(range(1, 11)) and [e['iter'] for e in few] == [4, 8, 10]
-    for entry, start in zip(few, (0, 4, 8)):
-        since = every[start:entry['iter']]
+    for entry, first in zip(few, (0, 4, 8)):
+        since = every[first:entry['iter']]
         for name in 'loss', 'grad_norm':
             assert entry[name] == pytest.approx(sum(e[name] for e in since) / len(since), rel=1e-12)
         assert entry['lr'] == since[-1]['lr'] and entry['tokens'] == since[-1]['tokens']
@@ -360,11 +360,11 @@ def test_what_processes_must_agree_on(monkeypatch):
                        ('the data', (model, 3, SimpleNamespace(hashes=data.hashes | {'val': 'x'}), config))):
         every = []
         monkeypatch.setattr('anyorder.machine.processes.gather', lambda own, every=every: every.append(own) or [own])
-        train.check_start(model, 3, data, config)
-        train.check_start(*args)
+        start.check_start(model, 3, data, config)
+        start.check_start(*args)
         monkeypatch.setattr('anyorder.machine.processes.gather', lambda own, every=every: every)
         with pytest.raises(ValueError, match=f'differ in .*{said}') if said else nullcontext():
-            train.check_start(model, 3, data, config)
+            start.check_start(model, 3, data, config)
 
 
 def test_processes_that_differ_do_not_start(data, forked, monkeypatch):
