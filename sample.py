@@ -96,7 +96,7 @@ def check_files(config):
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
 
 
-def write_all(writer, prompts, texts, visits, unmasking, drawing, allowed, result, config):
+def write_all(writer, prompts, texts, visits, unmasking, drawing, stop, allowed, result, config):
     """Write the texts of the prompts, in batches, and append the samples to result['samples'].
 
     The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
@@ -106,8 +106,8 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, allowed, resul
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, line_ends(config.stop),
-                                         with_drafts, allowed):
+            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, stop, with_drafts,
+                                         allowed):
                 for n_new in writer.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
                     if show and (seen := scroll.first()):
@@ -134,11 +134,6 @@ def save(result, config):
     replace_file(config.out, data.getvalue())
 
 
-def line_ends(stop):
-    """The text of --stop: a shell does not make a line end of \\n."""
-    return stop.replace('\\n', '\n')
-
-
 def print_samples(samples, tokenizer, columns):
     for r, s in enumerate(samples):
         text = grid_text(token_texts(s['tokens'], tokenizer), columns) if columns else s['text']
@@ -146,7 +141,7 @@ def print_samples(samples, tokenizer, columns):
         print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(text)}", flush=True)
 
 
-def describe(samples, order, config):
+def describe(samples, order, stop, config):
     """Lines of the table on how the samples were made."""
     n_steps, n_blanks = max(s['passes'] for s in samples), max(s['blanks'] for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
@@ -162,7 +157,7 @@ def describe(samples, order, config):
     spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
             'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
-            'stop': f'{n_stopped} of {len(samples)} texts end with {line_ends(config.stop)!r}' if config.stop else '',
+            'stop': f'{n_stopped} of {len(samples)} texts end with {stop!r}' if stop else '',
             'drawing': 'the text of the blanks was scored' if config.score else drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model{law})'}
 
@@ -182,7 +177,8 @@ def main(config):
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
     unmasking.check_network(writer.checkpoint.config.slots)
     visits = order_of(writer.checkpoint.run, order)
-    texts = writer.texts(prompts, visits, config.length, config.context, line_ends(config.stop), config.score, allowed)
+    stop = config.stop.replace('\\n', '\n')   # a shell makes no line end of \n
+    texts = writer.texts(prompts, visits, config.length, config.context, stop, config.score, allowed)
 
     # the work
     size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'
@@ -191,13 +187,13 @@ def main(config):
               'order': order if isinstance(order, list) else visits if order is None else config.order,
               'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
     each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
-    write_all(writer, *zip(*each), visits, unmasking, drawing, allowed, result, config)
+    write_all(writer, *zip(*each), visits, unmasking, drawing, stop, allowed, result, config)
     print_samples(samples, tokenizer, writer.columns)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)
     order_name, lines = named if policy == 'given' else config.order, {}
-    about = describe(samples, order_name, config)
+    about = describe(samples, order_name, stop, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
         write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}", writer.columns)
