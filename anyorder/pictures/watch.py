@@ -102,10 +102,8 @@ class Watch:
             is_new = steps[i] is not None and steps[i] > self.shown
             style = DRAFT if steps[i] is None and there[i] else self.style(steps[i], logprob[i], is_new)
             style = f'{style};{STRUCK}' if wrong[i] else style
-            for line, _, letters in runs:
-                marks.append((line, style, letters))
-                if is_new:
-                    new.add(line)
+            marks += [(line, style, letters) for line, _, letters in runs]
+            new |= {line for line, _, _ in runs if is_new}
         lines = [''] * (1 + max((line for line, _, _ in marks), default=0))
         for (line, style), run in groupby(marks, itemgetter(0, 1)):
             text = ''.join(letters for _, _, letters in run)
