@@ -187,6 +187,14 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(len(numbers), 1, 1)
 
 
+def given_first(order, given):
+    """(order, n_given (B,)): the positions of `given` (B, N) come first in order (B, N); each part keeps its order."""
+    first = given.gather(1, order)                                                          # (B, N) by visit
+    n_given = first.sum(1)
+    visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1
+    return torch.empty_like(order).scatter_(1, visit, order), n_given
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # orders as options
 
@@ -254,14 +262,3 @@ def order_of(run, order=None):
         kind, parameter = 'listed', tuple(order)
     order = {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}
     return order | {'shape': tuple(run['shape'])} if run.get('shape') else order   # journals name an order by its items
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# what is given
-
-def given_first(order, given):
-    """(order, n_given (B,)): the positions of `given` (B, N) come first in order (B, N); each part keeps its order."""
-    first = given.gather(1, order)                                                          # (B, N) by visit
-    n_given = first.sum(1)
-    visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1
-    return torch.empty_like(order).scatter_(1, visit, order), n_given

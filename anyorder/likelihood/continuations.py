@@ -72,9 +72,6 @@ class Reading:
 LEFT_TO_RIGHT = Reading(order_of({}, 'l2r'))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# what is scored
-
 def pieces(context, continuation, block_size):
     """[(context, tokens)]: the continuation in consecutive pieces of block_size tokens. Each comes after all that is
     before it, cut from the left to what fits. A continuation that fits is one piece."""

@@ -43,9 +43,6 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     return metrics, lines
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# variety
-
 def text_metrics(samples, counted):
     """How varied token lists are where they are `counted`, lists of bools of the same lengths.
 
@@ -90,9 +87,6 @@ def repetition(pairs):
             seen.add(gram)
     return n_old / max(1, n_all)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# perplexity under a judge
 
 def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     """Perplexity of token lists under a judge's network, left to right, where they are `counted` (lists of bools).

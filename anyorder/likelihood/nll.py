@@ -126,9 +126,6 @@ def ensemble_nll(logprobs):
     return math.log(logprobs.size(-1)) - logprobs.logsumexp(-1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# one set of positions given another
-
 @torch.no_grad()
 def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     """log p(x_a | x_b) of two disjoint sets of positions. What is in neither is not read.

@@ -30,9 +30,6 @@ GIVEN = 1 << 15      # in a token of a set with given positions
 CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# meta.json
-
 def read_meta(directory):
     """meta.json of a prepared set, {} where there is none. Raises ValueError for a file of another kind."""
     path = os.path.join(directory, 'meta.json')
@@ -70,9 +67,6 @@ def print_meta(out, meta, before, force):
         print(f"{split:<8}{s['rows']:>10,}{s['tokens']:>16,}{n_bytes:>16}  {s['source']:<{width}}{s['sha256'][:16]}...")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# splits
-
 @dataclass
 class Split:
     """The tokens of a split.
@@ -85,6 +79,7 @@ class Split:
     def unpack(self, blocks):
         """(tokens, given) of blocks of `packed`, (B, N) integers and bool."""
         return (blocks & (GIVEN - 1), blocks >= GIVEN) if self.marked else (blocks, blocks < 0)
+
 
 def bin_path(directory, split):
     return os.path.join(directory, f'{split}.bin')
