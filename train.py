@@ -127,8 +127,7 @@ class Data:
     hashes       {'train': ..., 'val': ...}
     blocks       (n, N) int64, the fixed blocks of `val` that every validation measures
     given        (n, N) bool, which of their tokens are given, as the clues of a puzzle are
-    n_blanks     how many of their tokens are not given
-    """
+    n_blanks     how many of their tokens are not given"""
 
     def __init__(self, config):
         with first_process_first():   # it makes the set, if that needs no source

@@ -202,8 +202,7 @@ class Checkpoint:
     run         the options that it was trained with; none are known of published files
     order       the arguments of sample_order that it was trained with
     iter_num    updates of its weights, '?' where the file does not say
-    weights     those to use unless told otherwise: 'ema', or 'raw' of a file that holds no average
-    """
+    weights     those to use unless told otherwise: 'ema', or 'raw' of a file that holds no average"""
 
     def __init__(self, name):
         """Open a path or hf:OWNER/REPO[/path.pt]. Raises ValueError when it is none, or of another tokenizer."""

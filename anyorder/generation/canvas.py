@@ -26,8 +26,7 @@ class Canvas:
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     rows      (B,) which rows of the first canvas these are, on the host
-    allowed   the Constraint on its tokens, or None
-    """
+    allowed   the Constraint on its tokens, or None"""
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
         """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N; allowed as in Constraint.

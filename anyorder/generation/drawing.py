@@ -17,8 +17,7 @@ class Drawing:
 
     temperature   0 is argmax
     top_k         the k likeliest tokens stay; 0 keeps all
-    top_p         then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
-    """
+    top_p         then the fewest likeliest tokens that together reach top_p stay; 1 keeps all"""
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

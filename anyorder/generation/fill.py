@@ -28,8 +28,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
     allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
-            Canvas
-    """
+            Canvas"""
     if seeds is None:
         device = generator.device if generator else 'cpu'
         seeds = torch.randint(2 ** 62, (len(order),), generator=generator, device=device).tolist()
@@ -58,8 +57,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
     drawing       None: the tokens that stand in the blanks are revealed, which scores them
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
-    with_logprob  keep the log-probability of each token
-    """
+    with_logprob  keep the log-probability of each token"""
     if model.training:
         raise ValueError('writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
     unmasking.check_network(model.slots)

@@ -19,8 +19,7 @@ class Row:
     drafts          as in Drafts.rows
     order           the positions as visited
     first           the first blank of all
-    spans           [[start, end], ...] of its stretches
-    """
+    spans           [[start, end], ...] of its stretches"""
 
     def __init__(self, tokens, known, seed):
         n = len(tokens)

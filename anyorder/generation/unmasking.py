@@ -104,8 +104,7 @@ class Unmasking:
     order_noise  scale of the Gumbel noise on the scores
     threshold    a probability: in place of the schedule, a step reveals every blank whose score without noise reaches
                  it, and at least one
-    window       'lossless': visits that a pass runs behind the known ones
-    """
+    window       'lossless': visits that a pass runs behind the known ones"""
     n_steps: int = 1
     schedule: str | list = 'linear'
     policy: str = 'given'

@@ -25,8 +25,7 @@ class Reading:
     n_contexts  M > 1: left to right, each token under M orders of the context, the first its own, the others shuffles:
                 sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the context-order ensemble
     estimate    for K orders: 'bound' is the mean of their nats, 'mixture' is -log 1/K sum_k p(x | sigma_k)
-    seed        seed and tokens of a row fix its orders
-    """
+    seed        seed and tokens of a row fix its orders"""
     order: dict
     n_orders: int = 1
     n_contexts: int = 1
