@@ -23,8 +23,7 @@ a single pass, which is one draw of what is masked.
 A set is cut once into consecutive blocks of block_size, and its tail is dropped. The orders and contexts of a block are
 a function of the seed and of the block's number among the evaluated blocks: neither the batch size nor the number of
 processes changes them. Errors are standard errors over blocks, as if blocks were independent; blocks of one document
-are not. The protocol `paper` reads the test splits, but the train split of WikiText2, as SEDD and its successors do.
-The protocol `clean` reads test splits only.
+are not.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
@@ -35,7 +34,7 @@ ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, 
 weights = 'ema'            # 'ema' or 'raw'
 # on what
 datasets = ''              # prepared sets by name, text files by path, with commas; '' is the set of the training
-protocol = 'paper'         # splits of the zero-shot sets: 'paper' (test, but WikiText2 train) or 'clean' (test)
+protocol = 'paper'         # splits of zero-shot sets: 'paper' (test, but WikiText2 train, as SEDD) or 'clean' (test)
 split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
