@@ -77,10 +77,9 @@ def read_folder(folder):
 
 def is_checkpoint(x):
     """Whether what a file held has the form of a checkpoint; its weights are looked at by model_from_checkpoint."""
-    if not isinstance(x, dict):
-        return False
     kinds = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
-    return ({'model', 'model_args'} <= x.keys() and all(isinstance(x[key], kinds[key]) for key in kinds if key in x)
+    return (isinstance(x, dict) and {'model', 'model_args'} <= x.keys()
+            and all(isinstance(x[key], kinds[key]) for key in kinds if key in x)
             and all(isinstance(p, torch.Tensor) for p in x['model'].values()))
 
 

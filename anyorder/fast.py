@@ -184,8 +184,7 @@ class AdaLNTable(nn.Module):
 
     def __init__(self, adaln, wtpe, dtype):
         super().__init__()
-        everywhere = torch.arange(wtpe.num_embeddings, device=wtpe.weight.device)
-        self.table = adaln(everywhere, wtpe).detach().to(dtype)
+        self.table = adaln(torch.arange(wtpe.num_embeddings, device=wtpe.weight.device), wtpe).detach().to(dtype)
 
     def forward(self, target, wtpe):
         return F.embedding(target, self.table)

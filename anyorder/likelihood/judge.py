@@ -32,8 +32,7 @@ def measure(samples, tokenizer, judge=None, device='cpu', n_each=1):
     lines = {'metrics': f'{values} (of {tokenizer.name} tokens, nats)'}
     if judge:
         if judge.tokenizer.name != tokenizer.name:
-            pairs = [translate(*sample, tokenizer, judge.tokenizer) for sample in zip(tokens, counted)]
-            tokens, counted = zip(*pairs)
+            tokens, counted = zip(*(translate(*sample, tokenizer, judge.tokenizer) for sample in zip(tokens, counted)))
         verdict = generative_perplexity(judge.model.to(device), tokens, counted, n_each=n_each)
         metrics['judge'] = {'ckpt': judge.name, 'tokenizer': judge.tokenizer.name, **verdict}
         N, perplexity = judge.model.config.block_size, figure(verdict['perplexity'], verdict['perplexity_stderr'], 2)

@@ -69,10 +69,8 @@ class TextFile:
 
     def _lines(self):
         with reading_text(self.path, '\n') as f:
-            if self.whole:
-                yield f.read()
-            else:
-                yield from (line for line in f if self.kind != 'jsonl' or line.strip())
+            lines = [f.read()] if self.whole else f
+            yield from (line for line in lines if self.kind != 'jsonl' or line.strip())
 
     def __len__(self):
         return sum(1 for _ in self._lines())
