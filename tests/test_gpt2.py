@@ -155,7 +155,7 @@ def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     import train
     from anyorder.training.start import start_checkpoint, start_model
     from configurator import configure
-    monkeypatch.setattr('anyorder.checkpoint.get_tokenizer', lambda name: name)   # whose vocabulary is a download
+    monkeypatch.setattr('anyorder.checkpoint.tokenizer_of_set', lambda kind: None)   # whose vocabulary is a download
     folder = str(write_folder(tmp_path / 'gpt2', weights))
     checkpoint, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}', '--dropout=0.1']))
     assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
