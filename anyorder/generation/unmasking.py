@@ -112,6 +112,8 @@ class Unmasking:
     order_noise: float = 0.0
     threshold: float | None = None
     window: int = 32
+    adaptive = property(lambda self: self.policy in SCORES)
+    lossless = property(lambda self: self.unmask == 'lossless')
 
     def __post_init__(self):
         if isinstance(self.schedule, str):
@@ -132,14 +134,6 @@ class Unmasking:
             if not number or self.policy not in PROBABILITIES or self.unmask != 'fixed':
                 raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
                                  f'unmasking, got {self.threshold} for {self.policy} with {self.unmask} unmasking')
-
-    @property
-    def adaptive(self):
-        return self.policy in SCORES
-
-    @property
-    def lossless(self):
-        return self.unmask == 'lossless'
 
     def check_network(self, slots):
         """Raises ValueError unless a network with this class of Slots can unmask so."""
