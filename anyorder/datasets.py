@@ -1,6 +1,4 @@
-"""
-Which prepared sets can be opened? A split by its name; a set that is missing is made, or its command is said.
-"""
+"""Which prepared sets can be opened? A split by its name; a set that is missing is made, or its command is said."""
 import os
 import shlex
 

@@ -1,6 +1,4 @@
-"""
-What are the rows being written? Their tokens, the order of their visits, and what each step revealed.
-"""
+"""What are the rows being written? Their tokens, the order of their visits, and what each step revealed."""
 import copy
 
 import torch

@@ -1,6 +1,4 @@
-"""
-Which tokens may stand where? The others have probability zero, and the law of these is renormalised.
-"""
+"""Which tokens may stand where? The others have probability zero, and the law of these is renormalised."""
 import torch
 
 

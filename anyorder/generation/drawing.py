@@ -1,6 +1,4 @@
-"""
-How is a token drawn from its logits?
-"""
+"""How is a token drawn from its logits?"""
 import math
 from dataclasses import dataclass
 

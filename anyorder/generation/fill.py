@@ -1,6 +1,4 @@
-"""
-How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all.
-"""
+"""How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all."""
 import itertools
 from functools import partial
 

@@ -1,6 +1,4 @@
-"""
-How is a text of any length written? Stretch by stretch, each on a canvas of its own, up to where the text stops.
-"""
+"""How is a text of any length written? Stretch by stretch, each on a canvas of its own, up to where the text stops."""
 from bisect import bisect_left
 
 import torch

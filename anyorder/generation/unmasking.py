@@ -1,6 +1,4 @@
-"""
-Which blanks does each step reveal? Schedules, scores of adaptive policies, and Unmasking, which chooses by them.
-"""
+"""Which blanks does each step reveal? Schedules, scores of adaptive policies, and Unmasking, which chooses by them."""
 import itertools
 import math
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""
-How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of any lengths.
-"""
+"""How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of any lengths."""
 from dataclasses import dataclass
 from itertools import pairwise
 

@@ -1,6 +1,4 @@
-"""
-What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard error of each.
-"""
+"""What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard error of each."""
 import math
 
 import numpy as np

@@ -1,6 +1,4 @@
-"""
-What does a token look like, and where does it stand among others?
-"""
+"""What does a token look like, and where does it stand among others?"""
 import unicodedata
 from itertools import groupby
 

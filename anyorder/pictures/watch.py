@@ -1,6 +1,4 @@
-"""
-What does the terminal show of a generation? The text, redrawn in place as it is written (sample.py --watch).
-"""
+"""What does the terminal show of a generation? The text, redrawn in place as it is written (sample.py --watch)."""
 import math
 import os
 import re

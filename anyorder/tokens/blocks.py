@@ -1,6 +1,4 @@
-"""
-How do tokens become batches? Random blocks, and all blocks of a whole set.
-"""
+"""How do tokens become batches? Random blocks, and all blocks of a whole set."""
 import re
 
 import numpy as np

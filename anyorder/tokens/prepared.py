@@ -1,6 +1,4 @@
-"""
-Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py.
-"""
+"""Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py."""
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

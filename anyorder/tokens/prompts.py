@@ -1,6 +1,4 @@
-"""
-How does a prompt with blanks become tokens, and the positions that are to be written?
-"""
+"""How does a prompt with blanks become tokens, and the positions that are to be written?"""
 import json
 import os
 import re

@@ -1,6 +1,4 @@
-"""
-How is a set of puzzles prepared? Generated or read, checked, and written as token files, see sets.py.
-"""
+"""How is a set of puzzles prepared? Generated or read, checked, and written as token files, see sets.py."""
 import contextlib
 import functools
 import hashlib
