@@ -63,9 +63,8 @@ class Watch:
             time.sleep(early)
             self.waited += early
         if n_written == n_blanks or time.perf_counter() >= self.frame_at + FRAME:
-            count = f'step {step + 1} · {n_written} of {n_blanks} tokens'
-            if drafts is not None:
-                count = f'pass {step + 1} · {n_written} of {n_blanks} tokens · {n_written / (step + 1):.1f} a pass'
+            name, rate = ('step', '') if drafts is None else ('pass', f' · {n_written / (step + 1):.1f} a pass')
+            count = f'{name} {step + 1} · {n_written} of {n_blanks} tokens{rate}'
             self.draw(tokens, steps, logprob, drafts or [[]] * len(tokens), count)
             self.shown, self.frame_at = step, time.perf_counter()
 
