@@ -1,7 +1,4 @@
-"""
-What is a checkpoint? Its file, ours or published, or a folder of export_hf.py or GPT-2; its name, which may be one of
-the hub.
-"""
+"""What is a checkpoint? A file, ours or published, or a folder of export_hf.py or GPT-2; here or on the hub."""
 import hashlib
 import os
 from dataclasses import asdict, fields

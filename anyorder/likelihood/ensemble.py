@@ -1,6 +1,4 @@
-"""
-What is the context-order ensemble of a decoder? The visits before a target are shuffled, its probabilities averaged.
-"""
+"""What is the context-order ensemble of a decoder? Visits before a target are shuffled, its probabilities averaged."""
 import torch
 import torch.nn.functional as F
 

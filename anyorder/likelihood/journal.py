@@ -1,6 +1,4 @@
-"""
-What has an evaluation finished? The nats of its blocks, in a file beside its --out, from which a killed one goes on.
-"""
+"""What has an evaluation finished? The nats of its blocks, in a file beside --out, from which a killed one goes on."""
 import json
 import math
 import os

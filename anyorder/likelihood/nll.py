@@ -1,6 +1,4 @@
-"""
-How is likelihood measured? Nats of blocks under their orders, bounds over orders, one set of positions given another.
-"""
+"""How is likelihood measured? Nats of blocks under their orders, bounds over orders, some positions given others."""
 import math
 
 import torch

@@ -1,7 +1,4 @@
-"""
-How do arrays of integers become a set? Rows of one length, or the documents of a stream; checked, and written as token
-files, see sets.py.
-"""
+"""How do arrays of integers become a set? Rows of one length, or the documents of a stream, checked and written."""
 import json
 import re
 
