@@ -228,16 +228,15 @@ def order_option(options, saved=None):
     saved, given = saved or {}, {name for name in options.given if options[name] is not None}
     if 'order' in given - options.typed and '.py:' in options.order:
         raise ValueError(f'a config file runs no code: leave out its order, and type --order={options.order}')
-    for name in given & {f'order_{kind}' for kind in ORDERS}:
-        if type(options[name]) is not int or options[name] < 0:
-            raise ValueError(f'{name} must be an integer from 0, got {options[name]!r}')
     order = read_order(options.order) if 'order' in given else saved.get('order', options.order)
-    numbered = {name: read_order(f"{name}:{options[f'order_{name}']}") for name in ORDERS if f'order_{name}' in given}
-    if isinstance(order, str) and (kind := NUMBER.split(order)[0]) in numbered:
-        if 'order' in given and order not in (kind, numbered[kind]):
-            raise ValueError(f"order={order} and order_{kind}={options[f'order_{kind}']} contradict each other: leave "
-                             'one out')
-        order = numbered[kind]
+    for kind in (kind for kind in ORDERS if f'order_{kind}' in given):
+        number = options[f'order_{kind}']
+        if type(number) is not int or number < 0:
+            raise ValueError(f'order_{kind} must be an integer from 0, got {number!r}')
+        if isinstance(order, str) and NUMBER.split(order)[0] == kind:
+            if 'order' in given and order not in (kind, f'{kind}:{number}'):
+                raise ValueError(f'order={order} and order_{kind}={number} contradict each other: leave one out')
+            order = f'{kind}:{number}'
     return kept_order(order_of(saved, order))
 
 
