@@ -63,10 +63,10 @@ def divide(splits, val_ratio):
 
 
 def check_source_is_new(origin, kept):
-    """Raise ValueError if a split that is `kept` has the same content: no two splits may share text."""
-    sha = origin.rpartition(', sha256 ')[2]
+    """Raise ValueError if a split that is `kept` is from a file of the same content: no two splits may share text."""
+    _, is_file, sha = origin.rpartition(', sha256 ')
     twice = [split for split, info in kept.items() if info['source'].rpartition(', sha256 ')[2] == sha]
-    if twice:
+    if is_file and twice:
         raise ValueError(f'{origin} is the source of {twice[0]} already, and no two splits may share text: name '
                          'another file, or divide this one by --force without --split')
 
@@ -87,8 +87,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
         return meta
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
-    if source:
-        check_source_is_new(origin, kept)
+    check_source_is_new(origin, kept)
     # by split; '' is still to be divided
     documents = {s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents(source)}
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
