@@ -1,6 +1,4 @@
-"""
-How does lm-evaluation-harness ask a model? Our checkpoints as one of its models, `aogpt`.
-"""
+"""How does lm-evaluation-harness ask a model? Our checkpoints as one of its models, `aogpt`."""
 from collections import Counter, defaultdict
 
 import torch.distributed as dist

@@ -1,6 +1,4 @@
-"""
-On which device and in which precision does a script run? What could the device do?
-"""
+"""On which device and in which precision does a script run? What could the device do?"""
 import math
 import os
 import shutil

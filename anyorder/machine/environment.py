@@ -1,6 +1,4 @@
-"""
-With which code, libraries and machine was a number made?
-"""
+"""With which code, libraries and machine was a number made?"""
 import os
 import platform
 import subprocess

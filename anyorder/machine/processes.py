@@ -1,6 +1,4 @@
-"""
-Does this process run alone or with others, under torchrun? What do the others have, and when is it asked to stop?
-"""
+"""Does this process run alone or with others, under torchrun? What do the others have, and when is it asked to stop?"""
 import contextlib
 import os
 import signal

@@ -1,6 +1,4 @@
-"""
-How does a command meet the terminal? It reads options, shows how far it is, and says in one line what is wrong.
-"""
+"""How does a command meet the terminal? It reads options, shows how far it is, and says in one line what is wrong."""
 import contextlib
 import os
 import signal

@@ -1,6 +1,4 @@
-"""
-How does a replay play without a script? As one SVG whose style sheet shows every token at its step.
-"""
+"""How does a replay play without a script? As one SVG whose style sheet shows every token at its step."""
 import itertools
 from html import escape
 from pathlib import Path

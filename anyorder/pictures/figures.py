@@ -1,6 +1,4 @@
-"""
-How is a figure drawn? Panels of curves: one number a panel, one colour a label, a band over the runs of a label.
-"""
+"""How is a figure drawn? Panels of curves: one number a panel, one colour a label, a band over the runs of a label."""
 import itertools
 import os
 import statistics

@@ -1,6 +1,4 @@
-"""
-How many solutions has a puzzle? An exact solver for many puzzles at once, which knows no rules.
-"""
+"""How many solutions has a puzzle? An exact solver for many puzzles at once, which knows no rules."""
 import numpy as np
 
 MOST_BRANCHES = 10 ** 6   # of all puzzles that are solved together; then the rest is left undecided

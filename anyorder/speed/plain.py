@@ -1,6 +1,4 @@
-"""
-What is our speed compared with? The plain way, without any of our shortcuts, and the limits of a device.
-"""
+"""What is our speed compared with? The plain way, without any of our shortcuts, and the limits of a device."""
 from functools import partial
 
 import numpy as np

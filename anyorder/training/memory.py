@@ -1,6 +1,4 @@
-"""
-How much memory does an update take? An estimate by part, and the measured peak beside it.
-"""
+"""How much memory does an update take? An estimate by part, and the measured peak beside it."""
 import itertools
 
 import torch

@@ -1,6 +1,4 @@
-"""
-What is an update? Learning rate, optimizers, the batch and its loss, and the validation of the EMA weights.
-"""
+"""What is an update? Learning rate, optimizers, the batch and its loss, and the validation of the EMA weights."""
 import math
 import time
 from contextlib import nullcontext
