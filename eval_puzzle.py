@@ -10,8 +10,8 @@ the likeliest token.
 
 What is given is read first. solved is the share of puzzles or rows without a mistake, right the share of right blanks.
 A blank of a set without rules is right if it is what the set says; for nae_sat right is the share of observations that
-agree with the latents that the model itself wrote. slots and seconds are what a
-puzzle costs: the slots that the network ran, without padding, and its time. Errors are standard errors over puzzles.
+agree with the latents that the model itself wrote. slots and seconds are what a puzzle costs: the slots that the
+network ran, without padding, and its time. Errors are standard errors over puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
@@ -70,7 +70,7 @@ from anyorder.orders import check_order, derive_seed, draw_orders, given_first, 
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, judge_of
-from anyorder.tokens.blocks import all_blocks, only_blank
+from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.sets import kind_of, read_meta
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set
 
@@ -214,7 +214,9 @@ def open_puzzles(checkpoint, c):
         about = ', '.join(f'{k}={v}' for k, v in (puzzle or kind).items())
         raise ValueError(f"the checkpoint knows {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} "
                          f'has other puzzles or symbols ({about:.200}): choose another --dataset or --ckpt')
-    tokens, given = all_blocks(split, kind.get('row_length') or checkpoint.config.block_size, c.n_puzzles)
+    N = kind.get('row_length') or checkpoint.config.block_size
+    check_length(split, N, f'{name}/{c.split}')
+    tokens, given = all_blocks(split, N, c.n_puzzles)
     given = only_blank(c.blanks, given)
     if tokens.size(1) > checkpoint.config.block_size:
         raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
@@ -253,7 +255,8 @@ def print_solved(model, puzzles, runs, show, config, checkpoint):
         print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}{row['slots']:>9,.0f}"
               f"{row['seconds']:>10.3g}", flush=True)
     if config.html:
-        write_replay(config.html, samples, checkpoint.tokenizer, puzzles.label, puzzles.task.columns)
+        write_replay(config.html, samples, checkpoint.tokenizer, puzzles.label, puzzles.task.columns,
+                     getattr(puzzles.task, 'box', 0))
         print(f'written: {config.html}')
 
 
@@ -293,7 +296,7 @@ def main(config):
     config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
 
     print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
-          f'{label}: {len(tokens):,} puzzles of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
+          f'{label}: {len(tokens):,} rows of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
           f'temperature {config.temperature:g}, {device}, {dtype}, seed {config.seed}')
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):

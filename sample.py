@@ -8,7 +8,7 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
     python sample.py --ckpt=out/ckpt.pt --order=l2r --length=3000 --stop='<|endoftext|>'
-    python sample.py --ckpt=out/digits/ckpt.pt --prompt_file=half.npy --order=margin --out=filled.npy
+    python sample.py --ckpt=out/digits/ckpt.pt --prompt_file=half.npy --n_samples=1 --out=filled.npy
 
 Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures.
 A plain [[ is written \\[[.

@@ -161,7 +161,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
 def set_of(checkpoint):
     """What kind_of says of the set that a checkpoint dict was trained on, as far as the file knows. Published files
     have GPT-2's tokenizer."""
-    older = {name: checkpoint[name] for name in ('puzzle',) if name in checkpoint}
+    older = {'puzzle': checkpoint['puzzle']} if 'puzzle' in checkpoint else {}
     return checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')} | older)
 
 

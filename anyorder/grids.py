@@ -66,14 +66,14 @@ def load_order(path, name):
             kept = f'{os.path.basename(path)}:{name}@{hashlib.sha256(f.read()).hexdigest()[:12]}'
         function = runpy.run_path(path)[name]
         inspect.signature(function).bind('u', 'n', 'parameter')
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ValueError(f'{path} has no order {name}(u, n, parameter): {e!r}') from None
 
     @wraps(function)   # with its signature
     def checked(u, n, parameter):
         try:
             order = function(u, n, parameter)
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise ValueError(f'the order {path}:{name} raised {e!r}') from None
         fits = isinstance(order, torch.Tensor) and order.dtype == torch.long and order.shape == u.shape
         # here the host waits for the device

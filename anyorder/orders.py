@@ -141,7 +141,8 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     if family.drawn:
         order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)       # (B, n)
     else:
-        order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu'), shape).repeat(batch_size, 1)
+        order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu'),
+                          shape and tuple(shape)).repeat(batch_size, 1)
     return torch.where(u[:, m:] < l2r_ratio, torch.arange(n, device=device), order) if l2r_ratio else order
 
 
@@ -254,8 +255,9 @@ def order_of(run, order=None):
     order = own if order is None else order
     if isinstance(order, str):
         kind = NUMBER.split(order)[0]
-        numbers = dict(NUMBER.split(text) for text in (own, order) if isinstance(text, str) and NUMBER.search(text))
-        number = numbers.get(kind, run.get(f'order_{kind}'))   # the option order_NAME, as older checkpoints have it
+        named = [NUMBER.split(text) for text in (own, order) if isinstance(text, str) and NUMBER.search(text)]
+        numbers = {name.partition('@')[0]: number for name, number in named}   # a file may have been edited since
+        number = numbers.get(kind.partition('@')[0], run.get(f'order_{kind}'))   # the option of older checkpoints
         parameter = int(number) if number is not None else None if '.py:' in kind else family_of(kind).parameter
     else:
         kind, parameter = 'listed', tuple(order)

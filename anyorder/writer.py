@@ -1,6 +1,4 @@
-"""
-Text in, text out: how does a program fill the blanks of a text, and ask how likely a part of it is?
-"""
+"""Text in, text out: how does a program fill the blanks of a text, and ask how likely a part of it is?"""
 import os
 from functools import cached_property
 
@@ -131,7 +129,7 @@ class Writer:
         self.check_context(context)
         if stop and score:
             raise ValueError('stop is for writing: a text that is scored is there as a whole')
-        encode(stop, self.tokenizer)   # which can say that it never writes this
+        self.spelled(stop)   # which can say that it never writes this
         parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
         n_row = self.checkpoint.set.get('row_length')
         wrong = [len(prompt) for prompt in prompts if not isinstance(prompt, str) and n_row not in (None, len(prompt))]
@@ -147,6 +145,13 @@ class Writer:
         check_allowed(allowed, blanks, self.tokenizer.n_tokens)
         return [(tokens, known) for tokens, known, _ in parsed]
 
+    def spelled(self, stop):
+        """A stop as it is decoded: tokens of one's own may be written in more ways, as the end of a document is."""
+        tokens = encode(stop, self.tokenizer)
+        if stop and not tokens:
+            raise ValueError(f'stop must hold a token, got {stop!r}')
+        return self.tokenizer.decode(tokens) if self.tokenizer.separator else stop
+
     def check_context(self, context):
         if not 0 <= context < self.block_size:
             raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
@@ -156,6 +161,7 @@ class Writer:
         """The Scroll of each batch of texts, to be written in turn. Text r is a function of seed + r, or, if `seed` is
         a list, of seed[r]; stop is a text, or a list of texts."""
         seeds = seeds_of(seed, len(texts))
+        stop = self.spelled(stop) if isinstance(stop, str) else stop
         for first in range(0, len(texts), batch_size):
             some = slice(first, first + batch_size)
             yield Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts, allowed,

@@ -93,8 +93,9 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids', [
     ['pair, order.gather(1, pair.flip(1))', 'pair, order.gather(1, pair)'],
     ['lambda n, n_swaps: 2 * n_swaps', 'lambda n, n_swaps: n_swaps'],
     ['view(len(u), n_swaps, 2)', 'view(len(u), 2, n_swaps).mT'],
-    ["numbers.get(kind, run.get(f'order_{kind}'))", 'numbers.get(kind)'],
-    ["numbers.get(kind, run.get(f'order_{kind}'))", "run.get(f'order_{kind}', numbers.get(kind))"],
+    ["numbers.get(kind.partition('@')[0], run.get(f'order_{kind}'))", "numbers.get(kind.partition('@')[0])"],
+    ["numbers.get(kind.partition('@')[0], run.get(f'order_{kind}'))",
+     "run.get(f'order_{kind}', numbers.get(kind.partition('@')[0]))"],
     ['for text in (own, order) if', 'for text in (order,) if'],
     ["order | {'seed': s}", 'order'],
     ['stream(seed, int(b))) for b in numbers', 'None) for b in numbers'],
@@ -352,7 +353,32 @@ FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles', [
     ['with autocast(device, dtype):', "with autocast(device, 'float32'):"],
 ]
 
-FAULTS['anyorder/tokens/blocks.py'] = 'test_sets', [
+FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
+    ["arrays.get(f'given_{s}', arrays.get('given'))", "arrays.get('given', arrays.get(f'given_{s}'))"],
+    ['(tokens >= 0) & (tokens <= most)', '(tokens <= most)'],
+    ['(tokens >= 0) & (tokens <= most)', '(tokens >= 0)'],
+    ['most = GIVEN - 1 if marked else 0xffff', 'most = 0xffff'],
+    ['if whole.any():', 'if False:'],
+    ['np.append(row, tail)', 'row'],
+    ['if largest >= n_tokens:', 'if largest > n_tokens:'],
+    ['check_source_is_new(origin, kept)', 'pass'],
+    ['kind_of(meta) == kind, force', 'True, force'],
+]
+FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer', [
+    ['row.max() >= n_tokens', 'row.max() > n_tokens'],
+    ['row.min() < -1', 'row.min() < -2'],
+]
+FAULTS['anyorder/writer.py'] = 'test_writer', [
+    ['n_row not in (None, len(prompt))', 'False'],
+    ["-np.array([sample['nats']", "np.array([sample['nats']"],
+]
+FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
+    ['given if tokens.marked or given.any() else None', 'None'],
+    ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],
+]
+FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays', [
+    ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
+    ['if longest >= block_size', 'if longest > block_size'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
 ]

@@ -182,7 +182,8 @@ SHUT[4] = False
     (TABLE.float(), r'allowed must be bool \(positions, tokens\), got torch.float32 \(12, 11\)'),
     (TABLE[0], r'got torch.bool \(11,\)'), (TABLE[:, :8], r'allowed must be bool \(2, 11\), got torch.bool \(2, 8\)'),
     (lambda rows, positions: TABLE[0], r'got torch.bool \(11,\)'),
-    (lambda rows, positions: TABLE[positions].int(), r'got torch.int32 \(2, 11\)')])
+    (lambda rows, positions: TABLE[positions].int(), r'got torch.int32 \(2, 11\)'),
+    (lambda rows, positions: TABLE.numpy()[positions.numpy(), :8], r'got torch.bool \(2, 8\)')])
 def test_what_cannot_be_allowed_is_one_line(allowed, said):
     order = torch.tensor([[4, 0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 7, 8, 4]])
     with one_line(said):   # position 4 is known in the first row

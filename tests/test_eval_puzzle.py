@@ -232,6 +232,17 @@ def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
     assert 'ensemble wants sets in which nothing is given' in said
 
 
+def test_what_is_given_counts_for_nothing(folder, script):
+    options = f'--ckpt={folder}/nae_sat.pt', '--policies=l2r', '--split=test', f'--out={folder}/t.json'
+    script('eval_puzzle.py', *options, '--blanks=13')                             # one blank a row
+    with open(folder / 't.json') as f:
+        row, = json.load(f)['results']
+    assert row['solved'] == row['right']
+    # nothing is given here, but could be
+    said = script('eval_ppl.py', f'--ckpt={folder}/nae_sat.pt', '--split=test').stdout
+    assert 'left to right' in said and 'unigram' not in said
+
+
 def test_eval_puzzle_names_the_command_that_measures_a_text(folder, script):
     save_checkpoint(folder / 'text.pt', make_model(vocab_size=320, n_tokens=257).float(), tokenizer='bytes',
                     config={'dataset': 'other'})

@@ -78,7 +78,7 @@ def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
         with one_line('prepare the set with --shape=HxW, or choose another order'):
             check_order(order_of({'order': kind, 'shape': shape}), n, 99)
     check_order(order_of({'order': kind, 'shape': [3, 4]}), 12, 99)
-    if kind == 'spiral':   # one order, of which a shorter row has a part
+    if kind == 'spiral':   # one order; a shorter row has a part of it
         assert sample_order(1, 5, **order_of({'order': kind, 'block_size': 12, 'shape': [3, 4]})).tolist() == [
             [0, 1, 2, 3, 4]]
     if kind == 'blocks2d':
@@ -135,6 +135,8 @@ def test_a_number_is_the_third_argument_of_a_function(mine):
     assert kept_order(order_of(run)) == kept and name_of(order_of(run)) == 'mine.py:shifted:3'
     plain = read_order('sub/mine.py:shifted')
     assert order_of({}, plain)['parameter'] is None and kept == f'{plain}:3'
+    edited = plain.replace(plain[-12:], '0' * 12)   # another file of this name: the number is the run's still
+    assert order_of(run, edited)['parameter'] == 3
     assert order_of(run, plain) == order_of(run)   # what is left open is as in the run
 
 

@@ -198,11 +198,11 @@ class Names(SimpleNamespace):
 
 
 @pytest.mark.parametrize('name, n, columns, box', [
-    ('sudoku', 81, 9, 3), ('sudoku4', 16, 4, 2), ('pixels', 81, 9, 0), ('pixels', 256, 16, 0), ('notes', 128, 32, 0)])
+    ('sudoku', 81, 9, 3), ('bert:mine', 16, 4, 2), ('pixels', 81, 9, 0), ('notes', 128, 32, 0)])
 def test_only_a_sudoku_has_boxes(tmp_path, name, n, columns, box):
     sample = {'tokens': [0] * n, 'step': [0] * n, 'logprob': [0.0] * n}
     for kind in ('html', 'svg'):
-        write_replay(tmp_path / f'p.{kind}', [sample], Names(name=name, texts=['1']), 'x', columns)
+        write_replay(tmp_path / f'p.{kind}', [sample], Names(name=name, texts=['1']), 'x', columns, box)
     boxes = [mark for mark in picture_of(tmp_path / 'p.svg')[0].iter(f'{SVG}rect') if mark.get('class') == 'box']
     assert page_of(tmp_path / 'p.html')[1]['box'] == box and len(boxes) == (n // box ** 2 if box else 0)
 

@@ -92,6 +92,17 @@ def test_a_name_stops_a_stream_where_it_stands_alone():
     assert [end_of(tokens, ['1'], tokenizer) for tokens in ([11, 12], [11, 1, 12], [10, 11, 1])] == [None, 2, 3]
 
 
+def test_a_stop_is_a_token_however_it_is_written(tmp_path):
+    kind = {'tokenizer': 'own', 'n_tokens': 5, 'eos': 4, 'given': False}
+    save_checkpoint(tmp_path / 's.pt', make_model(block_size=30, vocab_size=64, n_tokens=5).float(), tokenizer='own',
+                    set=kind)
+    writer = Writer(tmp_path / 's.pt')
+    texts = [writer.infill('', n=4, order='l2r', stop=stop) for stop in ('4', ' 4', '<|endoftext|>')]
+    assert texts[0] == texts[1] == texts[2] and all(text.sample['stopped'] and text[-1] == '4' for text in texts[0])
+    with one_line('stop must hold a token'):
+        writer.infill('', stop=' ')
+
+
 def test_one_text_or_several(ckpt):
     writer = Writer(ckpt)
     one, three = writer.infill('a[[3]]b', seed=8), writer.infill('a[[3]]b', n=3, seed=7)

@@ -19,7 +19,7 @@ class Constraint:
         Raises ValueError where nothing is allowed, and, if it `scores`, where the token that stands there is not."""
         text, place = part.rows.to(row.device)[row], part.order[row, visit]                 # (m,) each, as all here
         rows, positions, token = self.rows[text], self.starts[text] + place, part.idx[row, place]
-        may = self.allowed(rows, positions) if callable(self.allowed) else self.allowed[positions]
+        may = torch.as_tensor(self.allowed(rows, positions) if callable(self.allowed) else self.allowed[positions])
         if may.dtype != torch.bool or may.shape != (len(logits), n_tokens):
             raise ValueError(f'allowed must be bool {(len(logits), n_tokens)}, got {may.dtype} {tuple(may.shape)}')
         logits[:, :n_tokens].masked_fill_(~may.to(logits.device), -torch.inf)

@@ -1,6 +1,4 @@
-"""
-Which text is measured? A prepared set or a text file of one's own, cut once into blocks.
-"""
+"""Which text is measured? A prepared set or a text file of one's own, cut once into blocks."""
 import hashlib
 import os
 import shlex
@@ -29,7 +27,7 @@ class Corpus:
     tokens: np.ndarray     # (n_tokens,), all of them
     blocks: torch.Tensor   # (n, N), those that are measured
     n_bytes: int | None    # bytes of text in the blocks, where that can be said
-    given: torch.Tensor | None = None   # (n, N) which of their tokens are given and cost nothing; None: none is
+    given: torch.Tensor | None = None   # (n, N) which of their tokens are given and cost nothing; None: none can be
 
     @property
     def digest(self):
@@ -65,7 +63,8 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     given = only_blank(blanks, given)
     n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks[~given]].sum())
     label += f', blanks {blanks}' if blanks else ''
-    return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes, given if given.any() else None)
+    return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes,
+                  given if tokens.marked or given.any() else None)
 
 
 def has_protocol(name):

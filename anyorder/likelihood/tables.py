@@ -46,7 +46,8 @@ def unigram_row(tokens, tokenizer, block_size):
     """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table."""
     counts = token_counts(tokens, tokenizer.n_tokens)
     n_bytes = None if tokenizer.n_bytes is None else int(counts @ tokenizer.n_bytes)
-    return table_row('unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes)
+    row = table_row('unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes)
+    return row | {'nats_per_block': row['nats_per_token'] * block_size}
 
 
 def perplexity(nats):

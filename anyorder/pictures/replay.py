@@ -31,19 +31,19 @@ def written_in_words(order):
     return 'Written ' + ORDERS_IN_WORDS.get(order.partition(':')[0], f'in the order {order}')
 
 
-def write_replay(path, samples, tokenizer, title, columns=0):
+def write_replay(path, samples, tokenizer, title, columns=0, box=0):
     """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
 
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
               may be a `name` too, a list `wrong` of bools, and `drafts` as in Drafts.rows, which only the page shows
     title     its first line is the heading, further lines are small print
     columns   cells in a row of the grid; 0 is running text
+    box       the side of the boxes of a Sudoku, in cells; 0: there are none
     The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
     alone."""
     heading, *details = title.split('\n')
     rows = replay_rows(samples, tokenizer, '' if columns else tokenizer.separator)
-    replay = {'title': heading, 'details': details, 'columns': columns, 'samples': rows}
-    replay['box'] = math.isqrt(columns) if tokenizer.name.startswith('sudoku') else 0   # the side of a box, in cells
+    replay = {'title': heading, 'details': details, 'columns': columns, 'box': box, 'samples': rows}
     if str(path).endswith('.svg'):
         replace_file(path, animated_svg(replay).encode())
     else:

@@ -58,8 +58,8 @@ class NaeSat:
         latents = answer[:, :self.n_latents]
         agree = answer[:, self.n_latents:] == self.observations(latents)
         agree &= (latents[:, self.triples] >= 0).all(2)
-        counts = np.arange(answer.shape[1]) >= self.n_latents
-        return np.broadcast_to(counts, answer.shape), np.pad(agree, ((0, 0), (self.n_latents, 0)))
+        counts = (np.arange(answer.shape[1]) >= self.n_latents) & ~given
+        return counts, np.pad(agree, ((0, 0), (self.n_latents, 0)))
 
 
 class Task(NamedTuple):

@@ -3,6 +3,7 @@ The rules of Sudoku of n x n cells, n = 4 or 9. To the solver a batch of puzzles
 cell can still be.
 """
 import csv
+import math
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Sudoku:
 
     def __init__(self, n):
         self.n, b = n, int(n ** 0.5)
-        self.columns, cell = n, np.arange(n * n)
+        self.columns, self.box, self.shape, cell = n, math.isqrt(n), [n, n], np.arange(n * n)
         row, column = cell // n, cell % n
         box = row // b * b + column // b
         units = np.concatenate([np.arange(n)[:, None] == part for part in (row, column, box)])

@@ -1,6 +1,7 @@
 """How do arrays of integers become a set? Rows of one length, or the documents of a stream, checked and written."""
 import json
 import re
+from collections import Counter
 
 import numpy as np
 
@@ -57,7 +58,8 @@ def check_ids(tokens, most, what):
     if tokens.dtype.kind not in 'iuf':
         raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
     fits = (tokens >= 0) & (tokens <= most)
-    fits &= tokens == np.floor(tokens, where=fits, out=np.zeros(tokens.shape))
+    if tokens.dtype.kind == 'f':
+        fits &= tokens == np.floor(tokens, where=fits, out=np.zeros(tokens.shape))
     if not fits.all():
         place = tuple(np.argwhere(~fits)[0].tolist())
         raise ValueError(f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} at {list(place)}'
@@ -101,7 +103,8 @@ def read_names(path):
     """The names of the tokens: a name a line, without blanks."""
     with reading_text(path, None) as f:
         names = f.read().splitlines()
-    wrong = [name for name in names if not re.fullmatch(r'\S+', name) or '[[' in name or names.count(name) > 1]
+    counts = Counter(names)
+    wrong = [name for name in names if not re.fullmatch(r'\S+', name) or '[[' in name or counts[name] > 1]
     if wrong or not names:
         raise ValueError(f'{path} must hold a name a line, each once and without blanks or [[, got '
                          f'{wrong[0] if wrong else "nothing"!r}')

@@ -22,7 +22,7 @@ def read_prompts(prompt, path=''):
     if path is None:
         return [prompt]
     if not os.path.exists(path) or os.path.isdir(path):
-        raise ValueError(f'prompt=FILE:{path} must name a .jsonl or .npy file')
+        raise ValueError(f'FILE:{path} must name a .jsonl or .npy file of prompts')
     if path.endswith('.npy'):
         with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
             return np.atleast_2d(np.load(path, allow_pickle=False)).tolist()

@@ -93,7 +93,7 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
     known |= {s: part.unpack(part.packed.astype(int))[0] for s, part in before.items()}
     check_solutions(rules, known)
     meta = {'name': name, 'tokenizer': task, 'n_tokens': n_tokens, 'eos': None, 'row_length': known[wanted[0]].shape[1],
-            'given': True, 'puzzle': puzzle}
+            'given': True, 'shape': getattr(rules, 'shape', None), 'puzzle': puzzle}
     splits = {s: (len(tokens), ((row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')))
               for s, (tokens, given) in rows.items()}
     return write_splits(directory, meta, kept, origin, splits)

@@ -116,6 +116,8 @@ def write_splits(directory, meta, kept, source, splits, unit='row'):
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
             bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
             new = {split: write_rows(path, bar) | {'source': source} for split, path, bar in zip(splits, paths, bars)}
+            if empty := [split for split, info in new.items() if not info['tokens']]:
+                raise ValueError(f'{empty[0]} of {source} would be empty: name its --split, or a longer source')
     finally:
         if not os.listdir(directory):
             os.rmdir(directory)
