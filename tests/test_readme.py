@@ -2,14 +2,18 @@
 import contextlib
 import glob
 import importlib.util
+import io
 import itertools
+import json
 import os
 import pkgutil
 import re
 import runpy
 import shlex
 
+import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from test_findings import run as findings
 
@@ -22,7 +26,8 @@ from configurator import configure
 
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
-LACKING = r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/'
+LACKING = (r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/|'
+           r'a list of positions, got .\w+.json')
 
 
 def lacks(finished):
@@ -99,6 +104,12 @@ LAUNCHERS = {'torchrun': ('nnodes', 'nproc_per_node', 'standalone node_rank mast
              'sbatch': ('nodes', 'ntasks-per-node', 'gpus-per-node')}
 
 
+def programs(page):
+    """{name: text} of the programs of a page that a reader saves: the first line of each says its name."""
+    found = {re.match(r'""".*?(\w+\.py)', text): text for text in fences(page, 'python')}
+    return {match[1]: text for match, text in found.items() if match}
+
+
 @pytest.fixture
 def understand(script, tmp_path, monkeypatch):
     """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
@@ -122,7 +133,7 @@ def understand(script, tmp_path, monkeypatch):
         with monkeypatch.context() as patch, contextlib.suppress(Understood):
             patch.setattr(reader, read_and_stop)
             lacks(script(name, *args, code=1))
-        assert args[0] in {'data/prepare.py': DATA_SETS, 'data/puzzles.py': TASKS}.get(name, args)
+        assert args[0] in {'data/prepare.py': [*DATA_SETS, 'tokens'], 'data/puzzles.py': TASKS}.get(name, args)
 
     def run(words):
         match words:
@@ -133,6 +144,8 @@ def understand(script, tmp_path, monkeypatch):
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
             case ['python', 'config/findings/bert.py' as name, *args]:
                 configure(runpy.run_path(os.path.join(ROOT, name)), args)
+            case ['python', name, *_] if os.path.isfile(name):   # the reader's own
+                compile(read(os.path.abspath(name)), name, 'exec')
             case ['python', name, *args]:
                 python(name, *args)
             case ['torchrun' | 'sbatch' as launcher, *args]:
@@ -149,11 +162,15 @@ def understand(script, tmp_path, monkeypatch):
                 pytest.fail('no program that is known here')
     for folder in ('config', 'results'):
         os.symlink(os.path.join(ROOT, folder), tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
     return run
 
 
 @pytest.mark.parametrize('page', PAGES)
 def test_every_command_is_understood(understand, page):
+    for name, text in programs(page).items():
+        with open(name, 'w') as f:
+            f.write(text)
     for words in commands(page) + inline_commands(page):
         try:
             understand(words)
@@ -171,7 +188,7 @@ def test_links_lead_somewhere(page):
         # as GitHub names them
         assert heading in [re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings]
     files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
-    assert [path for path in files if not os.path.exists(os.path.join(ROOT, path))] == []
+    assert [path for path in files - {*programs(page)} if not os.path.exists(os.path.join(ROOT, path))] == []
     for name, path in re.findall(r'`([A-Z_]+)`, `([\w/]+\.py)`', text):
         assert re.search(rf'^{name} = ', read(path), flags=re.MULTILINE), f'no {name} in {path}'
 
@@ -230,3 +247,53 @@ def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(scri
         text = re.sub(r'```.*?```', '', read(page), flags=re.DOTALL)
         used = set(re.findall(r'--(\w+)', ' '.join(re.findall(r'`((?!python |pip )[^`]+)`', text))))
         assert used <= known, f'{page}: {used - known}'
+
+
+def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
+    """Its programs on short pieces: the rows are the pieces, and whole pieces are scored once a frame."""
+    monkeypatch.chdir(tmp_path)
+    page, rng = 'results/tokens.md', np.random.default_rng(0)
+    pieces = {split: [rng.integers(60, 73, (n, 4)).tolist() for n in (33, 50)] for split in ('train', 'valid', 'test')}
+    pieces['test'][0][3][2] = -1
+    (tmp_path / 'chorales.json').write_text(json.dumps(pieces | {'test': pieces['test'] * 181}))
+    for name, text in programs(page).items():
+        (tmp_path / name).write_text(text)
+    for name in ('chorales', 'pieces'):
+        monkeypatch.setattr('sys.argv', [f'{name}.py', 'chorales.json'])
+        runpy.run_path(f'{name}.py', run_name='__main__')
+    with open('chorales.txt') as f:
+        names = f.read().split()
+    rows = np.load('chorales.npz')
+    assert len(names) == 47 and names[:2] == ['rest', 'C2'] and (rows['val'].reshape(-1, 4, 32).transpose(0, 2, 1) + 35
+                                                                == [piece[:32] for piece in pieces['valid']]).all()
+    assert rows['test'][0].reshape(4, 32)[2, 3] == 0 and len(rows['train']) == 12 * (1 + 3)
+    assert (np.load('melody.npy').reshape(2, 4, 32) < 0).any((0, 2)).tolist() == [False, True, True, True]
+    assert np.take_along_axis(np.load('allowed.npy')[None], rows['val'][..., None].astype(int), 2).mean() > 0.9
+    whole, piece = np.load('pieces.npz'), np.load('pieces_test.npy')
+    scored = np.bincount(piece, (~whole['given_test']).sum(1))
+    assert scored[:2].tolist() == [4 * 33, 4 * 50]
+    for name in ('chorales', 'pieces'):
+        script('data/prepare.py', 'tokens', f'--name={name}', f'--source={name}.npz', '--vocabulary=chorales.txt',
+               '--shape=4x32', '--data_dir=data')
+    os.symlink(os.path.join(ROOT, 'config'), 'config')
+    training, = (words[2:] for words in commands(page) if '--order=bach.py:mixed' in words)
+    script('train.py', *training, '--n_layer=1', '--n_embd=16', '--max_iters=2', '--batch_size=2', '--eval_iters=1')
+    said = script('eval_ppl.py', '--ckpt=out/chorales/ckpt.pt', '--datasets=pieces', '--split=test', '--n_orders=2',
+                  '--orders=columns,bach.py:random_frames', '--out=p.json').stdout
+    monkeypatch.setattr('sys.argv', ['by_piece.py', 'p.json.blocks.jsonl', 'pieces.npz', 'pieces_test.npy'])
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path('by_piece.py', run_name='__main__')
+    nats = float(re.search(r'columns x 2 +([\d.]+)', said)[1])
+    assert float(re.search(r'columns +([\d.]+)', out.getvalue())[1]) == pytest.approx(4 * nats, abs=3e-4)
+    frames = runpy.run_path('bach.py')['random_frames'](torch.rand(50, 128), (4, 32), None) % 32
+    assert (frames.view(50, 32, 4) == frames.view(50, 32, 4)[..., :1]).all() and len({*frames[:, 0].tolist()}) > 10
+
+
+def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
+    pytest.importorskip('sklearn')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'digits.py').write_text(programs('results/tokens.md')['digits.py'])
+    runpy.run_path('digits.py')
+    rows, half = np.load('labelled.npz'), np.load('half.npy')
+    assert [rows[split].shape for split in ('train', 'val', 'test')] == [(1397, 65), (200, 65), (200, 65)]
+    assert (half[:, :32] == rows['test'][:16, :32]).all() and (half[:, 32:] == -1).all() and rows['train'].max() == 26
