@@ -121,8 +121,9 @@ def test_a_split_that_is_added_must_be_of_the_same_kind(tmp_path, monkeypatch):
                                 ('a', '2x3', 'is the source of train already')):
         with one_line(said):
             prepare_tokens('data', 'mine', f'{source}.npy', split='test', shape=shape)
-    with one_line('--force replaces it'):
-        prepare_tokens('data', 'mine', 'b.npy', shape='2x3')
+    for source, shape in (('b', '2x3'), ('a', '3x2')):
+        with one_line('--force replaces it'):
+            prepare_tokens('data', 'mine', f'{source}.npy', shape=shape)
     assert [*prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3')['splits']] == ['train', 'val', 'test']
     os.remove('data/mine/test.bin')
     with one_line('python data/prepare.py tokens --name=mine --source=FILE --split=test'):

@@ -16,6 +16,7 @@ from anyorder.datasets import open_split
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import derive_seed, draw_orders
 from anyorder.puzzles.rules import NaeSat
@@ -23,6 +24,7 @@ from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens.blocks import all_blocks, only_blank
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
+from anyorder.tokens.tokenizers import get_tokenizer
 from anyorder.training.update import validate
 from configurator import Config, configure
 from eval_puzzle import Puzzles, loss_by_share, read_runs, score, solve, solve_all
@@ -228,6 +230,8 @@ def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
     assert rows['l2r']['nats_per_block'] == pytest.approx(float(nats.mean()), rel=1e-6)
     assert rows['l2r']['nats_per_block_stderr'] == pytest.approx(float(nats.std()) / len(nats) ** 0.5, rel=1e-5)
     assert rows['any']['tokens'] == int((~given).sum())
+    corpora = [open_corpus('sudoku4', 16, get_tokenizer('sudoku4'), folder / 'data', blanks=b) for b in (blanks, '0')]
+    assert corpora[0].digest != corpora[1].digest
     said = script('eval_ppl.py', f'--ckpt={folder}/sudoku4.pt', '--estimates=ensemble', code=1).stderr
     assert 'ensemble wants sets in which nothing is given' in said
 
