@@ -23,7 +23,7 @@ ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a pat
 weights = 'ema'               # 'ema' or 'raw'
 # what to write
 prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line
-prompt_file = ''              # prompts of a file: such a .jsonl, or an .npy (rows, N) of integers, -1 for a blank
+prompt_file = ''              # prompts of a file: such a .jsonl, or rows of integers, -1 for a blank: .npy, .jsonl
 length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size. A longer text is
                               # written stretch by stretch, each in the order and given the text before it
 context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
@@ -57,8 +57,8 @@ seed = 1337                   # sample r is a function of seed + r; other sample
 batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
-out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute;
-                              # .npy and .jsonl: the tokens of the samples alone, as rows
+out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute.
+                              # An .npy or .jsonl gets the tokens of the samples alone, as rows
 html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg), which has
                               # no drafts
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
@@ -81,7 +81,7 @@ from anyorder.machine.files import check_out, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
-from anyorder.pictures.texts import grid_text, token_texts
+from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import Watch, visible
 from anyorder.tokens.prompts import prompts_path, read_prompts
 from anyorder.writer import Writer, as_rows, order_and_policy
@@ -136,7 +136,7 @@ def save(result, config):
 
 def print_samples(samples, tokenizer, columns):
     for r, s in enumerate(samples):
-        text = grid_text(token_texts(s['tokens'], tokenizer), columns) if columns else s['text']
+        text = shown_text(s['tokens'], tokenizer, columns)
         size = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(text)}", flush=True)
 

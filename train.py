@@ -43,7 +43,8 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
 order = 'random'                  # anyorder/orders.py:ORDERS,
-                                  # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers
+                                  # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers; rows
+                                  # and columns of a grid visit their cells in random order, blocks2d:K are squares
 order_seed = 0                    # which order it is, where one holds for all sequences: 'fixed', 'block', 'swaps'
 order_block = None                # positions of a block; --order=block:8 says both
 order_swaps = None                # random transpositions of left to right, by 'swaps'; --order=swaps:8 says both
@@ -108,6 +109,7 @@ from anyorder.machine.processes import (
 )
 from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, name_of, order_of
+from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.sets import kind_of
@@ -246,8 +248,10 @@ def finish(state, data, val, folder, config):
             for order, text in samples(whole, data.tokenizer, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
-        for command in ('eval_puzzle.py' if data.train.marked else 'sample.py', 'eval_ppl.py'):
-            print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}')
+        own, first = order_of(config), ('eval_puzzle.py', 'policies') if data.train.marked else ('sample.py', 'order')
+        for command, option in (first, ('eval_ppl.py', 'orders')):
+            order = f' --{option}={name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
+            print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{order}')
     end_processes()
 
 
@@ -270,7 +274,9 @@ def samples(model, tokenizer, config):
         blank = ([0] * config.block_size, [False] * config.block_size)
         canvas = Canvas.of_texts([blank], order, seed, model.device)
         fill(model, canvas, Unmasking(config.block_size), Drawing())
-        texts.append((titles.get(kind, 'in its own order'), visible(tokenizer.decode(canvas.idx[0].tolist()))))
+        _, columns = config.get('shape') or (0, 0)
+        text = shown_text(canvas.idx[0].tolist(), tokenizer, columns)
+        texts.append((titles.get(kind, 'in its own order'), visible(text)))
     return texts
 
 

@@ -31,7 +31,9 @@ def make_split(data_dir, name, split, meta):
         task = meta.get('puzzle', {}).get('task', name)
         command = f'data/puzzles.py {task} --name={name} --split={split}' if meta else f'data/puzzles.py {name}'
     elif meta.get('tokenizer') == OWN:
-        command = f'data/prepare.py tokens --name={name} --source=FILE --split={split}'
+        same = f" --shape={'x'.join(map(str, meta['shape']))}" if meta.get('shape') else ''
+        same += '' if meta['eos'] is None else f" --end={meta['eos']}"
+        command = f'data/prepare.py tokens --name={name} --source=FILE --split={split}{same}'
     else:
         row = DATA_SETS.get(name)
         if row is not None and row.offline:

@@ -67,7 +67,7 @@ def load_order(path, name):
         function = runpy.run_path(path)[name]
         inspect.signature(function).bind('u', 'n', 'parameter')
     except (Exception, SystemExit) as e:
-        raise ValueError(f'{path} has no order {name}(u, n, parameter): {e!r}') from None
+        raise ValueError(f'{path} has no order {name}, a function of u, n, parameter: {e!r}') from None
 
     @wraps(function)   # with its signature
     def checked(u, n, parameter):

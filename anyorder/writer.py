@@ -132,7 +132,8 @@ class Writer:
         self.spelled(stop)   # which can say that it never writes this
         parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
         n_row = self.checkpoint.set.get('row_length')
-        wrong = [len(prompt) for prompt in prompts if not isinstance(prompt, str) and n_row not in (None, len(prompt))]
+        wrong = [len(tokens) for prompt, (tokens, *_) in zip(prompts, parsed)
+                 if n_row and (len(tokens) > n_row or len(tokens) < n_row and not isinstance(prompt, str))]
         if wrong:
             raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {wrong[0]}')
         for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:

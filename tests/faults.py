@@ -365,11 +365,12 @@ FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
     ['kind_of(meta) == kind, force', 'True, force'],
 ]
 FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer', [
-    ['row.max() >= n_tokens', 'row.max() > n_tokens'],
-    ['row.min() < -1', 'row.min() < -2'],
+    ['-1 <= token < n_tokens', '-1 <= token <= n_tokens'],
+    ['-1 <= token < n_tokens', '-2 <= token < n_tokens'],
 ]
 FAULTS['anyorder/writer.py'] = 'test_writer', [
-    ['n_row not in (None, len(prompt))', 'False'],
+    ['len(tokens) > n_row or', ''],
+    ['or len(tokens) < n_row and not isinstance(prompt, str)', ''],
     ["-np.array([sample['nats']", "np.array([sample['nats']"],
 ]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [

@@ -126,7 +126,7 @@ def test_a_split_that_is_added_must_be_of_the_same_kind(tmp_path, monkeypatch):
             prepare_tokens('data', 'mine', f'{source}.npy', shape=shape)
     assert [*prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3')['splits']] == ['train', 'val', 'test']
     os.remove('data/mine/test.bin')
-    with one_line('python data/prepare.py tokens --name=mine --source=FILE --split=test'):
+    with one_line('python data/prepare.py tokens --name=mine --source=FILE --split=test --shape=2x3'):
         open_split('data', 'mine', 'test')
 
 
@@ -170,12 +170,15 @@ GIVEN = np.zeros((4, 6), bool)
     (npz(train=ROWS, given_train=GIVEN[:2]), [], r'given of train of a.npz must be bools of shape \(4, 6\)'),
     (npz(train=ROWS, given=GIVEN.astype(int)), [], 'must be bools'),
     (npz(train=ROWS, given=~GIVEN[0]), [], 'row 0 .* is given as a whole'),
+    (npz(train=ROWS, val=ROWS, given_train=GIVEN), [], 'not in val: add given_val'),
     (npz(train=ROWS + 32767, given=GIVEN), [], 'from 0 to 32,767, got 32768 .*bit 15 says what is given'),
     (npy(ROWS[0, :1]), [], 'train of a.npy, sha256 .* would be empty'),
     (text('[1, 2, 3]\n[]'), [], 'val of .* would be empty'),
     (text('[1, 2]\n[1, "x"]'), [], 'list 1 of the array of a.jsonl must hold integers'),
     (text('[1, [2]]'), [], 'a.jsonl cannot be read as integers'),
-    (text('[1, 2]\n[1]'), ['--shape=1x2'], 'list 1 of .* has 1 tokens, --shape says 2'), (text(''), [], 'is empty'),
+    (text('[1, 2]\n[1]'), ['--shape=1x2'], 'list 1 of .* has 1 tokens, --shape says 2'),
+    (text('[1, 2]\n[1, 3]'), ['--end=3'], 'end must be a token that no document holds'),
+    (text(''), [], 'is empty'),
     (text('[]'), [], 'is empty'),
     (text('3'), [], 'a.jsonl cannot be read as integers')])
 def test_wrong_tokens_are_one_line_and_write_nothing(tmp_path, monkeypatch, write, options, said):

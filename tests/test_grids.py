@@ -155,7 +155,7 @@ def test_a_function_that_gives_no_orders_is_named(tmp_path, body, said):
 
 
 @pytest.mark.parametrize('text, said', [
-    ('none.py:f', r'none.py has no order f\(u, n, parameter\): FileNotFoundError'),
+    ('none.py:f', r'none.py has no order f, a function of u, n, parameter: FileNotFoundError'),
     ('mine.py:g', "KeyError.*'g'"), ('mine.py:x', 'TypeError'), ('mine.py:two', 'TypeError.*too many positional'),
     ('broken.py:f', 'SyntaxError'),
     ('raises.py:f', "ZeroDivisionError"), ('mine.py', 'a function is FILE.py:NAME'),
@@ -204,6 +204,7 @@ def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, caps
     resume('--max_iters=4', typed)
     said = capsys.readouterr().out
     assert 'changed since iteration 2: max_iters 2 -> 4' in said and 'own order (mine.py:shuffle)' in said
+    assert 'sample.py --ckpt=out/ckpt.pt --order=mine.py:shuffle\n' in said and ' --orders=mine.py:shuffle\n' in said
     assert ' order mine' not in said
     assert_same_runs('whole', 'out', entries_of_one=(2,))
     with open('sub/mine.py', 'a') as f:

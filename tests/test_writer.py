@@ -66,13 +66,19 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     assert several.shape == (2, 3, 6) and several.logprob.shape == (2, 3)
     assert writer.infill('a [[1]] b [[1]] c [[1]]', order='margin').sample['tokens'] == tokens[0]
     assert writer.infill('ab [[..]]', length=4).split()[0] == 'ab'
+    (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows.tolist())))
+    script('sample.py', f'--ckpt={ckpt}', '--prompt_file=rows.jsonl', *how[2:], '--out=again.npy')
+    assert np.load(tmp_path / 'again.npy').tolist() == tokens
+    with one_line('the rows of this model have 6 tokens, got a row of 9'):
+        writer.infill('ab', length=9)
 
 
 @pytest.mark.parametrize('row, said', [
     ([0, 1, 2], 'the rows of this model have 6 tokens, got a row of 3'), ([0] * 6, 'there is no blank'),
-    ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got .0, 5'), ([0, -2, 0, 0, 0, 0], 'for a blank'),
+    ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got 5$'), ([0, -2, 0, 0, 0, 0], 'for a blank'),
     ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'), ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
-    (['a', -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'does not fit into length=6')])
+    (['a', -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'does not fit into length=6'),
+    ([], 'got nothing')])
 def test_wrong_rows_are_one_line(grids, row, said):
     with one_line(said):
         Writer(grids[0]).infill(np.array(row))

@@ -42,7 +42,8 @@ def write_replay(path, samples, tokenizer, title, columns=0, box=0):
     The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
     alone."""
     heading, *details = title.split('\n')
-    rows = replay_rows(samples, tokenizer, '' if columns else tokenizer.separator)
+    between = '' if columns else tokenizer.separator and '\u2002'   # a blank that the page does not mark
+    rows = replay_rows(samples, tokenizer, between)
     replay = {'title': heading, 'details': details, 'columns': columns, 'box': box, 'samples': rows}
     if str(path).endswith('.svg'):
         replace_file(path, animated_svg(replay).encode())

@@ -25,8 +25,11 @@ def columns_of(text):
                for letter in text)
 
 
-def grid_text(texts, columns):
-    """The rows of a grid on a line each, in cells of equal width."""
+def shown_text(tokens, tokenizer, columns):
+    """The text of tokens; with `columns` the rows of a grid on a line each, in cells of equal width."""
+    if not columns:
+        return tokenizer.decode(tokens)
+    texts = token_texts(tokens, tokenizer)
     width = max(map(columns_of, texts))
     cells = [' ' * (width - columns_of(text)) + text for text in texts]
     return '\n'.join(' '.join(cells[i:i + columns]) for i in range(0, len(cells), columns))

@@ -50,7 +50,10 @@ def splits_of(path, split):
                          f'{", ".join(arrays) or "nothing"}')
     if split:
         raise ValueError(f'{path} names its splits itself: leave --split={split} out')
-    return {s: (arrays[s], arrays.get(f'given_{s}', arrays.get('given'))) for s in there}
+    found = {s: (arrays[s], arrays.get(f'given_{s}', arrays.get('given'))) for s in there}
+    if lacking := [s for s, (_, given) in found.items() if given is None and len(arrays) > len(there)]:
+        raise ValueError(f'{path} says what is given in some splits, but not in {lacking[0]}: add given_{lacking[0]}')
+    return found
 
 
 def check_ids(tokens, most, what):
@@ -93,7 +96,7 @@ def pack(tokens, given, n, most, what):
         packed = [packed] if packed.ndim == 1 and not n else packed
     if not isinstance(packed, list) and (packed.ndim != 2 or n not in (None, packed.shape[1])):
         wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
-        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}')
+        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}: reshape it')
     if not sum(map(len, packed)):
         raise ValueError(f'{what} is empty')
     return packed
@@ -141,6 +144,9 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     if end is not None and (row_length or not 0 <= end <= most):
         raise ValueError(f'end must be a token from 0 to {most:,}, behind the documents of a stream, got {end} for '
                          f'{f"rows of {row_length}" if row_length else "a stream"}')
+
+    if end is not None and any((part == end).any() for parts in rows.values() if len(parts) > 1 for part in parts):
+        raise ValueError(f'end must be a token that no document holds, got {end}')
 
     # the kind of the set
     wanted = sorted(rows) if '' not in rows else ['train', 'val']

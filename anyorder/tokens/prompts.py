@@ -30,7 +30,8 @@ def read_prompts(prompt, path=''):
         for n, line in enumerate(f, 1):
             if line.strip():
                 with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."} in UTF-8'):
-                    prompts.append(json.loads(line)['prompt'] + '')
+                    value = json.loads(line)
+                    prompts.append(value if isinstance(value, list) else value['prompt'] + '')
     if not prompts:
         raise ValueError(f'{path} holds no prompt: write {{"prompt": "..."}} on a line for each')
     return prompts
@@ -79,10 +80,11 @@ def parse_prompt(prompt, tokenizer, length):
 
 def row_pieces(row, n_tokens):
     """The pieces of a row (N,) of tokens, in which -1 is a blank."""
-    whole = row.dtype.kind in 'iuf' and row.ndim == 1 and row.size and (row % 1 == 0).all()
-    if not whole or row.min() < -1 or row.max() >= n_tokens:
+    flat = row.dtype.kind in 'iuf' and row.ndim == 1
+    wrong = [token for token in row.tolist() if not (flat and -1 <= token < n_tokens and token % 1 == 0)]
+    if wrong or not row.size:
         raise ValueError(f'a row must hold integers from 0 to {n_tokens - 1}, and -1 for a blank, got '
-                         f'{row.tolist()!s:.60}')
+                         f'{wrong[0] if wrong else "nothing"!s:.60}')
     return [(1, 'blank') if token < 0 else ([int(token)], 'known') for token in row.tolist()]
 
 

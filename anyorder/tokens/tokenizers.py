@@ -104,7 +104,8 @@ class Symbols:
     def encode(self, text):
         found = text.split() if self.separator else re.findall(one_of(self.texts), text)
         if not self.separator and ''.join(found) != text or not self.ids.keys() >= {*found}:
-            raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}, got {text[:60]!r}")
+            between = ', with blanks between them' if self.separator else ''
+            raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}{between}, got {text[:60]!r}")
         return [self.ids[symbol] for symbol in found]
 
     def decode(self, ids):
