@@ -284,6 +284,8 @@ def main(config):
         check_out(name, config[name], endings, config.ckpt)
     checkpoint = open_checkpoint(config.ckpt)
     _, tokens, given, label, _ = puzzles = open_puzzles(checkpoint, config)
+    if not puzzles.check_answer(tokens)[0].any():
+        raise ValueError(f'{label}: the rules judge none of the blanks, choose others')
     if config.error_map and given.any():
         raise ValueError(f'error_map wants puzzles without clues, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):

@@ -242,6 +242,7 @@ def test_what_is_given_counts_for_nothing(folder, script):
     with open(folder / 't.json') as f:
         row, = json.load(f)['results']
     assert row['solved'] == row['right']
+    assert 'the rules judge none of the blanks' in script('eval_puzzle.py', *options, '--blanks=1', code=1).stderr
     # nothing is given here, but could be
     said = script('eval_ppl.py', f'--ckpt={folder}/nae_sat.pt', '--split=test').stdout
     assert 'left to right' in said and 'unigram' not in said

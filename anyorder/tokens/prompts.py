@@ -17,7 +17,7 @@ def prompts_path(prompt, path=''):
 
 
 def read_prompts(prompt, path=''):
-    """[prompt]; of a file, see prompts_path, the "prompt" of each line of a .jsonl, or the rows of an .npy."""
+    """[prompt]; of a file, see prompts_path: the "prompt" or row of each line of a .jsonl, or the rows of an .npy."""
     path, prompts = prompts_path(prompt, path), []
     if path is None:
         return [prompt]
