@@ -74,7 +74,7 @@ class Writer:
 
         prompt     [[n]] is n blank tokens, [[..]] what is left of the length; without a blank the text is continued.
                    Or an array (N,) or (rows, N) of tokens, in which -1 is a blank
-        order      'own', as the model was trained; 'l2r', 'random' or another of orders.ORDERS; a list of positions;
+        order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a list of positions;
                    or the model's choice: 'margin', 'top_prob', 'entropy'
         seed       text r is a function of seed + r alone
         length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
