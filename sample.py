@@ -125,11 +125,11 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stop, allowed,
 def save(result, config):
     if not config.out or not result['samples']:
         return
-    rows, data = as_rows(result['samples']), io.BytesIO()
+    data = io.BytesIO()
     if config.out.endswith('.npy'):
-        np.save(data, rows)
+        np.save(data, as_rows(result['samples']))
     else:
-        lines = rows.tolist() if config.out.endswith('.jsonl') else [result]
+        lines = as_rows(result['samples']).tolist() if config.out.endswith('.jsonl') else [result]
         data.write('\n'.join(map(json.dumps, lines)).encode())
     replace_file(config.out, data.getvalue())
 

@@ -9,7 +9,7 @@ A task has
     columns                               how wide its grid is on a page
 
 nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also has read(path),
-the puzzles of a CSV.
+the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in cells.
 """
 from collections.abc import Callable, Sequence
 from functools import partial

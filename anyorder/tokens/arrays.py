@@ -6,14 +6,13 @@ from collections import Counter
 import numpy as np
 
 from anyorder.machine.files import reading, reading_text
-from anyorder.tokens.prepared import check_source_is_new, divide
+from anyorder.tokens.prepared import DATA_SETS, check_source_is_new, divide
 from anyorder.tokens.sets import GIVEN, folder_of, is_there, kind_of, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 
 KINDS = '.npy, .npz, .parquet, .jsonl, .jsonl.gz, .jsonl.xz'
 SPLITS = ('train', 'val', 'test')
-VAL_RATIO = 0.1   # of the rows or documents that are divided, as for a text
 
 
 def read_arrays(path):
@@ -144,7 +143,6 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     if end is not None and (row_length or not 0 <= end <= most):
         raise ValueError(f'end must be a token from 0 to {most:,}, behind the documents of a stream, got {end} for '
                          f'{f"rows of {row_length}" if row_length else "a stream"}')
-
     if end is not None and any((part == end).any() for parts in rows.values() if len(parts) > 1 for part in parts):
         raise ValueError(f'end must be a token that no document holds, got {end}')
 
@@ -169,5 +167,6 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     if row_length and '' in rows and len(rows['']) < 2:
         raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')
     tail = np.array([] if end is None else [end], '<u2')
-    splits = {s: (n, ((np.append(row, tail), 0) for row in part)) for s, (n, part) in divide(rows, VAL_RATIO).items()}
+    parts = divide(rows, DATA_SETS['text'].val_ratio).items()
+    splits = {s: (n, ((np.append(row, tail), 0) for row in part)) for s, (n, part) in parts}
     return write_splits(directory, {'name': name} | kind, kept, origin, splits)
