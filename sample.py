@@ -168,14 +168,14 @@ def main(config):
     order, policy = order_and_policy(config.order)
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
                           config.threshold, config.window)
-    drawing = None if config.score else Drawing(config.temperature, config.top_k, config.top_p)
+    drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
     check_files(config)
     with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
         allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
     judge = open_judge(config.judge) if config.judge else None
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
-    unmasking.check_network(writer.checkpoint.config.slots)
+    unmasking.check_network(writer.checkpoint.config.slots, writer.block_size)
     visits = order_of(writer.checkpoint.run, order)
     stop = config.stop.replace('\\n', '\n')   # a shell makes no line end of \n
     texts = writer.texts(prompts, visits, config.length, config.context, stop, config.score, allowed)

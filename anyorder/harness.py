@@ -42,7 +42,7 @@ class AnyOrderLM(TemplateLM):
         self.visits = order_of(self.writer.checkpoint.run, order)
         self.reading = Reading(self.visits, c.n_orders, c.n_contexts, c.estimate, c.seed)
         self.reading.check(config)
-        self.how_to_write({})[0].check_network(config.slots)
+        self.how_to_write({})[0].check_network(config.slots, self.max_length)
         if not dist.is_initialized():
             start_processes()
 

@@ -169,10 +169,8 @@ class Writer:
                          first)
 
     def write(self, scroll, visits, unmasking, drawing):
-        """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed.
-
-        drawing  None: the text that stands in the blanks is scored"""
-        unmasking.check_network(self.checkpoint.config.slots)   # before the weights are read
+        """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed."""
+        unmasking.check_network(self.checkpoint.config.slots, self.block_size)   # before the weights are read
         with self.autocast():   # around all steps: it keeps the weights that it has rounded
             yield from scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
 

@@ -206,7 +206,7 @@ FAULTS['anyorder/generation/fill.py'] = 'test_generation test_lossless test_equa
     ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
     ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],
     ['part.known + part.n_drafts, int', 'part.known + part.n_drafts.clamp(max=1), int'],
-    ['    unmasking.check_network(model.slots)\n', ''],
+    ['    unmasking.check_network(model.slots, model.config.block_size)\n', ''],
 ]
 
 FAULTS['anyorder/generation/scroll.py'] = 'test_scroll', [
@@ -238,10 +238,11 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_generation test_lossless', [
     ["stream(seed, 'unmask')", "stream(seed, 'tokens')"],
     ["stream(seed, f'noise of step {step}')", "stream(seed, 'noise')"],
     ['score >= self.threshold', 'score > self.threshold'],
-    ['[row, part.order[row, visit]]', '[row, visit]'],
+    ['score.dtype)[row, part.order[row, visit]]', 'score.dtype)[row, visit]'],
     ['1 - k / n_steps if kind', '1 - (k + 1) / n_steps if kind'],
-    ['binomial_schedule(n, self.n_steps, self.schedule, rng)', "binomial_schedule(n, self.n_steps, 'linear', rng)"],
-    ['[unmask_schedule(n, self.n_steps, self.schedule)', '[unmask_schedule(n, self.n_steps)'],
+    ['binomial_schedule(end - start, n_steps, self.schedule, generator)',
+     "binomial_schedule(end - start, n_steps, 'linear', generator)"],
+    ['unmask_schedule(end - start, n_steps, self.schedule)', 'unmask_schedule(end - start, n_steps)'],
     ['self.order_noise, rngs)', '1.0, rngs)'],
     ['descending=True, stable=True', 'descending=True'],
     ['clamp(min=torch.finfo(torch.float64).tiny)', 'clamp(min=1e-3)'],

@@ -110,7 +110,7 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
     new, trace = generate(model, idx, order, KNOWN[:5] // 2, policy=policy, seeds=range(5), allowed=by_row,
                           return_trace=True)
     scored = Canvas(new, trace['order'], KNOWN[:5] // 2, range(5), allowed=by_row)
-    fill(model, scored, Unmasking(9), None)
+    fill(model, scored, Unmasking(9), Drawing(scores=True))
     torch.testing.assert_close(scored.logprob, trace['logprob'], rtol=0, atol=1e-10)
     for r, k in enumerate((KNOWN[:5] // 2).tolist()):
         row, visits = slice(r, r + 1), trace['order'][r]
@@ -197,7 +197,7 @@ def test_known_tokens_are_not_asked_about_and_scored_ones_are(batch):
     free[4, idx[2, 4]] = False
     canvas = Canvas(idx[2:3], order[2:3], 0, [0], allowed=free)
     with one_line('the token that is scored is not allowed at position 4 of row 0: its probability would be 0'):
-        fill(model, canvas, Unmasking(9), None)
+        fill(model, canvas, Unmasking(9), Drawing(scores=True))
 
 
 @pytest.mark.parametrize('allowed, said', [

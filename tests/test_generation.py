@@ -277,7 +277,7 @@ def test_every_policy_cached_alone_and_in_a_batch_is_the_same(batch, how, varian
 def test_forced_tokens_are_scored_not_changed(batch, how):
     model, (idx, order) = make_model(), batch
     canvas = Canvas(idx, order, 2, range(5))
-    fill(model, canvas, Unmasking(9, **how), None)
+    fill(model, canvas, Unmasking(9, **how), Drawing(scores=True))
     assert torch.equal(canvas.idx, idx)
     if how.get('unmask') != 'binomial' and 'threshold' not in how:   # one at a time: the nll of the order taken
         scored = -model(idx, canvas.order)[:, 2:]

@@ -20,6 +20,7 @@ class Canvas:
     u         (B, N) natural order: uniform numbers in [0, 1) from the row's seed, by which tokens are drawn unless
               unmasking is lossless
     known     (B,) visits that are known, on the host
+    first     (B,) visits that were known at first, on the host
     n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host: guesses, see Unmasking.accept
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
@@ -35,7 +36,7 @@ class Canvas:
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
             raise ValueError('each order must be a permutation of the positions of idx, got '
                              f'{tuple(order.shape)} for {tuple(idx.shape)}')
-        self.known = torch.as_tensor(n_known).cpu().expand(B)
+        self.known = self.first = torch.as_tensor(n_known).cpu().expand(B)
         self.n_visits = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)
         self.seeds = [int(seed) for seed in seeds]   # a stream is named by numbers, not by tensors
         fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
@@ -89,7 +90,7 @@ class Canvas:
         at = places.to(self.idx.device, non_blocking=True)
         for name in BY_POSITION:
             setattr(part, name, getattr(self, name)[at])
-        for name in ('known', 'n_drafts', 'n_visits', 'rows'):
+        for name in ('known', 'first', 'n_drafts', 'n_visits', 'rows'):
             setattr(part, name, getattr(self, name)[places])
         part.seeds = [self.seeds[place] for place in places.tolist()]
         return part

@@ -15,10 +15,13 @@ class Drawing:
 
     temperature   0 is argmax
     top_k         the k likeliest tokens stay; 0 keeps all
-    top_p         then the fewest likeliest tokens that together reach top_p stay; 1 keeps all"""
+    top_p         then the fewest likeliest tokens that together reach top_p stay; 1 keeps all
+    scores        nothing is drawn: the tokens that stand in the blanks are revealed, and their log-probabilities are
+                  log p, -inf for what is cut. Without it they are the untempered model's"""
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    scores: bool = False
 
     def __post_init__(self):
         if not 0 <= self.temperature < math.inf:
@@ -27,6 +30,9 @@ class Drawing:
             raise ValueError(f'top_k must be at least 0 (0 keeps all), got {self.top_k}')
         if not 0 < self.top_p <= 1:
             raise ValueError(f'top_p must be above 0 and at most 1 (1 keeps all), got {self.top_p}')
+        if self.scores and self.temperature == 0:
+            raise ValueError('at temperature 0 one text has probability 1 and every other one 0: score at a '
+                             'temperature above 0, as 1')
 
     def tokens(self, logits, u):
         """The first j (...) with p_0 + ... + p_j > u sum(p), of logits (..., V) and u (...) in [0, 1)."""

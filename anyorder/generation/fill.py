@@ -22,7 +22,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
               uniform number for each (seed, position) draws the token there. Lossless unmasking draws by noise for each
               (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
               a near tie may fall otherwise, in bfloat16 rounding changes long texts. A kind of device has its own noise
-    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold: Unmasking
+    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold, block_length: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
     allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
@@ -53,12 +53,11 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
     Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept.
 
-    drawing       None: the tokens that stand in the blanks are revealed, which scores them
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
     with_logprob  keep the log-probability of each token"""
     if model.training:
         raise ValueError('writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
-    unmasking.check_network(model.slots)
+    unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
     part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
@@ -72,19 +71,19 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
             continue                                                            # a binomial step may reveal nothing
         if unmasking.lossless:
             n_new = n_new.clamp(max=unmasking.window)
-        n_targets = part.n_blanks if unmasking.adaptive else n_new
+        n_targets = unmasking.n_scored(part) if unmasking.adaptive else n_new
         row, column, visit = part.cells(n_targets)                              # (m,) each
         logits = network.predict(part.idx, part.order, part.known + part.n_drafts, int(n_targets.max()), cache,
                                  part.n_visits, (row, column), part.known)      # (m, V)
         if part.allowed is not None:
-            part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing is None)
+            part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing.scores)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new, step)
             row, column, visit = part.cells(n_new)
             if cache is not None and network.slots.targets_in_keys:
                 cache.length = part.known                              # slot n_known was run for another target
         position = part.order[row, visit]                                       # (m,)
-        if drawing is None:
+        if drawing.scores:
             token = part.idx[row, position]
         elif unmasking.lossless:
             token = drawing.tokens_by_noise(logits, partial(noise, part.seeds, row, position))
@@ -98,6 +97,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         part.idx[row, position], part.step[row, position] = token, step
         if with_logprob:
             logits = logits[sure] if unmasking.lossless else logits
+            logits = drawing.tempered(logits) if drawing.scores else logits
             part.logprob[row, position] = token_logprob(logits, token).to(part.logprob.dtype)
         part.known = part.known + n_new
         yield step, n_new, part

@@ -102,7 +102,10 @@ class Unmasking:
     order_noise  scale of the Gumbel noise on the scores
     threshold    a probability: in place of the schedule, a step reveals every blank whose score without noise reaches
                  it, and at least one
-    window       'lossless': visits that a pass runs behind the known ones"""
+    window       'lossless': visits that a pass runs behind the known ones
+    block_length   a policy chooses among the first of the blanks in the given order: these are cut into blocks of so
+                   many, and a block is written before the next one begins (semi-autoregressive;
+                   Nie et al. 2025, arXiv 2502.09992). Each block has its share of the steps, and one at least"""
     n_steps: int = 1
     schedule: str | list = 'linear'
     policy: str = 'given'
@@ -110,6 +113,7 @@ class Unmasking:
     order_noise: float = 0.0
     threshold: float | None = None
     window: int = 32
+    block_length: int | None = None
     adaptive = property(lambda self: self.policy in SCORES)
     lossless = property(lambda self: self.unmask == 'lossless')
 
@@ -133,8 +137,17 @@ class Unmasking:
                 raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
                                  f'unmasking, got {self.threshold} for {self.policy} with {self.unmask} unmasking')
 
-    def check_network(self, slots):
-        """Raises ValueError unless a network with this class of Slots can unmask so."""
+        if self.block_length is not None:
+            if type(self.block_length) is not int or self.block_length < 1:
+                raise ValueError(f'block_length must be an integer from 1, got {self.block_length!r}')
+            if not self.adaptive or not isinstance(self.schedule, str):
+                raise ValueError(f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block, '
+                                 f'with a linear or cosine schedule, got {self.policy} with {self.schedule}')
+
+    def check_network(self, slots, n):
+        """Raises ValueError unless a network with this class of Slots can unmask a text of n positions so."""
+        if (self.block_length or 0) > n:
+            raise ValueError(f'block_length must be at most the {n} positions of the text, got {self.block_length}')
         if self.lossless and slots.masked_loss:
             raise ValueError('lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
                              'pass: others would need a pass for each; choose unmask=fixed or binomial')
@@ -145,11 +158,8 @@ class Unmasking:
         With a threshold or 'lossless' it is one column, the most that a step may reveal."""
         if self.threshold is not None or self.lossless:
             ends = [[n] for n in n_blanks]
-        elif self.unmask == 'binomial':
-            rngs = (stream(seed, 'unmask') for seed in seeds)
-            ends = [binomial_schedule(n, self.n_steps, self.schedule, rng) for n, rng in zip(n_blanks, rngs)]
         elif isinstance(self.schedule, str):
-            ends = [unmask_schedule(n, self.n_steps, self.schedule) for n in n_blanks]
+            ends = [list(self.ends_of(n, stream(seed, 'unmask'))) for n, seed in zip(n_blanks, seeds)]
         else:
             steps = list(itertools.pairwise([0, *self.schedule]))
             if any(a >= b for a, b in steps) or (self.schedule[-1] if steps else 0) != max(n_blanks):
@@ -160,15 +170,37 @@ class Unmasking:
         padded = [row + [n] * (width - len(row)) for row, n in zip(ends, n_blanks)]
         return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
 
+    def ends_of(self, n, generator):
+        """Yields the ends of a row of n blanks, block after block."""
+        length = self.block_length or max(n, 1)
+        for start in range(0, n, length):
+            end = min(start + length, n)
+            n_steps = max(1, self.n_steps * end // n - self.n_steps * start // n)
+            if self.unmask == 'binomial':
+                ends = binomial_schedule(end - start, n_steps, self.schedule, generator)
+            else:
+                ends = unmask_schedule(end - start, n_steps, self.schedule)
+            yield from (start + k for k in ends)
+
+    def n_scored(self, part):
+        """(B,) blanks that an adaptive step chooses among, on the host: the next ones in part.order."""
+        if self.block_length is None:
+            return part.n_blanks
+        return torch.minimum(part.n_blanks, self.block_length - (part.known - part.first) % self.block_length)
+
+    def score(self, logits, token):
+        """Scores (m,) of logits (m, V); token (m,) stands in these blanks, where a text is scored."""
+        return confidence(logits, self.policy)
+
     def choose(self, part, logits, n_new, step):
         """(n_new (B,), logits (m, V)) of the blanks that an adaptive step reveals. They become the next in part.order.
 
-        logits   all blanks of the rows, in the order of part.cells
+        logits   the blanks of n_scored, in the order of part.cells
         n_new    how many the schedule reveals, on the host"""
-        row, column, visit = part.cells(part.n_blanks)
-        device = logits.device
-        score = torch.full((len(part), int(part.n_blanks.max())), -torch.inf, dtype=widest(device), device=device)
-        score[row, column] = confidence(logits, self.policy).to(score.dtype)
+        n_scored, device = self.n_scored(part), logits.device
+        row, column, visit = part.cells(n_scored)
+        score = torch.full((len(part), int(n_scored.max())), -torch.inf, dtype=widest(device), device=device)
+        score[row, column] = self.score(logits, part.idx[row, part.order[row, visit]]).to(score.dtype)
         sure = None if self.threshold is None else score >= self.threshold
         if self.order_noise:
             rngs = [stream(seed, f'noise of step {step}') for seed in part.seeds]
@@ -179,7 +211,7 @@ class Unmasking:
             best, n_sure = given_first(best, sure)
             n_new = n_sure.cpu().clamp(min=1)
         part.order[row, visit] = part.order[row, visit - column + best[row, column]]
-        start = (part.n_blanks.cumsum(0) - part.n_blanks).to(device, non_blocking=True)     # where a row is in logits
+        start = (n_scored.cumsum(0) - n_scored).to(device, non_blocking=True)               # where a row is in logits
         row, column, _ = part.cells(n_new)
         return n_new, logits[start[row] + best[row, column]]
 

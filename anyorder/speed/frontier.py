@@ -44,7 +44,7 @@ def settings(checkpoint, values):
             for _, _, unmasking in of_way:
                 if unmasking.adaptive and order != 'random':
                     raise ValueError(f'the checkpoint was trained in the order {order} and knows no other')
-                unmasking.check_network(checkpoint.config.slots)
+                unmasking.check_network(checkpoint.config.slots, N)
             found += of_way
         except ValueError as e:
             left_out.setdefault(str(e), []).append(way)
