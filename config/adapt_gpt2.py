@@ -11,7 +11,6 @@ results/adaptation.md.
 init_from = 'auto:gpt2'             # 'auto:DIR' for a folder of Hugging Face
 out_dir = 'out/adapt_gpt2'
 dataset = 'openwebtext'
-batch_size = 16
 gradient_accumulation_steps = 32    # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
 max_iters = 20000                   # 10 billion tokens
 learning_rate = 3e-4

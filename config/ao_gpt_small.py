@@ -1,5 +1,6 @@
 """
-AO-GPT small of the paper on OpenWebText: 170.6M parameters (131.9M without the untied head), context 1024.
+AO-GPT small of the paper on OpenWebText: 170.6M parameters (131.9M without the untied head), context 1024. What is
+not said here, as sizes and rates, is the default of train.py.
 
     python data/prepare.py openwebtext
     python train.py config/ao_gpt_small.py                                      # 1 GPU: 32 micro-batches an update
@@ -20,15 +21,6 @@ LAMBADA 52.46, WikiText2 42.10. Where paper and release differ this is the paper
 out_dir = 'out/ao_gpt_small'
 init_from = 'auto'                  # the same command goes on after a stop
 dataset = 'openwebtext'
-block_size = 1024
-n_layer = 12
-n_head = 12
-n_embd = 768
-batch_size = 16
 gradient_accumulation_steps = 32    # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
 max_iters = 250000                  # where the released checkpoint stands
-learning_rate = 6e-4
-min_lr = 6e-5
-warmup_iters = 2000
-weight_decay = 0.05
 eval_iters = 20

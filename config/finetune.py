@@ -13,7 +13,6 @@ Result: 73,504 bytes of this project's pages take the quickstart from 2.835 to 2
 """
 init_from = 'auto:out/quickstart/ckpt.pt'   # or another checkpoint; the same command again goes on
 out_dir = 'out/finetune'
-batch_size = 16
 max_iters = 2000
 learning_rate = 1e-4
 min_lr = 1e-5

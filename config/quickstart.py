@@ -7,7 +7,6 @@ Hardware: AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: about 2 min on one cor
 Result: 3.15 bits per byte in random order, 2.80 left to right; the unigram entropy is 4.67.
 """
 out_dir = 'out/quickstart'
-dataset = 'pydocs'
 block_size = 64
 n_layer = 2
 n_head = 3

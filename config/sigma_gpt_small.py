@@ -11,17 +11,8 @@ everywhere here. What 1, 8 and 16 GPUs need: see ao_gpt_small.py.
 out_dir = 'out/sigma_gpt_small'
 init_from = 'auto'                  # the same command goes on after a stop
 dataset = 'openwebtext'
-block_size = 1024
-n_layer = 12
-n_head = 12
-n_embd = 768
 target_position = 'input'
 gpt2_blocks = True
-batch_size = 16
 gradient_accumulation_steps = 32    # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
 max_iters = 1000000                 # where the released checkpoint stands
-learning_rate = 6e-4
-min_lr = 6e-5
-warmup_iters = 2000
-weight_decay = 0.05
 eval_iters = 20
