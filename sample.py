@@ -31,7 +31,8 @@ context = 0                   # for a longer text: tokens that a new stretch rea
 stop = ''                     # a sample ends with this text, from its first blank on (\n is a line end): left to right
                               # nothing is written behind it; in other orders what is written behind it is cut
 n_samples = 2                 # for each prompt
-score = False                 # instead of writing: log-probability of the [[=text]] blanks under the order
+score = False                 # instead of writing: log-probability with which these options write the text of the
+                              # [[=text]] blanks. What top_k or top_p cuts off has probability 0
 # in which order, how many at a time
 order = 'own'                 # 'own' (as trained);
                               # anyorder/orders.py:ORDERS,
@@ -44,6 +45,8 @@ unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn
                               # 'lossless': one token a step in fewer passes; n_steps and schedule are not used
 window = 32                   # lossless: tokens that a pass drafts or checks; every window writes the same text
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
+block_length = None           # the model chooses inside blocks of so many blanks, from left to right. Each block has at
+                              # least one step
 # drawing
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
@@ -58,7 +61,7 @@ batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute.
-                              # An .npy or .jsonl gets the tokens of the samples alone, as rows
+                              # An .npy or .jsonl gets the tokens of the samples alone, as rows. log 0 is null
 html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg), which has
                               # no drafts
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
@@ -130,6 +133,7 @@ def save(result, config):
         np.save(data, as_rows(result['samples']))
     else:
         lines = as_rows(result['samples']).tolist() if config.out.endswith('.jsonl') else [result]
+        lines = json.loads(json.dumps(lines), parse_constant=lambda name: None)   # JSON has no Infinity: log 0 is null
         data.write('\n'.join(map(json.dumps, lines)).encode())
     replace_file(config.out, data.getvalue())
 
@@ -148,26 +152,31 @@ def describe(samples, order, stop, config):
     how, steps = f'{config.schedule} schedule, {config.unmask}', 'steps'
     if config.threshold is not None:
         how = f'threshold {config.threshold:g}'
+    if config.block_length is not None:
+        how += f', blocks of {config.block_length}'
     if config.unmask == 'lossless':
         rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
-    law = ', of the tokens that are allowed' if config.allowed else ''
+    law = 'this drawing' if config.score else 'untempered model'
+    allowed = ', of the tokens that are allowed' if config.allowed else ''
+    n_cut = sum(s['logprob'].count(-math.inf) for s in samples)
     n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
     spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
             'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
             'stop': f'{n_stopped} of {len(samples)} texts end with {stop!r}' if stop else '',
-            'drawing': 'the text of the blanks was scored' if config.score else drawing,
-            '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits (untempered model{law})'}
+            'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
+            '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
+            'cut off': f'{n_cut} tokens that were scored have probability 0' if n_cut else ''}
 
 
 def main(config):
     # the plan
     at_least(config, 1, 'n_samples', 'batch_size')
-    order, policy = order_and_policy(config.order)
+    order, policy = order_and_policy(config.order, config.block_length)
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
-                          config.threshold, config.window)
+                          config.threshold, config.window, config.block_length)
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
     check_files(config)
@@ -175,10 +184,9 @@ def main(config):
         allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
     judge = open_judge(config.judge) if config.judge else None
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
-    unmasking.check_network(writer.checkpoint.config.slots, writer.block_size)
     visits = order_of(writer.checkpoint.run, order)
     stop = config.stop.replace('\\n', '\n')   # a shell makes no line end of \n
-    texts = writer.texts(prompts, visits, config.length, config.context, stop, config.score, allowed)
+    texts = writer.texts(prompts, visits, unmasking, drawing, config.length, config.context, stop, allowed)
 
     # the work
     size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'

@@ -25,10 +25,10 @@ class Text(str):
     sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples"""
 
 
-def order_and_policy(order):
+def order_and_policy(order, block_length=None):
     """(order for order_of, policy for Unmasking) that `order` says, an option of sample.py or a list of positions."""
-    if isinstance(order, str) and order in SCORES:
-        return 'random', order   # which decides among equal scores
+    if isinstance(order, str) and order in SCORES:   # the given order decides among equal scores, and makes the blocks
+        return 'random' if block_length is None else 'l2r', order
     order = read_order(order, 'own', *SCORES) if isinstance(order, str) else order
     return None if order == 'own' else order, 'given'
 
@@ -81,38 +81,54 @@ class Writer:
         stop       the text ends with this string, '<|endoftext|>' is the end of a document, see scroll.Scroll
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
-        unmasking  schedule, unmask, window, threshold, order_noise: see generation.Unmasking
+        unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
         temperature, top_k, top_p   see drawing.Drawing"""
-        order, policy = order_and_policy(order)
-        unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)
-        drawing, visits = Drawing(temperature, top_k, top_p), order_of(self.checkpoint.run, order)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        is_text = isinstance(prompt, str)
-        prompts = [prompt] if is_text else [*np.atleast_2d(prompt)]
-        texts = self.texts(prompts, visits, length, context, stop, allowed=allowed) * (n or 1)
-        n_blanks = sum(known.count(False) for _, known in texts)
-        with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
-            found = []
-            for scroll in self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed):
-                for n_new in self.write(scroll, visits, unmasking, drawing):
-                    bar.update(n_new)
-                found += scroll.samples()
+        is_text, drawing = isinstance(prompt, str), Drawing(temperature, top_k, top_p)
+        found = self.samples([prompt] if is_text else [*np.atleast_2d(prompt)], drawing, n or 1, order, seed, length,
+                             context, stop, n_steps, batch_size, allowed, **unmasking)
         if not is_text:
             return Rows(found, np.shape(prompt)[:-1] if n is None else (n, *np.shape(prompt)[:-1]))
         return as_text(found[0]) if n is None else [as_text(sample) for sample in found]
 
+    def samples(self, prompts, drawing, n=1, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
+                batch_size=32, allowed=None, **unmasking):
+        """Scroll.samples of n times the prompts, written or scored as `drawing` says; the others as in infill."""
+        order, policy = order_and_policy(order, unmasking.get('block_length'))
+        unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)
+        visits, found = order_of(self.checkpoint.run, order), []
+        texts = self.texts(prompts, visits, unmasking, drawing, length, context, stop, allowed) * n
+        n_blanks = sum(known.count(False) for _, known in texts)
+        with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
+            for scroll in self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed):
+                for n_new in self.write(scroll, visits, unmasking, drawing):
+                    bar.update(n_new)
+                found += scroll.samples()
+        return found
+
     @torch.no_grad()
-    def logprob(self, prompt, n_orders=0, seed=1337):
+    def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', n_steps=None, temperature=1.0, top_k=0, top_p=1.0,
+                **unmasking):
         """log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the text around them.
 
             writer.logprob('The [[=value]] is returned')
+            writer.logprob('The [[=value]] is [[=returned]]', order='margin', n_steps=4)
 
         What stands in blanks [[n]] is in neither. A is read from left to right. Each order gives another value, exact
         for that order by the chain rule. With n_orders the probabilities under so many random orders, a function of the
-        seed, are averaged, see likelihood.conditional_logprob."""
+        seed, are averaged, see likelihood.conditional_logprob.
+
+        With another order, or any option behind it, it is the log-probability with which infill, so asked, writes A.
+        Every blank must then have its text, as what is known decides what is written next."""
         if n_orders < 0:
             raise ValueError(f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}')
+        drawing = Drawing(temperature, top_k, top_p, scores=True)
+        if (order, n_steps, drawing, unmasking) != ('l2r', None, Drawing(scores=True), {}):
+            if n_orders:
+                raise ValueError('n_orders draws orders of its own: leave it out, or order and the options behind it')
+            sample, = self.samples([prompt], drawing, order=order, seed=seed, n_steps=n_steps, **unmasking)
+            return -sample['nats']
         tokens, known, answer = parse_prompt(prompt, self.tokenizer, self.block_size)
         part, given = ([p for p, there in enumerate(where) if there] for where in (answer, known))
         if not part:
@@ -121,13 +137,13 @@ class Writer:
         with self.autocast():
             return float(conditional_logprob(self.network, idx, part, given, n_orders, stream(seed, 'conditional')))
 
-    def texts(self, prompts, visits, length=0, context=0, stop='', score=False, allowed=None):
-        """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and with
-        `score` all blanks must have a text. Raises ValueError for what fits neither model nor task."""
+    def texts(self, prompts, visits, unmasking, drawing, length=0, context=0, stop='', allowed=None):
+        """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and to be
+        scored all blanks must have a text. Raises ValueError for what fits neither model nor task."""
         if length < 0:
             raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
         self.check_context(context)
-        if stop and score:
+        if stop and drawing.scores:
             raise ValueError('stop is for writing: a text that is scored is there as a whole')
         self.spelled(stop)   # which can say that it never writes this
         parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
@@ -138,8 +154,10 @@ class Writer:
             raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {wrong[0]}')
         for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
             check_order(visits, n, self.block_size)
-        if score and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
-            raise ValueError('score needs the text of every blank: write them as [[=text]]')
+        longest = min(max(len(tokens) for tokens, _, _ in parsed), self.block_size)
+        unmasking.check_network(self.checkpoint.config.slots, longest, drawing.scores)
+        if drawing.scores and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
+            raise ValueError('to score needs the text of every blank, as each is read at its turn: write [[=text]]')
         if all(all(known) for _, known, _ in parsed):
             raise ValueError('there is no blank to write or score in the prompt')
         blanks = (p for _, known, _ in parsed for p, is_known in enumerate(known) if not is_known)
@@ -170,7 +188,6 @@ class Writer:
 
     def write(self, scroll, visits, unmasking, drawing):
         """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed."""
-        unmasking.check_network(self.checkpoint.config.slots, self.block_size)   # before the weights are read
         with self.autocast():   # around all steps: it keeps the weights that it has rounded
             yield from scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
 

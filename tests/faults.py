@@ -373,6 +373,12 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
     ['len(tokens) > n_row or', ''],
     ['or len(tokens) < n_row and not isinstance(prompt, str)', ''],
     ["-np.array([sample['nats']", "np.array([sample['nats']"],
+    ["'random' if block_length is None else 'l2r', order", "'random', order"],
+    ["order=order, seed=seed, n_steps=n_steps, **unmasking)", "order=order, seed=seed, **unmasking)"],
+    ['temperature, top_k, top_p, scores=True)', 'temperature, scores=True)'],
+    ['check_network(self.checkpoint.config.slots, longest, drawing.scores)',
+     'check_network(self.checkpoint.config.slots, self.block_size)'],
+    ['if drawing.scores and any(', 'if False and any('],
 ]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
     ['given if tokens.marked or given.any() else None', 'None'],

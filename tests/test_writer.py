@@ -1,7 +1,9 @@
 """Text in, text out: what infill and logprob give, what sample.py has of them, wrong input."""
+import itertools
 import json
 import math
 import pickle
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -130,6 +132,8 @@ def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
     torch.nn.init.zeros_(writer.model.lm_head.weight)
     chosen, given = (writer.infill('a[[8]]b', order=order).sample['order'] for order in ('margin', 'random'))
     assert chosen == given != sorted(given)
+    in_blocks = writer.infill('a[[8]]b', order='margin', block_length=3)   # which go from left to right
+    assert in_blocks.sample['order'] == [0, 9, *range(1, 9)]
 
 
 @pytest.mark.parametrize('network', [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'}])
@@ -140,6 +144,33 @@ def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
     script('sample.py', '--ckpt=ckpt.pt', f'--prompt={prompt}', '--score', '--order=l2r', '--out=o.json')
     sample = json.loads((tmp_path / 'o.json').read_text())['samples'][0]
     assert math.isclose(Writer('ckpt.pt').logprob(prompt), -sample['nats'], rel_tol=1e-5)
+
+
+@pytest.mark.parametrize('how', [
+    {'order': 'margin'}, {'order': 'entropy', 'n_steps': 2, 'block_length': 2},
+    {'order': 'margin', 'n_steps': 2, 'temperature': 0.6, 'top_p': 0.8}, {'order': 'l2r', 'n_steps': 2, 'top_k': 2}])
+def test_a_way_of_writing_gives_all_texts_together_probability_one(script, tmp_path, how):
+    """The command and the program say the same, and generate draws with it."""
+    kind = {'tokenizer': 'own', 'n_tokens': 3, 'eos': None, 'given': False, 'vocabulary': ['a', 'b', 'c']}
+    save_checkpoint(tmp_path / 'abc.pt', make_model(block_size=6, vocab_size=16, n_tokens=3).float(), tokenizer='own',
+                    set=kind)
+    prompts = [f'[[={x} {y}]] a [[={z}]] b' for x, y, z in itertools.product('abc', repeat=3)]
+    (tmp_path / 'p.jsonl').write_text('\n'.join(json.dumps({'prompt': prompt}) for prompt in prompts))
+    options = [f'--{name}={value}' for name, value in how.items()]
+    said = script('sample.py', '--ckpt=abc.pt', '--weights=raw', '--prompt=FILE:p.jsonl', '--score', '--n_samples=1',
+                  '--out=o.json', '--html=o.html', *options).stdout
+    found, page = ((tmp_path / name).read_text() for name in ('o.json', 'o.html'))
+    samples = json.loads(found)['samples']
+    logp = [-math.inf if sample['nats'] is None else -sample['nats'] for sample in samples]
+    assert math.isclose(sum(map(math.exp, logp)), 1, abs_tol=1e-5) and 'Infinity' not in found + page
+    writer = Writer('abc.pt')
+    assert [writer.logprob(prompt, **how) for prompt in prompts] == pytest.approx(logp, abs=1e-5)
+    drawn = Counter(writer.infill('[[2]] a [[1]] b', n=500, batch_size=500, **how))
+    n_cut = sum(sample['logprob'].count(None) for sample in samples)
+    assert (n_cut > 0) == ('top_p' in how or 'top_k' in how) == (f'{n_cut} tokens that were scored' in said)
+    for sample, p in zip(samples, map(math.exp, logp), strict=True):
+        assert abs(drawn[sample['text']] - 500 * p) <= 4.5 * math.sqrt(500 * p * (1 - p)) + 1e-9
+    assert ('blocks of 2' in said) == ('block_length' in how) and (math.isinf(min(logp)) == ('-log p = inf' in said))
 
 
 def test_logprob_of_a_part_given_another(ckpt):
@@ -180,7 +211,15 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
     (lambda w: w.infill('a', unmask='lossless', order='margin'), 'order that is given'),
     (lambda w: w.infill('ab', length=2), 'no blank'), (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
     (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
-    (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0')])
+    (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0'),
+    (lambda w: w.logprob('[[=a]]', n_orders=2, top_k=3), 'n_orders draws orders of its own'),
+    (lambda w: w.logprob('[[=a]][[2]]', order='margin'), 'needs the text of every blank, as each is read at its turn'),
+    (lambda w: w.logprob('[[=a]]', order='margin', order_noise=0.5), 'score with order_noise=0, got 0.5'),
+    (lambda w: w.logprob('[[=a]]', order='margin', temperature=0), 'score at a temperature above 0'),
+    (lambda w: w.infill('a[[3]]', order='margin', block_length=5), 'at most the 4 positions of the text, got 5'),
+    (lambda w: w.infill('a', length=50, order='margin', block_length=33), 'at most the 32 positions'),
+    (lambda w: w.infill('a', order='margin', block_length=0), 'block_length must be an integer from 1, got 0'),
+    (lambda w: w.infill('a', order='l2r', block_length=2), 'block_length is for the policies')])
 def test_wrong_input_is_said_before_the_weights_are_read(ckpt, what, said):
     writer = Writer(ckpt)
     with pytest.raises(ValueError, match=said):

@@ -144,8 +144,11 @@ class Unmasking:
                 raise ValueError(f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block, '
                                  f'with a linear or cosine schedule, got {self.policy} with {self.schedule}')
 
-    def check_network(self, slots, n):
-        """Raises ValueError unless a network with this class of Slots can unmask a text of n positions so."""
+    def check_network(self, slots, n, scores=False):
+        """Raises ValueError unless a network with this class of Slots can unmask, or score, n positions so."""
+        if scores and self.order_noise:
+            raise ValueError('a text is scored in the order that follows from what is known, and noise draws another: '
+                             f'score with order_noise=0, got {self.order_noise}')
         if (self.block_length or 0) > n:
             raise ValueError(f'block_length must be at most the {n} positions of the text, got {self.block_length}')
         if self.lossless and slots.masked_loss:
