@@ -533,8 +533,7 @@ class KVCache:
         self.k, self.v, self.length = self.k[:, :len(rows)], self.v[:, :len(rows)], self.length[rows]
 
     def store(self, slots, layer, *new):
-        """Store keys and values `new` (B, S, H, D) of a layer. Returns all that the mask of the slots covers, each
-        (B, keys, H, D)."""
+        """Store keys and values `new` (B, S, H, D) of a layer. Returns all that the mask covers (B, keys, H, D)."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
         kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]                  # (B, N, H, D)
         for memory, x in zip(kept, new):

@@ -32,8 +32,7 @@ def save_checkpoint(path, model, ema=None, **entries):
 
 
 def write_checkpoint(path, checkpoint):
-    """Write the dict of a checkpoint. Atomic, by a temporary file, a flush to disk and a rename: `path` is old or new,
-    never half."""
+    """Write the dict of a checkpoint. Atomic, by temporary file, flush to disk and rename: `path` is never half."""
     with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
         torch.save(checkpoint, f)
 
@@ -53,8 +52,7 @@ def load_checkpoint(name):
     with reading(f'{path} ({os.path.getsize(path):,} bytes)', 'a checkpoint', 'name another, or copy it again'):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     if not is_checkpoint(checkpoint):
-        raise ValueError(f"{path} is not a checkpoint: it must hold a dict with 'model', tensors by name, "
-                         "and 'model_args'")
+        raise ValueError(f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, and 'model_args'")
     return checkpoint
 
 
@@ -159,8 +157,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
 
 
 def set_of(checkpoint):
-    """What kind_of says of the set that a checkpoint dict was trained on, as far as the file knows. Published files
-    have GPT-2's tokenizer."""
+    """What kind_of says of the set of a checkpoint dict, as far as it knows. Published ones have GPT-2's tokens."""
     older = {'puzzle': checkpoint['puzzle']} if 'puzzle' in checkpoint else {}
     return checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')} | older)
 

@@ -1,6 +1,5 @@
 """
-What makes a model faster and leaves its answers equal up to rounding? Three changes from outside, which keep the names
-of the weights:
+What makes a model faster and leaves its answers equal up to rounding? Three changes; weights keep their names:
 
     lean(model)            to train with: less memory for the loss, AdaLN once per position, no slow attention
     freeze(model, dtype)   a copy for inference: weights in the dtype of the products, AdaLN as a table
@@ -64,8 +63,7 @@ def freeze(model, dtype=None):
 
 class TokenLoss(torch.autograd.Function):
     """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time, so that the R V logits are never all in
-    float32. Only d nll / d logits is kept for the backward pass, in the dtype of x, to which the backward products
-    would round it anyway."""
+    float32. The backward pass finds d nll / d logits alone, in the dtype of x, to which its products would round it."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, tokens):

@@ -168,8 +168,7 @@ def check_order(order, n, block_size):
 
 
 def name_of(order, path=''):
-    """What a table calls these arguments of sample_order: as kept_order, without a digest, or the JSON file that they
-    were read from."""
+    """What a table calls these arguments of sample_order: as kept_order, without digest; or the name of a JSON file."""
     if order['kind'] == 'listed':
         return os.path.basename(path) or 'listed'
     return re.sub('@[0-9a-f]{12}', '', kept_order(order))

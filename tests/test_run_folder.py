@@ -134,7 +134,7 @@ def test_a_resume_cuts_the_log_back_to_its_checkpoint():
     RunFolder('out', resumed=4).open()
     with open('out/log.jsonl') as f:
         assert f.read() == '{"iter": 2}\n{"iter": 4}\n'
-    with pytest.raises(ValueError, match='written by another process after'):   # between reading and locking
+    with pytest.raises(ValueError, match='written by another process since'):   # between reading and locking
         RunFolder('out', resumed=2).open()
 
 
@@ -173,7 +173,7 @@ def test_a_line_that_is_no_entry_stops_a_plot_and_no_resume(line):
 def test_two_runs_do_not_write_to_one_folder(forked):
     folder = run_of(2)
     finished, = forked(lambda: RunFolder('out', resumed=2).open())   # a lock is a process's own
-    assert finished.code == 1 and 'another process trains in out: wait for its end' in finished.said
+    assert finished.code == 1 and 'another process trains in out: wait, or use another' in finished.said
     assert saved('out/ckpt.pt') == folder.saved == 2
 
 

@@ -51,8 +51,7 @@ def widest(device):
 
 
 def autocast(device, dtype, cache=True):
-    """If dtype is 'bfloat16', matrix products of float32 weights in bfloat16. `cache` keeps the rounded weights until
-    the context ends."""
+    """With dtype 'bfloat16' products of float32 weights are in bfloat16. `cache` keeps rounded weights to the end."""
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == 'bfloat16', cache_enabled=cache)
 
 
@@ -65,8 +64,7 @@ def resolve_compile(compile, device, flops, max_iters):
     name = os.environ.get(variable, default)
     compiler = shutil.which(name)
     if compile is True and not compiler:
-        raise ValueError(f'compile=True needs the compiler {name}, which was not found: install it or use '
-                         '--compile=False')
+        raise ValueError(f'compile=True needs the compiler {name}, which is not there: install it, or --compile=False')
     if compile != 'auto':
         return compile, 'as asked'
     if not compiler:

@@ -93,8 +93,7 @@ def check_same(values):
     differing = [name for name in values if any(other.get(name) != every[0].get(name) for other in every)]
     if differing:
         of_first = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
-        raise ValueError(f'the processes differ in {", ".join(differing)} ({of_first}): give them the same command, '
-                         'checkpoint and data')
+        raise ValueError(f'the processes differ in {", ".join(differing)} ({of_first}): give all one command and data')
 
 
 def is_split(x):
@@ -123,8 +122,7 @@ def whole(tree, keep=True):
 
 
 def part_of(x, like):
-    """The part of a whole tensor x that this process needs beside its part `like`. If `like` is whole or has another
-    shape, x itself."""
+    """The part of a whole tensor x that belongs beside `like`; x itself if `like` is whole or has another shape."""
     if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
         return x
     from torch.distributed.tensor import distribute_tensor

@@ -1,6 +1,5 @@
 """
-What is the folder of a model that transformers loads? It is written here, and read as a checkpoint without running its
-code.
+What is the folder of a model that transformers loads? Here it is written, and read as a checkpoint without its code.
 
     config.json         sizes, tokenizer, which weights, and the options of the training, see OPTIONS
     model.safetensors   the weights in float32 by their published names; a tied head is in it once

@@ -158,8 +158,7 @@ def masked_family(kind, path):
     if kind in list(OF_TRANSFORMERS):
         return MaskedFamily(load_mlm, writes_end=False)
     raise ValueError(f'{path} has model_type={kind!r}; understood are {", ".join(FAMILIES)} and the masked models of '
-                     'transformers, as bert, modernbert and roberta. In Python, anyorder.others.masked.MaskedModel '
-                     'takes any callable that returns logits')
+                     'transformers, as bert; in Python anyorder.others.masked.MaskedModel takes any callable')
 
 
 class File(dict):
@@ -170,8 +169,7 @@ class File(dict):
 
 
 class MaskedCheckpoint:
-    """An opened folder of somebody else's masked model, with the names that commands use of a Checkpoint. How it was
-    trained is not known."""
+    """An opened folder of somebody else's masked model, with the names of a Checkpoint. Its training is not known."""
     entries, run, set, order, iter_num, weights = {}, {}, {}, order_of({}), '?', 'raw'
 
     def __init__(self, name):
@@ -221,8 +219,7 @@ class MaskedCheckpoint:
                             tuple(sorted(around - {None, end})), prefix, suffix)
 
     def model(self, weights='raw', device='cpu'):
-        """The MaskedModel in evaluation mode, in the dtype of its file. It has these weights alone, whatever they are
-        called."""
+        """The MaskedModel in evaluation mode, in the dtype of its file, which has one set of weights by any name."""
         found = read_weights(self.folder)
         with explained(self.folder, f'makes no {self.kind}', 'name another, or fetch it again'):
             network = self.family.load(self.file, found)

@@ -1,6 +1,5 @@
 """
-How is GPT-2 an any-order model? Its weights, read from a folder as Hugging Face writes them, take the shape of
-sigma-GPT.
+How is GPT-2 an any-order model? Its weights, as Hugging Face writes them in a folder, take the shape of sigma-GPT.
 
 Left to right the model is GPT-2 after an end-of-text token. [None] has the embedding of this token and stands at row 0
 of GPT-2's positions, token p of the text stands at row p + 1. The embeddings of target positions are zero, to be

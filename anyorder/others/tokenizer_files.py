@@ -49,8 +49,7 @@ def byte_letters():
 
 
 def word_level(symbols):
-    """One token for each text, with blanks between them; or without, and the longest is taken where several begin
-    alike. Other letters are an error."""
+    """A token for each text, with blanks between them; or without, where the longest that fits is taken. No others."""
     split = {'type': 'Split', 'pattern': {'Regex': one_of(symbols.texts)}, 'behavior': 'Isolated', 'invert': False}
     return {'pre_tokenizer': {'type': 'WhitespaceSplit'} if symbols.separator else split,
             'decoder': None if symbols.separator else {'type': 'Fuse'},

@@ -23,8 +23,7 @@ def local_path(name, files=('config.json',)):
         return name
     parts = name[3:].split('/')
     if len(parts) < 2:
-        raise ValueError('a checkpoint on the hub is written hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, '
-                         f'got {name}')
+        raise ValueError(f'a file on the hub is hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, got {name}')
     from huggingface_hub import hf_hub_download, snapshot_download
     quiet_hub()
     repo = '/'.join(parts[:2])

@@ -42,8 +42,7 @@ class NaeSat:
         return (bits.min(2) != bits.max(2)).astype(latents.dtype)
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, n_latents + n_observations): the rows among n_rows that `wanted` lets pass. There
-        are no variants."""
+        """(tokens, given), each (n, n_latents + n_observations): the rows among n_rows that `wanted` lets pass."""
         latents = rng.integers(0, 2, (n_rows, self.n_latents))
         tokens = np.concatenate([latents, self.observations(latents)], 1)
         tokens = tokens[wanted(tokens)]

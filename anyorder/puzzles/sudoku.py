@@ -1,6 +1,5 @@
 """
-The rules of Sudoku of n x n cells, n = 4 or 9. To the solver a batch of puzzles is (B, n n, n) bool: which digits a
-cell can still be.
+The rules of Sudoku of n x n cells, n = 4 or 9. The solver's batch (B, n n, n) says which digits a cell can still be.
 """
 import csv
 import math
@@ -49,8 +48,7 @@ class Sudoku:
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
-        """(n_grids, cells) full grids. A random one of the cells with the fewest digits left takes a random one of its
-        digits. A dead end starts anew."""
+        """(n_grids, cells) full grids. A random cell of the fewest digits takes one of them; a dead end starts anew."""
         grids, cells = [], self.n ** 2
         can = np.ones((n_grids, cells, self.n), bool)
         while len(can):
@@ -68,8 +66,7 @@ class Sudoku:
         return np.concatenate(grids)
 
     def dig(self, solutions, n_clues, rng):
-        """Puzzles of `solutions` with about n_clues (B,) digits left. Digits go in random order, unless that lets in
-        another solution."""
+        """Puzzles of `solutions` with about n_clues (B,) digits, as far as random digits can go with one solution."""
         puzzles, cells = solutions.copy(), self.n ** 2
         order = rng.random(puzzles.shape).argsort(1)
         n_first = cells // 2 if cells > 16 else 0   # half of them go at once, and come back where that is too many
@@ -86,8 +83,7 @@ class Sudoku:
         return puzzles
 
     def symmetric(self, puzzles, solutions, rng):
-        """Each (B, cells) pair turned by a random symmetry of Sudoku: digits, bands, rows in a band, columns likewise,
-        transposition."""
+        """(B, cells) pairs turned by random symmetries: digits, bands, rows in bands, columns alike, transposition."""
         (B, cells), b = puzzles.shape, int(self.n ** 0.5)
 
         def random_lines():

@@ -13,8 +13,7 @@ def zebra_names(n):
 
 
 def zebra_texts(n):
-    """The texts of all tokens: nothing, the houses, and all clues. A=3 and A=b say the same house, A<b right before,
-    A~b next to, A-b somewhere before."""
+    """All tokens: nothing, the houses, all clues: A=3 and A=b in a house, A<b right before, A~b next to, A-b before."""
     houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
     return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
             *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items

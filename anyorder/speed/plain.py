@@ -65,8 +65,7 @@ def plain_generate(model, order, ends, temperature=1.0):
 
 
 def plain_nll(model, idx, order):
-    """The loss of training, nll (B, N): N + 1 slots, the last for nothing, AdaLN for every slot of every block, all
-    logits at once in float32."""
+    """The loss of training, nll (B, N): N + 1 slots, the last for nothing, AdaLN for every slot, all logits at once."""
     t, B, nowhere = model.transformer, len(order), torch.zeros_like(order[:, :1])
     token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)        # (B, N + 1, C)
     x = token + t.wpe(torch.cat([nowhere, order + 1], 1))
@@ -102,8 +101,7 @@ def device_limits(device, dtype):
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """A lower bound on the seconds of generation with these `ends`. Every step reads all weights and the cache once and
-    does its products.
+    """A lower bound on the seconds of generation with these `ends`, whose steps read all weights and the cache once.
 
     In a layer a slot costs 24 C^2 FLOPs, and 4 C for each of its min(s, n_known) + 1 keys. In the last layer a slot
     that draws no token costs 4 C^2, for keys and values. A drawn token costs 2 C V."""

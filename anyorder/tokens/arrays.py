@@ -76,14 +76,12 @@ def check_given(given, tokens, what):
                          f'{given.dtype} of shape {given.shape}')
     whole = np.broadcast_to(given, tokens.shape).all(-1)
     if whole.any():
-        raise ValueError(f'row {whole.argmax()} of {what} is given as a whole, and nothing is left to learn: leave it '
-                         'out')
+        raise ValueError(f'row {whole.argmax()} of {what} is given as a whole, nothing is left to learn: leave it out')
     return GIVEN * given.astype('<u2')
 
 
 def pack(tokens, given, n, most, what):
-    """Tokens as on disk, with the mark of given ones: rows (rows, N), or a list of documents. Lists are rows if `n`
-    says how long."""
+    """Tokens as on disk, given ones marked: rows (rows, N), or a list of documents. Lists of length `n` are rows."""
     if isinstance(tokens, list):
         packed = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(tokens)]
         if wrong := [i for i, part in enumerate(packed) if n and len(part) != n]:

@@ -31,8 +31,7 @@ def random_blocks(split, batch_size, block_size):
 
 
 def all_blocks(split, block_size, n_blocks=0):
-    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped; with n_blocks only so many,
-    spread evenly."""
+    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped; or n_blocks, spread."""
     n, tokens = split.packed.size // block_size, split.packed.reshape(-1)
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
     return split.unpack(torch.from_numpy(tokens[:n * block_size].reshape(n, block_size)[keep].astype(np.int64)))
@@ -48,7 +47,6 @@ def only_blank(positions, given):
         found = re.fullmatch(r'(\d+)(?::(\d+))?', part)
         first, end = (int(found[1]), int(found[2] or int(found[1]) + 1)) if found else (N, N)
         if not first < end <= N:
-            raise ValueError(f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or both with a comma, got '
-                             f'{positions!r}')
+            raise ValueError(f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or both, got {positions!r}')
         given[:, first:end] = False
     return given

@@ -38,8 +38,7 @@ def read_prompts(prompt, path=''):
 
 
 def encode(text, tokenizer):
-    """Tokens of a text. Special tokens stand in it as they are shown: <|endoftext|> ends a document, and a tokenizer of
-    others has more."""
+    """Tokens of a text, where special tokens stand as they are shown: <|endoftext|>, and more of other tokenizers."""
     special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
     parts = re.split(f'({one_of(special)})', text) if special else [text]
     return [i for part in parts for i in ([special[part]] if part in special else tokenizer.encode(part))]

@@ -57,8 +57,7 @@ class TextFile:
 
     def __init__(self, path, by_line=False):
         if not path:
-            raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt or .jsonl, also .gz '
-                             'and .xz)')
+            raise ValueError('this data set is a file of yours: name it with --source=FILE (.txt, .jsonl, .gz, .xz)')
         check_source(path)
         self.path, parts = path, path.split('.')
         self.kind = parts[-2] if parts[-1] in ('gz', 'xz') and len(parts) > 2 else parts[-1]

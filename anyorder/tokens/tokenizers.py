@@ -57,8 +57,7 @@ class GPT2:
 
 
 class HuggingFace:
-    """A tokenizer of the package `tokenizers`. n_bytes is None where a text does not come back to the letter, as from
-    WordPiece.
+    """A tokenizer of the package `tokenizers`. n_bytes is None where a text does not come back, as from WordPiece.
 
     special   {text that shows a special token: id}. encode never reads them from a text; prompts.encode does
     chat      (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known"""

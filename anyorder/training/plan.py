@@ -45,8 +45,7 @@ def parse_machine(text):
 
 
 def vocabulary(config, checkpoint=None):
-    """(number of tokens, meta.json of the data set or {}, where both come from, in words) for a run that starts from
-    nothing or from a checkpoint."""
+    """(number of tokens, meta.json of the data set or {}, where both come from) for a run, maybe from a checkpoint."""
     meta = read_meta(os.path.join(config.data_dir, config.dataset))
     if checkpoint:
         return checkpoint.config.n_real, meta or {}, f'{checkpoint.tokenizer.name}, as {checkpoint.name} was trained'

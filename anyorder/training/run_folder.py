@@ -109,8 +109,7 @@ class RunFolder:
                 return
             there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num']
             if there != self.saved:
-                raise ValueError(f'{self.ckpt_path} was written by another process after this one had read it: '
-                                 'start again')
+                raise ValueError(f'{self.ckpt_path} was written by another process since this one read it: start again')
             if os.path.exists(self.log_path):
                 with open(self.log_path, 'rb') as f:
                     kept = [line for line in f if line.endswith(b'\n')
@@ -126,8 +125,7 @@ class RunFolder:
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f'another process trains in {self.out_dir}: wait for its end, or use another --out_dir'
-                             ) from None
+            raise ValueError(f'another process trains in {self.out_dir}: wait, or use another --out_dir') from None
         except (AttributeError, OSError):   # Windows, file systems without locks
             pass
 

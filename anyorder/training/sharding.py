@@ -1,6 +1,5 @@
 """
-How does a run fit that is larger than the memory of one GPU? Two changes from outside, recompute and shard, which keep
-the names of the weights.
+How does a run fit that is larger than a GPU's memory? Two changes, recompute and shard; weights keep their names.
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. Checkpoints
 hold whole tensors: processes.whole makes them, processes.part_of splits them again.

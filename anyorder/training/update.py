@@ -41,8 +41,7 @@ def check_optimizer(name):
 
 
 def check_update(config, network):
-    """Raise ValueError for an optimizer, an average or an order that no run can have, or that does not fit `network`,
-    an AOGPTConfig."""
+    """Raise ValueError for options of an update that no run can have, or that do not fit `network`, an AOGPTConfig."""
     for names, rule, holds in BOUNDS:
         for name in names:
             if not holds(config[name]):
