@@ -27,8 +27,7 @@ from pathlib import Path
 class Config(dict):
     """The resolved options, config.name or config['name'].
 
-    `given` holds the options that a file or the command line set, `typed` the options that the command line set, and
-    `words` the arguments that are no options."""
+    `given` holds the options that a file or the command line set, `typed` the latter's, `words` what is no option."""
     __getattr__ = dict.__getitem__
     given, typed, words = frozenset(), frozenset(), ()
 
@@ -168,8 +167,7 @@ def read_config_file(path, known):
 
 
 def help_text(namespace, defaults):
-    """The script's docstring, its table of words, then every option as its source has it: default and comment, under
-    its heading. A comment may go on in lines of its own."""
+    """The script's docstring, its table of words, then every option as its source has it: heading, default, comment."""
     lines = [(namespace.get('__doc__') or '').strip()]
     if 'WORDS' in namespace:
         table = namespace['WORDS']

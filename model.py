@@ -430,8 +430,7 @@ class Network(nn.Module):
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
-            raise ValueError('idx and order must be (B, N) and (B, T), '
-                             f'got {tuple(idx.shape)} and {tuple(order.shape)}')
+            raise ValueError(f'idx, order must be (B, N), (B, T), got {tuple(idx.shape)} and {tuple(order.shape)}')
         if not 1 <= order.size(1) <= idx.size(1) <= self.config.block_size:
             raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
                              f'got T={order.size(1)} visits and N={idx.size(1)} tokens')

@@ -104,8 +104,7 @@ def config_from_checkpoint(checkpoint):
     if 'causal' in args:   # files from before attention was a word
         args.setdefault('attention', 'causal' if args['causal'] is True else 'bidirectional')
     if args.get('learned_positions') is False:
-        raise ValueError('the checkpoint has learned_positions=False: networks without these embeddings are no longer '
-                         'read, train it anew with --rotary=True')
+        raise ValueError('networks with learned_positions=False are no longer read: train it anew with --rotary=True')
     args = {k: v for k, v in args.items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)
@@ -150,8 +149,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
                          f'shape, the first is {wrong[0]}')
     broken = [name for name, p in state.items() if not p.float().norm().isfinite()]   # which training does not save
     if broken:
-        raise ValueError(f'the run of the checkpoint diverged: {len(broken)} weights are not finite or too '
-                         f'large, the first is {broken[0]}')
+        raise ValueError(f'the run of the checkpoint diverged: {len(broken)} weights are not finite, as {broken[0]}')
     model.load_state_dict(state, strict=False)   # names and shapes were compared above
     return model.eval()
 
@@ -172,8 +170,7 @@ def tokenizer_of(name, checkpoint):
         raise ValueError(f'{name} has the tokenizer {tokenizer!r}, known are {", ".join(TOKENIZERS)}')
     have, want = config_from_checkpoint(checkpoint).n_real, kind.get('n_tokens') or TOKENIZERS[tokenizer].n_tokens
     if have != want:
-        raise ValueError(f'{name} has a vocabulary of {have} tokens, {tokenizer} has {want}: '
-                         'it was trained with another tokenizer')
+        raise ValueError(f'{name} has another tokenizer: a vocabulary of {have} tokens, {tokenizer} has {want}')
     return tokenizer_of_set(kind)
 
 

@@ -192,8 +192,7 @@ class AdaLNTable(nn.Module):
 # graphed: few launches on a GPU
 
 def graphed(model):
-    """The model itself, whose steps with a cache are padded to few sizes, recorded as CUDA graphs and replayed. Raises
-    ValueError where there is nothing to record."""
+    """The model itself, whose steps with a cache are padded to few sizes, recorded as CUDA graphs and replayed."""
     device = model.device
     if device.type == 'cpu' or not model.slots.cached:
         why = f'the device is {device}' if device.type == 'cpu' else f'attention={model.config.attention} has none'

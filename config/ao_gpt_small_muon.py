@@ -1,6 +1,5 @@
 """
-AO-GPT small with Muon on the matrices of attention and MLP, and AdamW on the rest. Everything else is
-config/ao_gpt_small.py's.
+AO-GPT small with Muon on the matrices of attention and MLP and AdamW on the rest, otherwise config/ao_gpt_small.py.
 
     python data/prepare.py openwebtext
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py config/ao_gpt_small_muon.py

@@ -1,6 +1,5 @@
 """
-The encoder-only masked diffusion model, AO-GPT small's twin: the same parameters and settings, full attention, the
-masked loss.
+The encoder-only masked diffusion model, AO-GPT small's twin: the same parameters, full attention, the masked loss.
 
     python data/prepare.py openwebtext
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py config/mdm_small.py

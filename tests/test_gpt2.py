@@ -122,8 +122,8 @@ def test_it_is_the_gpt2_of_transformers(tmp_path):
 
 
 @pytest.mark.parametrize('change, said', [
-    (dict(vocab_size=50304), r'vocab_size=50304: only a GPT-2 with 50257'), (dict(model_type='llama'), "'llama'"),
-    (dict(activation_function='relu'), "'relu': only a GPT-2 with gelu_new or gelu_pytorch_tanh or gelu is"),
+    (dict(vocab_size=50304), r'vocab_size=50304: it must be 50257'), (dict(model_type='llama'), "'llama'"),
+    (dict(activation_function='relu'), "'relu': it must be gelu_new or gelu_pytorch_tanh or gelu"),
     (dict(n_embd=12), 'weights differ in name or shape'), (dict(n_positions=8), 'the first is transformer.wpe'),
     (dict(n_layer='2'), 'n_layer must be of type int')])
 def test_another_network_is_one_line(weights, tmp_path, change, said):

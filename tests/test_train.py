@@ -369,7 +369,7 @@ def test_what_processes_must_agree_on(monkeypatch):
 
 def test_processes_that_differ_do_not_start(data, forked, monkeypatch):
     for p in forked(lambda: run(*TWO, '--seed=0'), lambda: run(*TWO, '--seed=1')):
-        assert p.code == 1 and 'ValueError: the processes differ in seed, the weights (0, 1): give them' in p.said
+        assert p.code == 1 and 'ValueError: the processes differ in seed, the weights (0, 1): give all' in p.said
     assert not os.path.exists('out')
     monkeypatch.setenv('WORLD_SIZE', '2')
     with pytest.raises(ValueError, match='--device=cuda, got cuda:0'):

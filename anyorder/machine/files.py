@@ -1,6 +1,5 @@
 """
-How does a script meet the disk? Files are never half-written, a file of another kind is one line, and names and folders
-are checked before the work begins.
+How does a script meet the disk? No file is half-written, one of another kind is one line, and names are checked first.
 """
 import configparser
 import contextlib

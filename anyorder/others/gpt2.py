@@ -58,8 +58,7 @@ def read_config(folder):
     config = read_json(path)
     for name, values in UNDERSTOOD.items():
         if config.get(name, values[0]) not in values:
-            raise ValueError(f'{path} has {name}={config[name]!r}: only a GPT-2 with '
-                             f'{" or ".join(map(str, values))} is understood')
+            raise ValueError(f'{path} has {name}={config[name]!r}: it must be {" or ".join(map(str, values))}')
     sizes = {name: config.get(name, size) for name, size in (('n_layer', 12), ('n_head', 12), ('n_embd', 768))}
     return sizes | {'block_size': config.get('n_positions', 1024), 'vocab_size': GPT2_PADDED, 'n_tokens': GPT2_N_TOKENS,
                     'target_position': 'input', 'gpt2_blocks': True,

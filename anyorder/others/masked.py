@@ -1,6 +1,5 @@
 """
-How is somebody else's masked model one of ours? It is an encoder whose trunk they made: blanks are mask tokens, and
-every position sees everything that is known.
+How is somebody else's masked model one of ours? It is an encoder whose trunk they made, and blanks are mask tokens.
 
     from anyorder.others.masked import MaskedConfig, MaskedModel
 

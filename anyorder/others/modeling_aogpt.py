@@ -103,8 +103,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
                 logits_to_keep=0, return_dict=None):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
 
-        Padding at the ends of rows changes nothing. `past_key_values` is the cache that generate() made; the whole text
-        is given with it."""
+        Padding at the ends of rows changes nothing. `past_key_values` is generate()'s cache, beside the whole text."""
         idx, lengths, place = without_padding(input_ids, attention_mask)
         if past_key_values is not None and not isinstance(past_key_values, BeamCache):
             raise ValueError('past_key_values must be the cache of generate(), which makes its own')

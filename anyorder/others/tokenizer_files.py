@@ -1,6 +1,5 @@
 """
-How is a tokenizer written for transformers? Its tokenizer.json gives the same ids, and decodes every id. The id behind
-the last token is [MASK], written <|mask|>.
+How is a tokenizer written for transformers? With the same ids, and behind the last one [MASK], written <|mask|>.
 """
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 

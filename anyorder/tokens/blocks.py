@@ -38,8 +38,7 @@ def all_blocks(split, block_size, n_blocks=0):
 
 
 def only_blank(positions, given):
-    """`given` (n, N) where the positions that an option names, as '32:64,70', are blank and all others given. ''
-    changes nothing. Raises ValueError for positions that are none."""
+    """`given` (n, N), in which only the positions that an option names, as '32:64,70', are blank. '' is no option."""
     if not positions:
         return given
     N, given = given.size(1), torch.ones_like(given)

@@ -48,8 +48,7 @@ DATA_SETS = {
 
 
 def divide(splits, val_ratio):
-    """{split: (number of documents, iterable)} of {split: documents}. The split '' is divided into train and val:
-    SPLIT_SEED draws whole documents, and a lone one is cut."""
+    """{split: (number of documents, iterable)} of {split: documents}. '' is divided into train and val at random."""
     if '' not in splits:
         return {split: (len(documents), documents) for split, documents in splits.items()}
     documents, n = splits[''], len(splits[''])
@@ -78,8 +77,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     row, name = DATA_SETS[data_set], name or data_set
     directory, meta = folder_of(data_dir, name, split)
     if split and not source and not row.splits:
-        raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name the text of '
-                         'that split by --source')
+        raise ValueError(f'{data_set} is divided into train and val: leave --split={split} out, or name its --source')
     if row.splits and source and not split:
         split = 'test'
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))

@@ -52,8 +52,7 @@ def check_source(path):
 class TextFile:
     """The documents of a local file, which may also be .gz or .xz.
 
-    A .txt is one document, a .jsonl has one in each line, under "text". With `by_line` a .txt, and WikiText's .raw, has
-    one in each line, its newline included."""
+    A .txt is one document, a .jsonl one a line, as "text". With `by_line` a .txt, as WikiText's .raw, has so too."""
 
     def __init__(self, path, by_line=False):
         if not path:

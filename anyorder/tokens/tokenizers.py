@@ -93,8 +93,7 @@ def one_of(texts):
 
 
 class Symbols:
-    """Tokens that are no text: each is one of `texts`. Texts stand one behind the other, and the longest that fits is
-    taken; or with a blank as `separator` between them."""
+    """Tokens that are no text: `texts` one behind the other, the longest that fits, or with `separator` between."""
     eos, n_bytes, texts, separator = None, None, (), ''
 
     def __init__(self):

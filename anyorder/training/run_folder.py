@@ -53,8 +53,7 @@ def open_newest(out_dir):
         raise ValueError(said) from None
     needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
     if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
-        raise ValueError(f'{path} holds weights, but no run that can be resumed: '
-                         f'start from them with --init_from={path}')
+        raise ValueError(f'{path} holds no run that can be resumed: start from its weights with --init_from={path}')
     return checkpoint
 
 

@@ -48,12 +48,10 @@ def check_update(config, network):
                 raise ValueError(f'{name} must be {rule}, got {config[name]}')
     check_optimizer(config.optimizer)
     if config.l2r_ratio and network.slots.masked_loss:
-        raise ValueError(f'attention={network.attention} is trained on the masked loss alone: l2r_ratio must be 0, '
-                         f'got {config.l2r_ratio}')
+        raise ValueError(f'attention={network.attention} has masked loss: l2r_ratio must be 0, got {config.l2r_ratio}')
     order = order_of(config)
     if network.slots.masked_loss and order['kind'] != 'random':
-        raise ValueError("the masked loss is a bound for random orders alone: order must be 'random', "
-                         f"got {order['kind']!r}")
+        raise ValueError(f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}")
     if not wants_shape(family_of(order['kind']).orders):   # which comes with the data
         check_order(order, network.block_size, network.block_size)
 

@@ -1,6 +1,5 @@
 """
-What all runs for the findings share: 32 bytes at a time of the English that ships inside Python, a network that
-learns them in minutes.
+What all runs for the findings share: 32 bytes at a time of the English inside Python, a network that takes minutes.
 
     python config/findings/run.py --help                               # says what there is to find
     python train.py config/findings/base.py --seed=1 --out_dir=out/base

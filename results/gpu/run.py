@@ -5,8 +5,7 @@ The first hour on a GPU, in 25 minutes: is the code right there, how fast is it,
     python results/gpu/run.py --parts=equalities,train --minutes=9   # stops before; the same command goes on
     python results/gpu/run.py --device=cpu --toy=True --out=out/gpu_toy --pages=out/gpu_toy
 
-Needs torch 2.11 or newer and the other packages of requirements.txt, but no network: the text is `books` where data_dir
-has it, else the English that ships inside Python.
+Needs torch 2.11 or newer and requirements.txt, but no network: the text is `books` in data_dir, else from Python.
 
 A command begins when all of its limit is left of the minutes, and is ended at its limit. What is finished is not run
 again; what failed, was ended or interrupted is. After every command results.json in `out` has all commands, their
