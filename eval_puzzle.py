@@ -25,13 +25,14 @@ split = 'test'         # 'test', 'val' or 'train'
 data_dir = ''          # where prepared sets are; '' is where the checkpoint's are
 blanks = ''            # positions to write given all others, as 32:64,70; '' what the set does not give
 n_puzzles = 0          # how many, spread evenly over the set; 0 is all
-policies = 'all'       # orders of the blanks, with commas: anyorder/orders.py:ORDERS,
+policies = 'all'       # orders of the blanks, with commas: 'own' (as trained); anyorder/orders.py:ORDERS,
                        # or with a number of its own, as swaps:9; a JSON file with a list of positions; a function
                        # FILE.py:NAME; or the model's choice by its scores: anyorder/generation/unmasking.py:SCORES.
                        # 'all' is random, l2r and every score
 n_steps = '0'          # numbers of steps, with commas; 0 is a step for each blank
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
 unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
+block_length = None    # the model chooses inside blocks of so many blanks, from left to right
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
 batch_size = 250       # puzzles at a time
@@ -66,23 +67,24 @@ from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
-from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of, read_order
+from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, judge_of
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.sets import kind_of, read_meta
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set
+from anyorder.writer import order_and_policy
 
 
 def read_runs(c):
-    """[(policy, n_steps, noise, Unmasking, what read_order gave)], a row of the table each."""
+    """[(policy, n_steps, noise, Unmasking, order for order_of)], a row of the table each."""
     policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else c.policies.split(',')
-    orders = {policy: read_order(policy, *SCORES) for policy in policies}
-    orders |= dict.fromkeys(SCORES, 'random')   # among equal scores the first in a random order wins
+    named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
-    if max(noises) and not set(policies) & set(SCORES):
-        raise ValueError(f'noises are for the policies {", ".join(SCORES)}, got {c.noises} for {c.policies}')
+    if (max(noises) or c.block_length is not None) and not set(policies) & set(SCORES):
+        raise ValueError(f'noises and block_length are for the policies {", ".join(SCORES)}, got {c.noises} and '
+                         f'{c.block_length} for {c.policies}')
     if c.unmask == 'lossless':
         raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
     if c.unmask == 'binomial' and 0 in steps:
@@ -90,8 +92,9 @@ def read_runs(c):
                          f'{c.n_steps}')
 
     def unmasking(policy, n_steps, noise):   # more steps than blanks write one blank each
-        return Unmasking(n_steps or 2 ** 31, 'linear', policy if policy in SCORES else 'given', c.unmask, noise)
-    return [(policy, n_steps, noise, unmasking(policy, n_steps, noise), orders[policy]) for policy in policies
+        length = None if policy == 'given' else c.block_length
+        return Unmasking(n_steps or 2 ** 31, 'linear', policy, c.unmask, noise, block_length=length)
+    return [(name, n_steps, noise, unmasking(policy, n_steps, noise), order) for name, order, policy in named
             for n_steps in steps for noise in (noises if policy in SCORES else [0.0])]
 
 
@@ -290,8 +293,9 @@ def main(config):
         raise ValueError(f'error_map wants puzzles without clues, as nae_sat: {label} has clues')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
-    for *_, order in runs:
-        check_order(order_of(checkpoint.run, order), *[tokens.size(1)] * 2)   # before any is solved
+    for *_, unmasking, order in runs:   # before any is solved
+        check_order(order_of(checkpoint.run, order), *[tokens.size(1)] * 2)
+        unmasking.check_network(checkpoint.config.slots, tokens.size(1))
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0

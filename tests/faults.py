@@ -380,6 +380,10 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
      'check_network(self.checkpoint.config.slots, self.block_size)'],
     ['if drawing.scores and any(', 'if False and any('],
 ]
+FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
+    ["length = None if policy == 'given' else c.block_length", "length = None"],
+    ['        unmasking.check_network(checkpoint.config.slots, tokens.size(1))\n', ''],
+]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
     ['given if tokens.marked or given.any() else None', 'None'],
     ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],

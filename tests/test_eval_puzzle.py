@@ -98,6 +98,9 @@ def test_every_run_is_a_row_of_policy_steps_and_noise():
     assert runs[3][3] == Unmasking(4, policy='margin', order_noise=0.5)
     assert runs[1][3].ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]] and runs[1][3].policy == 'given'
     assert [run[0] for run in read_runs(options_of())] == ['random', 'l2r', *SCORES]
+    random, margin = read_runs(options_of('--policies=random,margin', '--block_length=4'))
+    assert random[3:] == (Unmasking(2 ** 31), 'random')
+    assert margin[3:] == (Unmasking(2 ** 31, policy='margin', block_length=4), 'l2r')
 
 
 # ---- scores
@@ -208,7 +211,9 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
     (['--dataset=hard'], 'data/puzzles.py TASK --name=hard'), (['--split=valid'], 'split must be'),
     (['--policies=best'], "got 'best'"), (['--n_steps=-1'], 'n_steps must be'), (['--noises=x'], 'noises must be'),
     (['--unmask=binomial'], 'n_steps must be 1 or more'), (['--unmask=x'], 'unmask must'),
-    (['--unmask=lossless'], 'choose fixed'), (['--noises=1', '--policies=l2r'], 'noises are'),
+    (['--unmask=lossless'], 'choose fixed'), (['--noises=1', '--policies=l2r'], 'noises and'),
+    (['--block_length=2', '--policies=l2r'], 'block_length are for'),
+    (['--block_length=17'], 'at most the 16 positions'), (['--block_length=0'], 'an integer from 1'),
     (['--temperature=hot'], 'temperature must'), (['--temperature=-1'], 'temperature must'),
     (['--show=30', '--html=p.html'], 'show must'), (['--out=t.bin'], 'must end in .json'),
     (['--error_map=m.png'], 'has clues'), (['--error_map=m.xyz'], 'must end in')])
