@@ -1,10 +1,13 @@
 """
-Likelihood of a text under a trained model: left to right, bounds over random orders, context-order ensemble.
+Likelihood of a text under a trained model: left to right, bounds over random orders, context-order ensemble, and the
+law by which sample.py writes.
 
     python eval_ppl.py --ckpt=out/ckpt.pt
     python eval_ppl.py --ckpt=out/ckpt.pt --datasets=lambada,wikitext2,ptb,lm1b --estimates=l2r,any,ensemble,accuracy
     python eval_ppl.py --ckpt=out/ckpt.pt --datasets=ptb --estimates=ensemble --n_contexts=64 --n_positions=64
     python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,swaps:16,swaps:26,random,block:8,FILE.json --n_orders=3
+    python eval_ppl.py --ckpt=out/ckpt.pt --orders=l2r,random,margin,entropy,oracle --n_steps=0,32,16
+    python eval_ppl.py --ckpt=out/ckpt.pt --orders=margin --block_length=32 --threshold=.9,.7
     torchrun --standalone --nproc_per_node=8 eval_ppl.py --estimates=any,iw --n_orders=16 --out=ppl.json
 
 l2r       left to right: -log p(x), exact
@@ -13,6 +16,7 @@ own       the same in the order of the training, if it was neither random nor le
 any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
+consistency  log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) for pairs of blanks a, b; 0 if there is a joint law
 accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their perplexity
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random` draws new orders for
@@ -20,13 +24,19 @@ each block. The other families have one order a seed, the same for all blocks; l
 A decoder takes a pass for each order. A network with a masked loss takes a pass for each visit, but for a random order
 a single pass, which is one draw of what is masked.
 
+A policy in `orders`, as margin, is the model's own choice. Its row is exact: the law of sample.py, which writes one
+token a step, or in each of `n_steps` passes (arXiv 2603.01367). The difference to one token a step is what the saved
+passes cost. Rows of random orders, and of numbers of tokens that are drawn, are bounds. A true token that top_k or
+top_p cuts off has probability 0: such tokens are counted. oracle takes the most certain true token next: how much an
+order could give, and no likelihood of a sampler.
+
 A set is cut once into consecutive blocks of block_size, and its tail is dropped. The orders and contexts of a block are
 a function of the seed and of the block's number among the evaluated blocks: neither the batch size nor the number of
 processes changes them. Errors are standard errors over blocks, as if blocks were independent; blocks of one document
 are not.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least
+from configurator import at_least, numbers
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
@@ -45,11 +55,23 @@ estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,
                            # beside the `orders`
 orders = ''                # anyorder/orders.py:ORDERS,
                            # or with a number of its own, as swaps:16; a JSON file with a list of all positions; a
-                           # function FILE.py:NAME; with commas
+                           # function FILE.py:NAME; with commas. Or the model's choice by its scores,
+                           # anyorder/generation/unmasking.py:SCORES,
+                           # or oracle, which looks at the truth
 n_orders = 1               # any, iw, orders: orders a block
-n_contexts = 16            # ensemble: members, the order itself included
+n_contexts = 16            # ensemble, consistency: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
+n_pairs = 8                # consistency: pairs of a block
+# the way of writing, for the rows of `orders`, as in sample.py
+n_steps = '0'              # numbers of passes, with commas; 0 is one token a step
+threshold = ''             # probabilities, with commas: more rows of margin and top_prob
+block_length = None        # a policy chooses inside the first so many blanks, from left to right
+schedule = 'linear'        # tokens a step: 'linear' or 'cosine'
+unmask = 'fixed'           # 'fixed', or 'binomial': how many tokens a step writes is drawn
+temperature = 1.0          # the law that is measured is tempered by it, and cut by the next two
+top_k = 0                  # keep the k most likely tokens; 0 keeps all
+top_p = 1.0                # keep the most likely tokens that together reach this probability
 seed = 1337                # draws orders, contexts and visits
 # system
 batch_size = 16            # blocks of a forward pass; or contexts, of about as many tokens
@@ -61,11 +83,14 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
     options = read_options(globals(), ckpt=())
 
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.fast import freeze
+from anyorder.generation import Drawing, Unmasking
+from anyorder.generation.unmasking import PROBABILITIES, SCORES
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
@@ -73,13 +98,55 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
 from anyorder.likelihood.nll import estimate_of
 from anyorder.likelihood.tables import format_table, unigram_row
+from anyorder.likelihood.written import Oracle, Written
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.processes import end_processes, first_process_first, own_device, processes, start_processes
-from anyorder.orders import check_order, name_of, order_of, read_order
+from anyorder.orders import check_order, name_of, order_of
+from anyorder.writer import order_and_policy
+
+POLICIES = (*SCORES, 'oracle')
+PLAIN = Drawing(scores=True)   # the law of the model itself
+
+
+class Way(NamedTuple):
+    """A row of `orders`.
+
+    text      its name there
+    order     what read_order gave; of a policy the order of its blocks, or the one that decides among equal scores
+    said      what its label says of the passes; '': one token a step
+    unmasking, drawing   as in Written"""
+    text: str
+    order: str | list
+    said: str
+    unmasking: Unmasking
+    drawing: Drawing
+
+
+def read_ways(c):
+    """[Way, ...] that the options ask for. Raises ValueError for what has no likelihood."""
+    texts, ways, steps = list(dict.fromkeys(c.orders.split(','))) if c.orders else [], [], numbers(c, 'n_steps')
+    thresholds = numbers(c, 'threshold', float, 0, 1) if c.threshold else []
+    drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
+    for name, there, policies in (('threshold', thresholds, PROBABILITIES),
+                                  ('block_length', c.block_length is not None, POLICIES)):
+        if there and not {*texts} & {*policies}:
+            raise ValueError(f'{name} is for the policies {", ".join(policies)}, got orders={c.orders}')
+    if c.unmask not in ('fixed', 'binomial') or c.unmask == 'binomial' and not any(steps):
+        raise ValueError(f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with n_steps="
+                         f'{c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0')
+    for text in texts:
+        kind, asked = (Oracle, 'top_prob') if text == 'oracle' else (Unmasking, text)
+        order, policy = order_and_policy(asked, c.block_length)
+        how = {'policy': policy} | ({'block_length': c.block_length} if policy != 'given' else {})
+        made = [('', kind(2 ** 31, **how))] * (0 in steps)
+        made += [(f' in {n}', kind(n, c.schedule, unmask=c.unmask, **how)) for n in dict.fromkeys(steps) if n]
+        made += [(f' >= {p:g}', kind(threshold=p, **how)) for p in thresholds if text in PROBABILITIES]
+        ways += [Way(text, order, *one, drawing) for one in made]
+    return ways
 
 
 def check_options(c):
-    """(names of the estimates, {name: what read_order gave} of the orders) that are asked for.
+    """(names of the estimates, the ways) that are asked for.
 
     Raises ValueError for options that no checkpoint could serve."""
     names = c.estimates.split(',') if c.estimates else []
@@ -89,10 +156,10 @@ def check_options(c):
         raise ValueError(f'protocol must be {" or ".join(PROTOCOLS)}, got {c.protocol!r}')
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
+    at_least(c, 1, 'n_pairs')
     check_ensemble(c)
-    texts = c.orders.split(',') if c.orders else []
-    check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','), *texts)
-    return names, {text: read_order(text) for text in texts}
+    check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','), *c.orders.split(','))
+    return names, read_ways(c)
 
 
 def choose_datasets(c, checkpoint):
@@ -104,12 +171,12 @@ def choose_datasets(c, checkpoint):
     return names
 
 
-def choose_estimates(names, orders, datasets, c, checkpoint):
-    """The estimates of these names and orders; by default the one in the order of the training and, for a decoder, l2r.
+def choose_estimates(names, ways, datasets, c, checkpoint):
+    """The estimates of these names and ways; by default the one in the order of the training and, for a decoder, l2r.
 
     Raises ValueError for an estimate that such a network or these data sets do not have."""
     is_decoder = not checkpoint.config.slots.masked_loss
-    if not names and not orders:
+    if not names and not ways:
         own = estimate_of(checkpoint.order)
         names = ['l2r', own] if is_decoder else [own]
     for name in names:
@@ -119,14 +186,25 @@ def choose_estimates(names, orders, datasets, c, checkpoint):
         if not is_decoder and ESTIMATES[name].decoder_only:
             raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
     estimates = [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
-    for text, order in orders.items():
-        order = order_of(checkpoint.run, order)
-        check_order(order, *[checkpoint.config.block_size] * 2)   # before anything is measured
-        name = estimate_of(order)
-        if name == 'own':
-            estimates.append(Along(c, checkpoint, names, order, name_of(order, text)))
-        elif name not in names:   # any and l2r are estimates already
-            estimates.append(ESTIMATES[name](c, checkpoint, names))
+    ones, N = {}, checkpoint.config.block_size   # {text: the estimate of one token a step}
+    for way in ways:
+        order = order_of(checkpoint.run, way.order)
+        check_order(order, N, N)   # before anything is measured
+        way.unmasking.check_network(checkpoint.config.slots, N)
+        adaptive, name = way.unmasking.adaptive, estimate_of(order)
+        label = way.text if adaptive else name_of(order, way.text) if name == 'own' else ESTIMATES[name].label
+        label += f'/{c.block_length}' if way.unmasking.block_length else ''
+        # what is beside a number of passes is exact, not drawn
+        exact = not is_decoder and any(other.said for other in ways)
+        if adaptive or way.said or exact or way.drawing != PLAIN:
+            found = Written(c, checkpoint, names, order, label + way.said, *way[3:], ones.get(way.text))
+        elif name == 'own':
+            found = Along(c, checkpoint, names, order, label)
+        else:   # any and l2r may be among the estimates already
+            found = next((one for one in estimates if one.name == name), None) or ESTIMATES[name](c, checkpoint, names)
+        if not way.said:
+            ones[way.text] = found
+        estimates += [found] * (found not in estimates)
     return estimates
 
 
@@ -154,17 +232,16 @@ def report(text, rows, tokenizer):
     if table:
         table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1))] if text.given is None else []
         lines.append(format_table(table))
-    for estimate, part in rows.items():
-        lines += estimate.remarks(part, text)
-    return '\n'.join(lines)
+    remarks = (line for estimate, part in rows.items() for line in estimate.remarks(part, text))
+    return '\n'.join([*lines, *dict.fromkeys(remarks)])
 
 
 def main(config):
-    names, orders = check_options(config)
+    names, ways = check_options(config)
     checkpoint = open_checkpoint(config.ckpt)
     tokenizer, N = checkpoint.tokenizer, checkpoint.config.block_size
     datasets = choose_datasets(config, checkpoint)
-    estimates = choose_estimates(names, orders, datasets, config, checkpoint)
+    estimates = choose_estimates(names, ways, datasets, config, checkpoint)
     device, dtype = own_device(config.device, config.dtype)
     start_processes(timedelta(days=7))   # all wait for the longest block
     with first_process_first():   # a text that is missing costs nothing before the model is there
@@ -174,7 +251,7 @@ def main(config):
                  for name in datasets]
     has_given = any(text.given is not None and text.given.any() for text in texts)
     if has_given and any(estimate.of_all for estimate in estimates):
-        raise ValueError('ensemble wants sets in which nothing is given: choose other --estimates')
+        raise ValueError('ensemble and consistency want sets in which nothing is given: choose other --estimates')
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 
@@ -183,6 +260,9 @@ def main(config):
     say(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters')
     there = f'; {len(journal.done):,} results are there already' if journal.done else ''
     say(f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}')
+    if any(way.drawing != PLAIN for way in ways):
+        say(f'the orders are measured at temperature {config.temperature:g}, top_k {config.top_k}, top_p '
+            f'{config.top_p:g}')
     if N != 1024 and any(map(has_protocol, datasets)):
         say(f'published numbers have a context of 1024: the numbers below, of context {N}, do not compare with them')
 

@@ -80,7 +80,8 @@ def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch,
     row, = it.rows(got, text_of(blocks[[2, 0]]))
     assert row['estimate'] == ('a label x 3' if n_numbers else 'a label') and row['n'] == K and row['kind'] == 'order'
     assert math.isclose(row['nats_per_token'], got.mean() / 9)
-    assert ('orders_stderr' in row) == (kind in ('swaps', 'fixed')) == bool(it.remarks([row], text_of(blocks)))
+    assert ('orders_stderr' in row, 'spread' in row) == (kind in ('swaps', 'fixed'), kind == 'drawn')
+    assert len(it.remarks([row], text_of(blocks))) == (K > 1)
 
 
 def test_orders_that_all_blocks_share_have_an_error_of_their_own():

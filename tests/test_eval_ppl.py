@@ -12,6 +12,7 @@ from test_estimates import SEED, opened, options, text_of
 import eval_ppl
 from anyorder import likelihood
 from anyorder.checkpoint import save_checkpoint
+from anyorder.generation import Unmasking
 from anyorder.likelihood import estimates
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.tables import summarize
@@ -19,7 +20,7 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, draw_orders, sample_order
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
-from eval_ppl import ESTIMATES, choose_estimates, evaluate, open_journal, report
+from eval_ppl import ESTIMATES, PLAIN, Way, choose_estimates, evaluate, open_journal, report
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan
@@ -34,9 +35,14 @@ def test_programs_find_the_functions_here():
         assert getattr(eval_ppl, name) is getattr(likelihood, name)
 
 
+def ways(**orders):
+    """The Ways of one token a step of {text: what read_order gave}."""
+    return [Way(text, order, '', Unmasking(), PLAIN) for text, order in orders.items()]
+
+
 def test_which_estimates_are_made():
     def names(*asked, datasets=('lambada',), **how):
-        return [it.name for it in choose_estimates(list(asked), {}, datasets, options(), opened(**how))]
+        return [it.name for it in choose_estimates(list(asked), [], datasets, options(), opened(**how))]
     assert names() == ['l2r', 'any'] and names(order={'kind': 'l2r'}) == ['l2r']
     assert names(order={'kind': 'r2l'}) == ['l2r', 'own']
     assert names(attention='bidirectional') == names(attention='mixed') == ['any']
@@ -54,26 +60,26 @@ def test_every_order_that_is_asked_for_is_a_row_once():
         checkpoint = opened({'kind': 'block', 'parameter': 2}, attention=attention)
         checkpoint.run = {'order_seed': 3, 'order_block': 2}
         names = list(asked)
-        return [(it.name, it.label) for it in choose_estimates(names, orders, ['words'], options(), checkpoint)]
+        return [(it.name, it.label) for it in choose_estimates(names, ways(**orders), ['words'], options(), checkpoint)]
     for attention in ('causal', 'bidirectional', 'mixed'):
         assert labels(l2r='l2r', swaps='swaps', random='random') == [
             ('l2r', 'left to right'), ('order', 'swaps:16'), ('any', 'any order')]
         assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block:2')]
     texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
-    listed, swaps, fixed = (it for it in choose_estimates([], texts, ['words'], options(), SimpleNamespace(
+    listed, swaps, fixed = (it for it in choose_estimates([], ways(**texts), ['words'], options(), SimpleNamespace(
         **vars(opened()), run={'order_seed': 3, 'order_swaps': 5, 'block_size': 9})))
     assert listed.label == 'b.json' and listed.order['parameter'] == tuple(range(9))
     assert swaps.order == {'kind': 'swaps', 'parameter': 3, 'seed': 3, 'length': 9} and fixed.order['seed'] == 3
     assert len({it.work for it in (listed, swaps, fixed)}) == 3
     with pytest.raises(ValueError, match='from 0 to 8, once; got 2 from 0 to 1'):
-        choose_estimates([], {'short.json': [1, 0]}, ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
+        choose_estimates([], ways(short=[1, 0]), ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
     with pytest.raises(ValueError, match='at most the 9 positions of the model, got 10'):
-        choose_estimates([], {'x': list(range(10))}, ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
+        choose_estimates([], ways(x=list(range(10))), ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
 
 
 def test_estimates_of_the_same_work_share_its_nats():
     text, journal = text_of(torch.zeros(4, 9, dtype=torch.long)), Journal('', {})
-    estimates = choose_estimates(['any', 'iw', 'accuracy'], {}, ['lambada'], options('--n_orders=2'), opened())
+    estimates = choose_estimates(['any', 'iw', 'accuracy'], [], ['lambada'], options('--n_orders=2'), opened())
     model, calls = make_model(), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     rows = evaluate(model, text, estimates, journal)

@@ -7,13 +7,16 @@ from itertools import chain
 
 import torch
 
+from anyorder.likelihood.consistency import pair_gaps
 from anyorder.likelihood.continuations import continuation_scores, last_words
 from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, powers_of_two, sample_groups
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, is_drawn
-from anyorder.likelihood.tables import figure, share_error, summarize
+from anyorder.likelihood.tables import figure, ratio_error, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of
+from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of, stream
+
+QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
 
 
 class Estimate:
@@ -95,29 +98,48 @@ class Along(Estimate):
     def n_tokens(self, block, N):
         return N * self.n_orders
 
+    @property
+    def is_drawn(self):
+        """See nll.is_drawn. The importance weights want the nats of the orders themselves."""
+        return is_drawn(self.checkpoint.config.slots, self.order) and ImportanceWeighted.name not in self.asked
+
+    def orders(self, blocks, numbers, given=None):
+        """(orders (len(numbers) K, N), n_given (len(numbers), 1)) of the blocks of these numbers."""
+        orders = draw_orders(numbers, blocks.size(1), self.n_orders, self.c.seed, self.order).flatten(0, 1)
+        if given is None:
+            return orders, torch.zeros(len(numbers), 1, dtype=torch.long)
+        orders, _ = given_first(orders, given[numbers].repeat_interleave(self.n_orders, 0))
+        return orders, given[numbers].sum(1, keepdim=True)
+
     def nats(self, model, blocks, numbers, bar, given=None):
-        """A column for each order, see is_drawn. The importance weights want the nats of the orders themselves."""
-        N, K, known, n_given = blocks.size(1), self.n_orders, None, torch.zeros(len(numbers), 1, dtype=torch.long)
-        orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)           # (len(numbers) K, N)
-        if given is not None:
-            n_given = given[numbers].sum(1, keepdim=True)
-            orders, _ = given_first(orders, given[numbers].repeat_interleave(K, 0))
-        if is_drawn(model.slots, self.order) and ImportanceWeighted.name not in self.asked:
-            known = draw_known(numbers, N, K, self.c.seed, n_given).flatten()
+        """A column for each order."""
+        K, known, (orders, n_given) = self.n_orders, None, self.orders(blocks, numbers, given)
+        if self.is_drawn:
+            known = draw_known(numbers, blocks.size(1), K, self.c.seed, n_given).flatten()
         repeated = blocks[numbers].repeat_interleave(K, 0)
         return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known,
                          n_given=n_given.repeat_interleave(K)).view(-1, K)
 
+    def totals(self, model, text, journal):
+        """(n,) nats of the blocks, the mean over the orders."""
+        return self.measure(model, text, journal).mean(1)
+
+    def label_of_all(self):
+        return f'{self.label} x {self.n_orders}' if self.several else self.label
+
     def rows(self, nats, text):
-        label = f'{self.label} x {self.n_orders}' if self.several else self.label
-        row = self.row(label, nats.mean(1), text, self.n_orders)
-        if not family_of(self.order['kind']).drawn and self.n_orders > 1:   # orders that all blocks share
+        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders)
+        if self.n_orders > 1 and not family_of(self.order['kind']).drawn:   # orders that all blocks share
             row['orders_stderr'] = float(nats.mean(0).std() / self.n_orders ** 0.5 * len(nats) / row['tokens'])
+        elif self.n_orders > 1 and not self.is_drawn:
+            row['spread'] = float(nats.var(1).mean().sqrt())
         return [row]
 
     def remarks(self, rows, text):
         between = '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± above leaves out'
-        return [between.format(**row) for row in rows if 'orders_stderr' in row]
+        spread = '{estimate}: log p(x | order) of a block spreads by {spread:.2f} nats over the orders'
+        return [said.format(**row) for row in rows for key, said in (('orders_stderr', between), ('spread', spread))
+                if key in row]
 
 
 class LeftToRight(Along):
@@ -198,6 +220,50 @@ class Ensemble(Estimate):
         return lines + [gain.format(**row) for row in rows if row['gain_stderr']]
 
 
+class Consistency(Estimate):
+    """log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) of n_pairs pairs of blanks of each block, see pair_gaps."""
+    name = 'consistency'
+    options, of_all = ('n_contexts',), True
+
+    def __init__(self, config, checkpoint, asked=()):
+        super().__init__(config, checkpoint, asked)
+        self.n_contexts = 1 if checkpoint.config.slots.masked_loss else config.n_contexts
+        self.work = f'consistency {config.n_pairs}'
+
+    def n_at_once(self):
+        return 1
+
+    def n_tokens(self, block, N):
+        return 4 * self.c.n_pairs * self.n_contexts * N
+
+    def nats(self, model, blocks, numbers, bar, given=None):
+        """Columns for 1, 2, 4, ... contexts of every pair. The numbers of known tokens are a stratified sample."""
+        (b,), N, P, seed = numbers, blocks.size(1), self.c.n_pairs, self.c.seed
+        gaps = pair_gaps(model, blocks[b], draw_orders([b], N, P, seed)[0], draw_known([b], N - 1, P, seed)[0],
+                         self.n_contexts, stream(seed, 'pairs', b), self.c.batch_size)
+        if bar is not None:
+            bar.update(self.n_tokens(b, N))
+        return gaps.view(1, -1)
+
+    def rows(self, nats, text):
+        gaps, n = nats.unflatten(1, (self.c.n_pairs, -1)), nats.size(0)                      # (n, P, members)
+        rows = []
+        for m, column in zip(powers_of_two(self.n_contexts), gaps.unbind(2), strict=True):
+            row = {'kind': self.name, 'n': m, 'estimate': f'consistency x {m}', 'pairs': column.numel()}
+            for name, values in (('gap', column), ('absolute', column.abs())):
+                row |= {name: float(values.mean()), f'{name}_stderr': ratio_error(values.mean(1), torch.ones(n))}
+            rows.append(row | {'quantiles': column.flatten().quantile(QUANTILES).tolist()})
+        return rows
+
+    def remarks(self, rows, text):
+        said = ['log p(a|c) p(b|a,c) - log p(b|c) p(a|b,c), a left of b: mean, mean of |.|, quantiles 5 25 50 75 95 %']
+        for row in rows:
+            mean, absolute = (figure(row[name], row[f'{name}_stderr'], 4) for name in ('gap', 'absolute'))
+            quantiles = ' '.join(f'{q:7.3f}' for q in row['quantiles'])
+            said.append(f"{row['estimate']:<16}{mean:>18}{absolute:>17} {quantiles}  nats, {row['pairs']:,} pairs")
+        return said
+
+
 class LastWord(Estimate):
     """The share of passages whose last word greedy decoding writes, and the perplexity of these words, left to right.
     Networks with a masked loss take a pass for each token."""
@@ -232,4 +298,4 @@ class LastWord(Estimate):
 
 
 ESTIMATES = {'l2r': LeftToRight, 'own': OwnOrder, 'any': AnyOrder, 'iw': ImportanceWeighted, 'ensemble': Ensemble,
-             'accuracy': LastWord}
+             'consistency': Consistency, 'accuracy': LastWord}

@@ -72,13 +72,23 @@ def check_finite(nats):
     return nats
 
 
-def one_by_one(model, idx, order, first=0, end=None):
-    """nll (B, n) of the visits first to end - 1, by default all, given those before each, by a pass for each; a
-    decoder's forward gives the same."""
-    B, T = order.shape
-    first, end = torch.tensor([[first], [T if end is None else end]]).expand(2, B)
-    targets, nll = idx.gather(1, order)[:, first[0]:].T, []                                 # (n, B)
-    for logits, target in zip(logits_one_by_one(model, idx, order, first, end), targets):
+def score_visits(model, idx, order, first, n):
+    """nll (B, n) of the visits first to first + n - 1, given all before each; `first` is an int or (B,) on the host.
+
+    A decoder takes a pass, a network with a masked loss takes n."""
+    first = torch.as_tensor(first).expand(len(order))
+    if model.slots.masked_loss:
+        return one_by_one(model, idx, order, first, n)
+    return model(idx, order, columns=(first.unsqueeze(1) + torch.arange(n)).to(order.device))
+
+
+def one_by_one(model, idx, order, first=0, n=None):
+    """score_visits by a pass for each; by default of all visits from `first` on."""
+    first = torch.as_tensor(first).expand(len(order))
+    n = order.size(1) - int(first.max()) if n is None else n
+    visits = (first.unsqueeze(1) + torch.arange(n)).to(order.device)
+    targets, nll = idx.gather(1, order).gather(1, visits).T, []                             # (n, B)
+    for logits, target in zip(logits_one_by_one(model, idx, order, first, first + n), targets):
         nll.append(F.cross_entropy(float32_or_better(logits), target, reduction='none'))
     return torch.stack(nll, 1)
 
@@ -148,16 +158,11 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     if n_orders:
         orders = [torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])
                   for _ in range(n_orders)]
-    visits_of_a = torch.arange(len(b), len(both)).expand(len(idx), -1)
     if model.slots.masked_loss:
         neither = torch.tensor(sorted({*range(idx.size(1))} - {*both.tolist()}), dtype=torch.long)
         orders = [torch.cat([order, neither]) for order in orders]
     nats = []
     for order in orders:
         order = order.to(idx.device).expand(len(idx), -1)                                   # (B, m + n), or (B, N)
-        if model.slots.masked_loss:
-            nll = one_by_one(model, idx, order, len(b), len(both))                          # (B, n)
-        else:
-            nll = model(idx, order, columns=visits_of_a)
-        nats.append(nll.sum(-1, dtype=widest(idx.device)))
+        nats.append(score_visits(model, idx, order, len(b), len(a)).sum(-1, dtype=widest(idx.device)))
     return -ensemble_nll(-torch.stack(nats, -1))

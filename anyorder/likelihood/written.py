@@ -1,0 +1,108 @@
+"""
+How likely is a text under the law by which a sampler writes? The blanks of a step are a function of what is known.
+
+With the tokens of a step independent given the known ones (AO Lemma 1), A_k the blanks that step k chooses:
+
+    q(x) = prod_k prod_{i in A_k} p(x_i | known_k)
+
+A given text says what is known, hence which blanks each step chooses: one run of the sampler that reveals the tokens of
+the text gives log q(x), exact for every policy, schedule and threshold. Source: DUEL, arXiv 2603.01367.
+"""
+import math
+
+import torch
+
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import token_logprob
+from anyorder.generation.fill import steps
+from anyorder.generation.unmasking import Unmasking
+from anyorder.likelihood.estimates import Along
+from anyorder.likelihood.tables import table_row
+from anyorder.orders import derive_seed, has_several
+
+
+class Oracle(Unmasking):
+    """The blank whose true token is the most certain comes first. It looks at the truth: no sampler has this law."""
+
+    def score(self, logits, token):
+        return token_logprob(logits, token)
+
+
+def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batch_size, bar=None):
+    """-log q of each block under its own order, where the visits behind the n_given first ones are written.
+
+    blocks, orders (n, N), n_given (n,), seeds [n] as in Canvas; unmasking, drawing as in steps
+    returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the others, passes"""
+    found = []
+    for rows in torch.arange(len(blocks)).split(batch_size):
+        canvas = Canvas(blocks[rows].to(model.device), orders[rows].to(model.device), n_given[rows],
+                        [seeds[r] for r in rows.tolist()])
+        for _, n_new, _ in steps(model, canvas, unmasking, drawing):
+            if bar is not None:
+                bar.update(int(n_new.sum()))
+        cut = canvas.logprob == -torch.inf
+        passes = torch.tensor([len({*row} - {-1}) for row in canvas.step.tolist()])
+        nats = -canvas.logprob.masked_fill(cut, 0).sum(1)
+        found.append(torch.stack([nats.cpu().double(), cut.sum(1).cpu().double(), passes.double()], 1))
+    return torch.cat(found) if found else torch.zeros(0, 3, dtype=torch.float64)
+
+
+class Written(Along):
+    """-log q(x) in one way of writing. Where orders, or the numbers of tokens a step, are drawn, the mean over n_orders
+    draws is a bound."""
+    name = 'written'
+
+    def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):
+        """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
+        self.unmasking, self.drawing, self.one = unmasking, drawing, one
+        drawn = unmasking.unmask == 'binomial'
+        self.several = drawn or has_several(order) and not unmasking.adaptive
+        super().__init__(config, checkpoint, asked, order, label)
+        self.work = f'{label} {derive_seed(order, unmasking, drawing):x}'
+
+    def nats(self, model, blocks, numbers, bar, given=None):
+        """Three columns for each order, see written_nats."""
+        K, (orders, n_given) = self.n_orders, self.orders(blocks, numbers, given)
+        seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
+        nats = written_nats(model, blocks[numbers].repeat_interleave(K, 0), orders, n_given.repeat_interleave(K), seeds,
+                            self.unmasking, self.drawing, self.c.batch_size, bar)
+        return nats.view(-1, 3 * K)
+
+    def measure(self, model, text, journal):
+        """The nats, and behind them the totals of one token a step."""
+        nats = super().measure(model, text, journal)
+        return nats if self.one is None else torch.cat([nats, self.one.totals(model, text, journal).unsqueeze(1)], 1)
+
+    def totals(self, model, text, journal):
+        kept, cut, _ = self.means(super().measure(model, text, journal))
+        return kept.masked_fill(cut > 0, math.inf)
+
+    def means(self, nats):
+        """Nats, numbers of tokens that are cut off and passes of each block, (n,) each, from what `measure` gives."""
+        return nats[:, :3 * self.n_orders].unflatten(1, (-1, 3)).mean(1).T
+
+    def rows(self, nats, text):
+        kept, cut, passes = self.means(nats)
+        row = self.row(self.label_of_all(), kept, text, self.n_orders)
+        if cut.any():
+            row |= table_row(row['estimate'], math.inf, None, row['blocks'], row['tokens'], row['bytes'])
+            row |= {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / (row['tokens'] - cut.sum()))}
+        elif self.one is not None and nats[:, -1].isfinite().all():
+            cost = self.row('', kept - nats[:, -1], text)
+            row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
+        return [row | {'passes': float(passes.mean()), 'bound': self.several}]
+
+    def remarks(self, rows, text):
+        row, = rows
+        said = []
+        if 'cut' in row:
+            said.append('{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
+                        'the others have {kept_nats:.4f} nats each')
+        if row.get('cost_stderr'):
+            said.append('{estimate}: {passes:.1f} passes cost {cost:.4f} ± {cost_stderr:.4f} nats/token beside one '
+                        'token a step, block by block')
+        if self.several:
+            said.append('{estimate}: a bound, the mean over what is drawn')
+        if isinstance(self.unmasking, Oracle):
+            said.append('oracle looks at the truth: no sampler has its likelihood')
+        return [line.format(**row) for line in said]

@@ -1,0 +1,228 @@
+"""The law of a way of writing as an estimate: against a loop without a cache, block by block, cut off, on disk."""
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import make_model
+from test_estimates import SEED, estimate, opened, options, text_of
+
+import eval_ppl
+from anyorder.checkpoint import save_checkpoint
+from anyorder.generation import Drawing, Unmasking
+from anyorder.generation.unmasking import SCORES
+from anyorder.likelihood.consistency import pair_gaps
+from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.written import Oracle, written_nats
+from anyorder.machine.terminal import one_line_errors
+from anyorder.orders import draw_orders
+from anyorder.tokens.prepared import prepare
+from eval_ppl import choose_estimates, evaluate, read_ways, report
+
+BLOCKS = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(1))
+NETWORKS = [{}, {'attention': 'mixed'}, {'attention': 'bidirectional'}, {'target_position': 'two_stream'}]
+
+
+def made(*args, attention='causal', order=None):
+    """The estimates of the orders that the command line asks for, of a model of 9 positions."""
+    c, checkpoint = options(*args), SimpleNamespace(**vars(opened(order, attention=attention)), run={})
+    return choose_estimates([], read_ways(c), ['words'], c, checkpoint)
+
+
+def measured(model, found, journal=None):
+    """{label: row} of these estimates."""
+    rows = evaluate(model, text_of(BLOCKS), found, journal or Journal('', {}))
+    return {row['estimate']: row for part in rows.values() for row in part}
+
+
+def naive(model, idx, order, n_steps, score, temperature=1.0, top_p=1.0, block_length=9):
+    """-log q of a row (N,), by one prediction from scratch a step; `score` (logits, token) says what comes first."""
+    left, nats, known = order.tolist(), 0.0, []
+    ends = [9 * k // n_steps for k in range(1, n_steps + 1)]
+    for end in ends:
+        among = left[:block_length - len(known) % block_length]
+        logits = model.predict(idx[None], torch.tensor([known + among + left[len(among):]]), len(known))[0]
+        logits = logits[:len(among)]
+        scores = [float(score(logits[j:j + 1], idx[i:i + 1])) for j, i in enumerate(among)]
+        best = sorted(range(len(among)), key=lambda j: -scores[j])[:end - len(known)]
+        for j in best:
+            p = (logits[j] / temperature).softmax(-1)
+            more = p[p > p[idx[among[j]]]].sum()   # of what is likelier than the truth
+            kept = p.sort(descending=True).values
+            kept = kept[kept.cumsum(0) - kept < top_p].sum()
+            nats -= float((p[idx[among[j]]] / kept).log()) if more < top_p else -math.inf
+        known += [among[j] for j in best]
+        left = [i for i in left if i not in known]
+    return nats
+
+
+@pytest.mark.parametrize('network', NETWORKS, ids=str)
+@pytest.mark.parametrize('how', [{}, dict(n_steps=3), dict(n_steps=3, block_length=3), dict(temperature=0.7)], ids=str)
+def test_a_row_is_the_loop_without_a_cache(network, how):
+    model = make_model(**network)
+    asked = [f'--{name}={value}' for name, value in how.items()]
+    for policy in (*SCORES, 'oracle'):
+        it, = made(f'--orders={policy}', *asked, attention=network.get('attention', 'causal'))
+        score = Oracle().score if policy == 'oracle' else lambda x, _: SCORES[policy](x)   # noqa: B023
+        orders = draw_orders([2, 0], 9, 1, SEED)[:, 0] if 'block_length' not in how else torch.arange(9).expand(2, 9)
+        want = [naive(model, BLOCKS[b], order, score=score, **{'n_steps': 9} | how) for b, order in zip((2, 0), orders)]
+        nats, cut, passes = it.nats(model, BLOCKS, [2, 0], None).T
+        torch.testing.assert_close(nats, torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
+        assert not cut.any() and (passes == how.get('n_steps', 9)).all()
+
+
+def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
+    """In as many passes as tokens, by lossless unmasking, and by one pass: the same."""
+    model = make_model()
+    plain, by_steps = made('--orders=random', '--n_orders=2', '--n_steps=0,9')
+    want = plain.nats(model, BLOCKS, [3, 1], None)
+    nats, cut, passes = by_steps.nats(model, BLOCKS, [3, 1], None).view(2, 2, 3).unbind(2)
+    torch.testing.assert_close(nats, want, rtol=0, atol=1e-10)
+    orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), BLOCKS[[3, 1]].repeat_interleave(2, 0)
+    for window in (1, 4):
+        found = written_nats(model, repeated, orders, torch.zeros(4, dtype=torch.long), range(4),
+                             Unmasking(unmask='lossless', window=window), Drawing(scores=True), 3)
+        torch.testing.assert_close(found[:, 0].view(2, 2), want, rtol=0, atol=1e-10)
+    assert not cut.any() and (passes == 9).all()
+
+
+def test_what_passes_cost_is_paired_block_by_block():
+    model, found = make_model(), made('--orders=random,margin', '--n_orders=2', '--n_steps=3,0', '--threshold=.5')
+    journal, text = Journal('', {}), text_of(BLOCKS)
+    rows = measured(model, found, journal)
+    assert list(rows) == ['any order x 2', 'any order in 3 x 2', 'margin', 'margin in 3', 'margin >= 0.5']
+    one, three = (it.nats(model, BLOCKS, range(4), None) for it in found[2:4])
+    cost = (three - one)[:, 0] / 9
+    assert math.isclose(rows['margin in 3']['cost'], cost.mean(), rel_tol=1e-9)
+    assert math.isclose(rows['margin in 3']['cost_stderr'], cost.std() / 2, rel_tol=1e-9)
+    assert rows['margin in 3']['passes'] == 3 and 3 <= rows['margin >= 0.5']['passes'] <= 9
+    assert len(journal.done) == 5 * 4   # what they are compared with was not run again
+    said = [line for it in found for line in it.remarks([rows[it.rows(it.measure(model, text, journal), text)[0][
+        'estimate']]], text)]
+    assert [line.partition(':')[0] for line in said if 'bound' in line] == ['any order in 3 x 2']
+    assert sum('block by block' in line for line in said) == 3
+
+
+def test_an_encoder_is_compared_with_exact_nats():
+    alone, = made('--orders=random', attention='bidirectional')
+    one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')
+    assert alone.name == 'any' and one.name == three.name == 'written' and three.one is one
+
+
+def test_truths_that_are_cut_off_are_counted():
+    model, (it,) = make_model(), made('--orders=margin', '--top_k=3')
+    nats, cut, _ = it.nats(model, BLOCKS, range(4), None).T
+    row = measured(model, [it])['margin']
+    assert row['nats_per_token'] == row['perplexity'] == math.inf and row['stderr'] is None
+    assert row['cut'] == cut.sum() > 0 and math.isclose(row['kept_nats'], nats.sum() / (36 - cut.sum()))
+    text = report(text_of(BLOCKS), {it: [row]}, SimpleNamespace(n_tokens=11, n_bytes=None))
+    assert f'margin: {int(cut.sum())} of 36 true tokens are cut off, their probability is 0' in text and ' inf ' in text
+    beside = measured(model, made('--orders=margin', '--top_k=3', '--n_steps=0,3'))
+    assert not any('cost' in row for row in beside.values())
+
+
+def test_numbers_of_tokens_that_are_drawn_are_a_bound():
+    it, = made('--orders=margin', '--n_steps=4', '--unmask=binomial', '--n_orders=2')
+    one, other = it.nats(make_model(), BLOCKS, [0], None).view(2, 3)
+    row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1], None), text_of(BLOCKS[:2]))
+    assert one[0] != other[0] and row['estimate'] == 'margin in 4 x 2' and row['bound']
+
+
+def test_given_tokens_cost_nothing():
+    model, (it,) = make_model(), made('--orders=entropy')
+    given = torch.zeros(4, 9, dtype=torch.bool)
+    given[1, 1:] = True
+    order, idx = draw_orders([1], 9, 1, SEED)[0, 0], BLOCKS[1:2]
+    last = torch.cat([order[order != 0], order[order == 0]])
+    want = -model.predict(idx, last[None], 8)[0, 0].log_softmax(-1)[idx[0, 0]]
+    torch.testing.assert_close(it.nats(model, BLOCKS, [1], None, given)[0, 0], want, rtol=0, atol=1e-10)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# consistency
+
+@pytest.mark.parametrize('network', NETWORKS, ids=str)
+def test_gaps_of_pairs_by_hand(network):
+    model, idx = make_model(**network), BLOCKS[0]
+    orders, known = draw_orders([0], 9, 4, SEED)[0], torch.tensor([0, 7, 3, 5])
+    got = pair_gaps(model, idx, orders, known, batch_size=3)
+    for gap, order, k in zip(got[:, 0], orders, known.tolist()):
+        def logp(*visits):   # of the last of these positions given the others
+            rest = [i for i in range(9) if i not in visits]
+            whole = torch.tensor([[*visits, *rest]])
+            return model.predict(idx[None], whole, len(visits) - 1)[0, 0].log_softmax(-1)[idx[visits[-1]]]
+        c, (a, b) = order[:k].tolist(), sorted(order[k:k + 2].tolist())
+        want = logp(*c, a) + logp(*c, a, b) - logp(*c, b) - logp(*c, b, a)
+        torch.testing.assert_close(gap, want, rtol=0, atol=1e-10)
+
+
+def test_contexts_are_mixed_before_they_are_compared():
+    """One shuffle of no or one known token changes nothing; a joint law has no gap."""
+    model, orders = make_model(), draw_orders([0], 9, 3, SEED)[0]
+    one, two, four = pair_gaps(model, BLOCKS[0], orders, torch.tensor([0, 1, 6]), 4, torch.Generator().manual_seed(1)).T
+    assert torch.isclose(one[0], four[0], rtol=0, atol=0.05) and one[2] != two[2] != four[2]
+    for module in (model.lm_head, model.transformer.wtpe):
+        module.weight.zero_()
+    assert pair_gaps(model, BLOCKS[0], orders, torch.tensor([0, 1, 6])).abs().max() < 1e-10
+
+
+def test_rows_of_consistency_by_hand():
+    it = estimate('consistency', '--n_pairs=2', '--n_contexts=2')
+    row, other = it.rows(torch.tensor([[1, 0, -3, 0], [5, 0, 3, 2]]).double(), text_of(BLOCKS[:2]))
+    assert (row['gap'], row['absolute'], row['pairs']) == (1.5, 3, 4) and math.isclose(row['gap_stderr'], 2.5)
+    assert row['quantiles'][2] == 2 and other['estimate'] == 'consistency x 2' and other['gap'] == 0.5
+    nats = it.nats(make_model(), BLOCKS, [2], None)
+    assert nats.shape == (1, 4) and (nats == it.nats(make_model(), BLOCKS, [2], None)).all()
+    assert estimate('consistency', checkpoint=opened(attention='mixed')).n_contexts == 1
+    lines = it.remarks([row, other], None)
+    assert len(lines) == 3 and '1.5000 ± 2.5000' in lines[1] and '4 pairs' in lines[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the command
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('written')
+    (folder / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
+    prepare('text', folder / 'data', source=str(folder / 'words.txt'), tokenizer='bytes', name='words')
+    save_checkpoint(folder / 'ckpt.pt', make_model(block_size=16, vocab_size=320, n_tokens=257).float(),
+                    tokenizer='bytes', config={'dataset': 'words', 'data_dir': str(folder / 'data')})
+    return folder
+
+
+EVERY = ['--weights=raw', '--n_blocks=5', '--orders=random,margin,oracle', '--n_steps=0,4', '--threshold=.02',
+         '--block_length=8', '--estimates=consistency', '--n_pairs=2', '--n_contexts=2']
+
+
+def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
+    said = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=a.json').stdout
+    script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=b.json', '--batch_size=3')
+    journal = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
+    (tmp_path / 'c.json.blocks.jsonl').write_text(''.join(journal[:12]))
+    command = options(f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=c.json')
+    first, second = forked(*2 * [lambda: eval_ppl.main(command)])
+    assert (first.code, second.code) == (0, 0), (first.said, second.said)
+    a, b, c = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'abc')
+    names = ['any order x 1', 'any order in 4 x 1', 'margin/8', 'margin/8 in 4', 'margin/8 >= 0.02', 'oracle/8',
+             'oracle/8 in 4']
+    assert [row['estimate'] for row in a] == ['consistency x 1', 'consistency x 2', *names]
+    for x, y, z in zip(a, b, c, strict=True):
+        key = 'absolute' if 'absolute' in x else 'nats_per_token'
+        assert math.isclose(x[key], y[key], rel_tol=1e-5) and math.isclose(x[key], z[key], rel_tol=1e-5)
+    assert all(f'\n{name} ' in said for name in names) and said.count('oracle looks at the truth') == 1
+
+
+@pytest.mark.parametrize('args, said', [
+    (['--orders=margin', '--temperature=0'], 'every other one 0'), (['--orders=margin', '--threshold=2'], '0 to 1'),
+    (['--orders=margin', '--block_length=0'], 'got 0'), (['--orders=margin', '--block_length=17'], 'at most the 16'),
+    (['--orders=l2r', '--block_length=4'], 'block_length is for the policies'), (['--orders=best'], "got 'best'"),
+    (['--orders=entropy', '--threshold=.5'], 'threshold is for the policies top_prob, margin'),
+    (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
+    (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'), (['--orders=margin', '--n_steps=-1'], 'n_steps must'),
+    (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'), (['--n_pairs=0'], 'n_pairs')])
+def test_wrong_input_is_one_line(folder, args, said):
+    with pytest.raises(SystemExit) as e, one_line_errors():
+        eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', *args))
+    assert said in e.value.code and '\n' not in e.value.code
