@@ -142,7 +142,8 @@ FAULTS['anyorder/checkpoint.py'] = 'test_checkpoint test_equalities', [
      'fingerprint.update(p.detach().cpu().float().numpy())'],
 ]
 
-FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts', [
+FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts test_unmasking', [
+    ["('known', 'first', 'n_drafts'", "('known', 'n_drafts'"],
     ['self.idx, self.order, self.rows = idx.clone()', 'self.idx, self.order, self.rows = idx'],
     ['order.clone(), torch.arange(B)', 'order, torch.arange(B)'],
     ["stream(seed, 'tokens')", 'stream(seed)'],
@@ -175,7 +176,10 @@ FAULTS['anyorder/generation/constraint.py'] = 'test_constraint', [
     [' or not allowed[p].any()', ''],
 ]
 
-FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_lossless', [
+FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossless', [
+    ['scores: bool = False', 'scores: bool = True'],
+    ['self.scores and self.temperature == 0', 'False'],
+    ['self.scores and self.temperature == 0', 'self.temperature == 0'],
     ['p.cumsum(-1) - p >= top_p', 'p.cumsum(-1) >= top_p'],
     ['among, dtype = values if top_k else logits,', 'among, dtype = logits,'],
     ['(short := p.sum(-1) < top_p).any()', '(short := p.sum(-1) < 0).any()'],
@@ -193,7 +197,11 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_lossless', [
     ['        logits = self.tempered(logits)\n        return argmax(', '        return argmax('],
 ]
 
-FAULTS['anyorder/generation/fill.py'] = 'test_generation test_lossless test_equalities', [
+FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities', [
+    ['drawing.tempered(logits) if drawing.scores else logits', 'logits'],
+    ['drawing.tempered(logits) if drawing.scores else logits', 'drawing.tempered(logits)'],
+    ['            token = part.idx[row, position]\n', '            token = part.idx[row, visit]\n'],
+    ['unmasking.n_scored(part) if', 'part.n_blanks if'],
     ['(len(order),), generator=generator, device=device)', '(len(order),), device=device)'],
     ['                cache.length = part.known  ', '                pass  '],
     ['part.u[row, position]', 'part.u[row, visit]'],
@@ -230,7 +238,25 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll', [
     ['self.written[0] is not row or ', ''],
 ]
 
-FAULTS['anyorder/generation/unmasking.py'] = 'test_generation test_lossless', [
+FAULTS['anyorder/generation/unmasking.py'] = 'test_unmasking test_generation test_lossless', [
+    # blocks
+    ['self.block_length < 1', 'self.block_length < 0'],
+    ['type(self.block_length) is not int or ', ''],
+    ['if not self.adaptive or not isinstance(self.schedule, str):', 'if not isinstance(self.schedule, str):'],
+    ['if not self.adaptive or not isinstance(self.schedule, str):', 'if not self.adaptive:'],
+    ['(self.block_length or 0) > n', '(self.block_length or 0) >= n'],
+    ['(self.block_length or 0) > n', '(self.block_length or 0) > n + 1'],
+    ['end = min(start + length, n)', 'end = start + length'],
+    ['max(1, self.n_steps * end // n - self.n_steps * start // n)', 'self.n_steps'],
+    ['max(1, self.n_steps * end // n - self.n_steps * start // n)', 'max(1, self.n_steps * (end - start) // n)'],
+    ['max(1, self.n_steps * end', 'max(0, self.n_steps * end'],
+    ['yield from (start + k for k in ends)', 'yield from ends'],
+    ['(part.known - part.first) % ', 'part.known % '],
+    ['part.first) % self.block_length', 'part.first)'],
+    ['torch.minimum(part.n_blanks, self.block_length - (part.known - part.first) % self.block_length)',
+     'self.block_length - (part.known - part.first) % self.block_length'],
+    ['(n_scored.cumsum(0) - n_scored)', '(part.n_blanks.cumsum(0) - part.n_blanks)'],
+    ['visit = part.cells(n_scored)', 'visit = part.cells(part.n_blanks)'],
     ['times = torch.rand(n_tokens, dtype=torch.float64, generator=generator)',
      'times = torch.rand(n_tokens, dtype=torch.float64)'],
     ['.values - logits.logsumexp(-1, keepdim=True)', '.values - logits.amax(-1, keepdim=True)'],

@@ -223,3 +223,13 @@ def test_a_stop_over_a_seam_ends_its_row_at_once():
     first, second = write(model, rows, drawing=Drawing(0), stop='fg\0h', context=1, look=seen.append)
     assert second['text'] == '\0abcdefg\0h' and second['stopped'] and not first['stopped']
     assert len(passes) == 2 and seen[0] and seen[1:] == [None]
+
+
+def test_blocks_begin_anew_in_each_stretch():
+    """Positions are visited block after block, and the steps count on from stretch to stretch."""
+    sample, = write(ascii_model(), texts('ab'), how=Unmasking(99, policy='margin', block_length=4))
+    assert sample['stretches'] == [[0, 8], [4, 12], [8, 16], [12, 20]]
+    blocks = [range(2), range(2, 6), range(6, 8), range(8, 12), range(12, 16), range(16, 20)]
+    visits = iter(sample['order'])
+    assert [{next(visits) for _ in block} for block in blocks] == [{*block} for block in blocks]
+    assert [sample['step'][p] for p in sample['order']] == [-1, -1, *range(18)] and sample['order'] != [*range(20)]

@@ -159,8 +159,8 @@ def test_a_row_in_blocks_does_not_depend_on_the_batch(batch, how, variant):
 
 @pytest.mark.parametrize('n, n_steps, length, ends', [
     (8, 4, 2, [2, 4, 6, 8]), (8, 8, 2, [1, 2, 3, 4, 5, 6, 7, 8]), (8, 99, 3, [1, 2, 3, 4, 5, 6, 7, 8]),
-    (8, 1, 2, [2, 4, 6, 8]), (8, 2, 4, [4, 8]), (8, 4, 4, [2, 4, 6, 8]), (8, 6, 4, [1, 2, 4, 5, 6, 8]),
-    (7, 3, 3, [3, 6, 7]), (5, 4, 8, [1, 2, 3, 5]), (0, 4, 2, [])])
+    (8, 1, 2, [2, 4, 6, 8]), (8, 2, 4, [4, 8]), (8, 3, 4, [4, 6, 8]), (8, 4, 4, [2, 4, 6, 8]),
+    (8, 6, 4, [1, 2, 4, 5, 6, 8]), (7, 3, 3, [3, 6, 7]), (5, 4, 8, [1, 2, 3, 5]), (0, 4, 2, [])])
 def test_each_block_has_its_share_of_the_steps_and_one_at_least(n, n_steps, length, ends):
     assert Unmasking(n_steps, policy='margin', block_length=length).ends([n], [0]).tolist() == [ends]
 
