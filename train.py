@@ -121,15 +121,7 @@ from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # n
 
 
 class Data:
-    """The data set of a run.
-
-    train, val   its two splits, see anyorder/tokens/blocks.py
-    kind         which kind of set it is, see anyorder/tokens/sets.py
-    tokenizer    for both splits
-    hashes       {'train': ..., 'val': ...}
-    blocks       (n, N) int64, the fixed blocks of `val` that every validation measures
-    given        (n, N) bool, which of their tokens are given, as the clues of a puzzle are
-    n_blanks     how many of their tokens are not given"""
+    """The data set of a run: its splits, its kind, see anyorder/tokens/sets.py, and its tokenizer."""
 
     def __init__(self, config):
         with first_process_first():   # it makes the set, if that needs no source
@@ -140,6 +132,7 @@ class Data:
         self.kind = kind_of(meta)
         self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta['splits'][split]['sha256'] for split in ('train', 'val')}
+        # (n, N) tokens that every validation measures, and which of them are given, as the clues of a puzzle are
         self.blocks, self.given = all_blocks(self.val, config.block_size, config.eval_iters * config.batch_size)
         self.n_blanks = int((~self.given).sum())
 

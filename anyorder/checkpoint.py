@@ -51,7 +51,10 @@ def load_checkpoint(name):
         return read_folder(path)
     with reading(f'{path} ({os.path.getsize(path):,} bytes)', 'a checkpoint', 'name another, or copy it again'):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
-    if not is_checkpoint(checkpoint):
+    kinds = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
+    if not (isinstance(checkpoint, dict) and {'model', 'model_args'} <= checkpoint.keys()
+            and all(isinstance(checkpoint[key], kinds[key]) for key in kinds if key in checkpoint)
+            and all(isinstance(p, torch.Tensor) for p in checkpoint['model'].values())):
         raise ValueError(f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, and 'model_args'")
     return checkpoint
 
@@ -68,14 +71,6 @@ def read_folder(folder):
         raise ValueError(f'{path} has model_type={kind!r}: {" and ".join(FOLDERS)} can be read; the name of a '
                          f'masked model of others is {MASKED}{folder}')
     return FOLDERS[kind](folder)
-
-
-def is_checkpoint(x):
-    """Whether what a file held has the form of a checkpoint; its weights are looked at by model_from_checkpoint."""
-    kinds = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
-    return (isinstance(x, dict) and {'model', 'model_args'} <= x.keys()
-            and all(isinstance(x[key], kinds[key]) for key in kinds if key in x)
-            and all(isinstance(p, torch.Tensor) for p in x['model'].values()))
 
 
 def raw_weights(checkpoint):
@@ -183,24 +178,16 @@ def open_checkpoint(name):
 
 
 class Checkpoint:
-    """An opened checkpoint. Commands use what stands here, model and about; see families.MaskedCheckpoint for another.
-
-    entries     the dict of its file, see load_checkpoint
-    config      AOGPTConfig
-    set         what kind_of says of its data, see set_of
-    tokenizer   of its data
-    run         the options that it was trained with; none are known of published files
-    order       the arguments of sample_order that it was trained with
-    iter_num    updates of its weights, '?' where the file does not say
-    weights     those to use unless told otherwise: 'ema', or 'raw' of a file that holds no average"""
+    """An opened checkpoint. Commands use what stands here, model and about; see also families.MaskedCheckpoint."""
 
     def __init__(self, name):
         """Open a path or hf:OWNER/REPO[/path.pt]. Raises ValueError when it is none, or of another tokenizer."""
         self.name, self.entries = name, load_checkpoint(name)
-        self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})
-        self.order, self.iter_num = order_of(self.run), self.entries.get('iter_num', '?')
-        self.weights = 'ema' if 'ema_model' in self.entries else 'raw'
-        self.set, self.tokenizer = set_of(self.entries), tokenizer_of(name, self.entries)
+        self.config, self.run = config_from_checkpoint(self.entries), self.entries.get('config', {})   # of its training
+        self.order = order_of(self.run)                     # the arguments of sample_order
+        self.iter_num = self.entries.get('iter_num', '?')   # updates of its weights
+        self.weights = 'ema' if 'ema_model' in self.entries else 'raw'   # to use unless told otherwise
+        self.set, self.tokenizer = set_of(self.entries), tokenizer_of(name, self.entries)              # of its data
 
     def model(self, weights='ema', device='cpu'):
         """model_from_checkpoint of it."""

@@ -79,16 +79,11 @@ def listed(u, n, positions):
 
 
 class Family(NamedTuple):
-    """A law of orders.
-
-    orders     f(u, n, parameter), see above
-    drawn      whether u is fresh in every row; else all rows share the numbers of stream(seed, 'order'): one order
-    parameter  what there is to choose, by default; None: nothing
-    n_numbers  m, a function of n and parameter"""
-    orders: Callable
-    drawn: bool = False
-    parameter: int | tuple | None = None
-    n_numbers: Callable = lambda n, parameter: n
+    """A law of orders."""
+    orders: Callable                       # f(u, n, parameter), see above
+    drawn: bool = False                    # u is fresh in every row; else all rows share stream(seed, 'order')
+    parameter: int | tuple | None = None   # what there is to choose, by default; None: nothing
+    n_numbers: Callable = lambda n, parameter: n   # m
 
 
 # an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in this source
@@ -190,9 +185,7 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
 def given_first(order, given):
     """(order, n_given (B,)): the positions of `given` (B, N) come first in order (B, N); each part keeps its order."""
     first = given.gather(1, order)                                                          # (B, N) by visit
-    n_given = first.sum(1)
-    visit = torch.where(first, first.cumsum(1), n_given.unsqueeze(1) + (~first).cumsum(1)) - 1
-    return torch.empty_like(order).scatter_(1, visit, order), n_given
+    return order.gather(1, (~first).int().argsort(stable=True)), first.sum(1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

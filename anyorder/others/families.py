@@ -35,21 +35,13 @@ OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'm
 
 @dataclass(frozen=True)
 class MaskedFamily:
-    """One kind of masked model.
-
-    load       (config.json as a dict, {name: weight}) -> the network
-    positions  the key of config.json that bounds the length of a text, or the number
-    shift      the logits of a token stand one token before it
-    mask_id    the mask token, if neither tokenizer nor config.json names it
-    writes_end whether the model writes the token that ends a document
-    tokenizer  the class in transformers, or our name, where the folder names code of its own
-    """
-    load: Callable
-    positions: str | int = 'max_position_embeddings'
-    shift: bool = False
-    mask_id: int | None = None
-    writes_end: bool = True
-    tokenizer: str = 'AutoTokenizer'
+    """One kind of masked model."""
+    load: Callable                                     # (config.json as a dict, {name: weight}) -> the network
+    positions: str | int = 'max_position_embeddings'   # the key of config.json that bounds a text, or the number
+    shift: bool = False                                # the logits of a token stand one token before it
+    mask_id: int | None = None                         # if neither tokenizer nor config.json names it
+    writes_end: bool = True                            # whether the model writes the token that ends a document
+    tokenizer: str = 'AutoTokenizer'                   # in transformers; where the folder names code, maybe ours
 
 
 def decoder(kind):

@@ -28,7 +28,14 @@ def read_gpt2(folder):
     """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder, see weights.py. Weights become float32.
 
     Raises ValueError in one line when it holds no GPT-2, or one that differs from OpenAI's in more than its sizes."""
-    config = read_config(folder)
+    path = os.path.join(folder, 'config.json')
+    config = read_json(path)
+    for name, values in UNDERSTOOD.items():
+        if config.get(name, values[0]) not in values:
+            raise ValueError(f'{path} has {name}={config[name]!r}: it must be {" or ".join(map(str, values))}')
+    sizes = {name: config.get(name, size) for name, size in (('n_layer', 12), ('n_head', 12), ('n_embd', 768))}
+    sizes |= {'block_size': config.get('n_positions', 1024), 'vocab_size': GPT2_PADDED, 'n_tokens': GPT2_N_TOKENS}
+    kind = {'target_position': 'input', 'gpt2_blocks': True, 'gelu_tanh': config.get('activation_function') != 'gelu'}
     weights = {name.removeprefix('transformer.'): p.float() for name, p in read_weights(folder).items()
                if not name.endswith(BUFFERS)}
     if not {'wte.weight', 'wpe.weight'} <= weights.keys():
@@ -37,7 +44,7 @@ def read_gpt2(folder):
         raise ValueError(f'{folder} has a head of its own: only a head that is tied to the embedding is understood')
     state = any_order(weights)
     # weights='ema', which is the default of commands, and 'raw' are the same
-    return {'model': state, 'ema_model': {'shadow_params': state}, 'model_args': config, 'tokenizer': 'gpt2'}
+    return {'model': state, 'ema_model': {'shadow_params': state}, 'model_args': sizes | kind, 'tokenizer': 'gpt2'}
 
 
 def any_order(weights):
@@ -50,16 +57,3 @@ def any_order(weights):
                     'transformer.wnonee.weight': wte[END_OF_TEXT:END_OF_TEXT + 1].clone(),
                     'transformer.wpe.weight': torch.cat([wpe, wpe[-1:]]),
                     'transformer.wtpe.weight': torch.zeros_like(wpe)}
-
-
-def read_config(folder):
-    """AOGPT's model_args for the config.json of a folder."""
-    path = os.path.join(folder, 'config.json')
-    config = read_json(path)
-    for name, values in UNDERSTOOD.items():
-        if config.get(name, values[0]) not in values:
-            raise ValueError(f'{path} has {name}={config[name]!r}: it must be {" or ".join(map(str, values))}')
-    sizes = {name: config.get(name, size) for name, size in (('n_layer', 12), ('n_head', 12), ('n_embd', 768))}
-    return sizes | {'block_size': config.get('n_positions', 1024), 'vocab_size': GPT2_PADDED, 'n_tokens': GPT2_N_TOKENS,
-                    'target_position': 'input', 'gpt2_blocks': True,
-                    'gelu_tanh': config.get('activation_function') != 'gelu'}

@@ -18,22 +18,14 @@ from model import EncoderSlots, Head, Network, take
 
 @dataclass(frozen=True)
 class MaskedConfig:
-    """What must be known of a masked model.
-
-    block_size      positions of a text, without prefix and suffix
-    n_tokens        the vocabulary; logits behind it are padding
-    mask_id         the token that stands in a blank, never written
-    shift           the logits of a token stand one token before it (Dream): the first one wants a prefix
-    banned          further tokens that are never written
-    prefix, suffix  tokens around every text, as [CLS] and [SEP] of BERT; idx and order know nothing of them
-    """
-    block_size: int
-    n_tokens: int
-    mask_id: int
-    shift: bool = False
-    banned: tuple = ()
-    prefix: tuple = ()
-    suffix: tuple = ()
+    """What must be known of a masked model."""
+    block_size: int       # positions of a text, without prefix and suffix
+    n_tokens: int         # the vocabulary; logits behind it are padding
+    mask_id: int          # the token that stands in a blank, never written
+    shift: bool = False   # the logits of a token stand one token before it (Dream): the first one wants a prefix
+    banned: tuple = ()    # further tokens that are never written
+    prefix: tuple = ()    # tokens before every text, as [CLS] of BERT; idx and order know nothing of them
+    suffix: tuple = ()    # tokens behind every text, as [SEP]
     slots: ClassVar = EncoderSlots
     attention: ClassVar = 'bidirectional'
     vocab_size = n_real = property(lambda self: self.n_tokens)

@@ -69,12 +69,9 @@ def print_meta(out, meta, before, force):
 
 @dataclass
 class Split:
-    """The tokens of a split.
-
-    packed   uint16 as on disk: (n,) for a stream, in which a block may start anywhere, or rows (rows, row_length)
-    marked   whether bit 15 of a token says that it is given"""
-    packed: np.ndarray
-    marked: bool = False
+    """The tokens of a split."""
+    packed: np.ndarray     # uint16 as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
+    marked: bool = False   # whether bit 15 of a token says that it is given
 
     def unpack(self, blocks):
         """(tokens, given) of blocks of `packed`, (B, N) integers and bool."""
