@@ -29,18 +29,22 @@ def animated_svg(replay):
 
     top = 62 + 22 * len(replay['details'])
     panes, width, height = side_by_side(rows, replay) if replay['columns'] else one_below_the_other(rows)
-    signs = signs_of(rows)
+    given, wrong = any(0 in row['rank'] for row in rows), any(any(row['wrong']) for row in rows)
+    signs = 'outlined: just written' + ' · bold: given' * given + ' · struck through: wrong' * wrong
     width = max(width, 11 * len(replay['title']) + 120, 270 + 6.5 * len(signs),   # about what the words take
                 *(6.8 * len(line) for line in replay['details']))
     bottom = top + 24 + height + 28
     w, h = width + 2 * MARGIN, bottom + 30
+    # all numbers below one another, behind a window that shows one: without a script no text changes
+    numbers = (words(width + MARGIN, 40 - COUNT * (n_steps - k), f'step {k} of {n_steps}', 'right')
+               for k in range(n_steps + 1))
     return Template(TEMPLATE.read_text(encoding='utf-8')).substitute(
         w=f'{w:g}', h=f'{h:g}', paper_width=f'{w - 1:g}', paper_height=f'{h - 1:g}', seconds=f'{writing + HOLD:g}',
         bar=f'x="{MARGIN}" y="{top}" width="{width:g}" height="3" rx="1.5"',
         rules=keyframes(n_steps, 100 * writing / (writing + HOLD)), title=xml(replay['title']),
-        heading=words(MARGIN, 40, replay['title'], 'heading'), counter=counter(n_steps, width + MARGIN),
+        window=f'{width + MARGIN - 200:g}', numbers=''.join(numbers), y=f'{bottom:g}', above=bottom - 11, signs=signs,
         details=''.join(words(MARGIN, 62 + 22 * i, line) for i, line in enumerate(replay['details'])),
-        samples=moved(MARGIN, top + 24, panes), key=key(bottom, signs))
+        samples=moved(MARGIN, top + 24, panes))
 
 
 def keyframes(n_steps, share):
@@ -72,29 +76,6 @@ def words(x, y, text, kind=''):
 
 def moved(x, y, marks):
     return f'<g transform="translate({x:g} {y:g})">{marks}</g>'
-
-
-def counter(n_steps, right):
-    """All numbers below one another, behind a window that shows one: without a script no text changes.
-
-    The last number is the one that shows where nothing moves."""
-    numbers = ''.join(words(right, 40 - COUNT * (n_steps - k), f'step {k} of {n_steps}', 'right')
-                      for k in range(n_steps + 1))
-    return (f'<clipPath id="window"><rect x="{right - 200:g}" y="20" width="200" height="30"/></clipPath>'
-            f'<g clip-path="url(#window)"><g class="count">{numbers}</g></g>')
-
-
-def signs_of(rows):
-    """What the marks in the samples mean."""
-    given, wrong = any(0 in row['rank'] for row in rows), any(any(row['wrong']) for row in rows)
-    return 'outlined: just written' + ' · bold: given' * given + ' · struck through: wrong' * wrong
-
-
-def key(y, signs):
-    """What the colours mean, and the marks."""
-    swatches = ''.join(f'<rect class="c{i}" x="{MARGIN + 54 + 18 * i}" y="{y - 11}" width="18" height="12"/>'
-                       for i in range(N_SHADES))
-    return words(MARGIN, y, 'unsure') + swatches + words(MARGIN + 62 + 18 * N_SHADES, y, f'sure · {signs}')
 
 
 # ---------------------------------------------------------------------------------------------------------------------
