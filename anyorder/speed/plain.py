@@ -27,7 +27,7 @@ def plain_head(model, x, cond):
 
 @torch.no_grad()
 def plain_generate(model, order, ends, temperature=1.0):
-    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn. Temperature 0 is argmax.
+    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn.
 
     AdaLN for every slot, a cache that grows by torch.cat and is cut back, attention by softmax over an explicit mask, a
     descending sort of the vocabulary, as for top-p, and torch.multinomial."""
@@ -52,13 +52,10 @@ def plain_generate(model, order, ends, temperature=1.0):
         for layer, block in enumerate(t.h):
             x = plain_block(block, x, cond, partial(attend, layer))
         logits = plain_head(model, x, cond)[:, known - kept:].float()
-        if temperature == 0:
-            new = logits.argmax(-1)
-        else:
-            values, ranked = (logits / temperature).sort(descending=True)
-            p = values.softmax(-1)
-            p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
-            new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[..., 0]
+        values, ranked = (logits / temperature).sort(descending=True)
+        p = values.softmax(-1)
+        p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
+        new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[..., 0]
         idx.scatter_(1, order[:, known:end], new)
         kept, known = known + 1, end
     return idx
