@@ -14,8 +14,9 @@ ckpt          a checkpoint: a path, hf:OWNER/REPO/path.pt, or masked:FOLDER, a m
 weights       'ema' or 'raw'; by default the EMA if the file has one
 dtype         'float32', 'bfloat16' or 'auto'
 device, batch_size   in place of --device and --batch_size
-order         'l2r', the default for all that is asked, 'random', 'own', or another that --order of sample.py takes. The
-              model's own choice, as 'margin', is for writing alone
+order         'l2r', the default for all that is asked, 'random', 'own', or another that --order of sample.py takes. By
+              the model's own choice, as 'margin', a continuation is as likely as it is to be written so at temperature
+              1, with n_steps, schedule, unmask, threshold and block_length. It is greedy if temperature 0 writes it
 seed          what is drawn for a request is a function of the seed and of the request
 
 how likely a text is: loglikelihood, loglikelihood_rolling, multiple_choice
@@ -28,7 +29,7 @@ what is written: generate_until. What a task or --gen_kwargs says wins
 
 n_steps       passes of a stretch; by default one for each token
 temperature   0, the default, takes the most likely token. do_sample=True without a temperature is 1
-top_k, top_p, schedule, unmask, window, threshold, order_noise   as in sample.py
+top_k, top_p, schedule, unmask, window, threshold, order_noise, block_length   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of block_size
 
 Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the mixture of contexts.

@@ -20,7 +20,7 @@ from configurator import Config, at_least, check, nearest, parse
 
 # the options of a request that writes, and of --model_args, with their defaults
 WRITING = {'n_steps': 0, 'temperature': 0.0, 'top_k': 0, 'top_p': 1.0, 'schedule': 'linear', 'unmask': 'fixed',
-           'window': 32, 'threshold': None, 'order_noise': 0.0, 'context': 0}
+           'window': 32, 'threshold': None, 'order_noise': 0.0, 'block_length': None, 'context': 0}
 OPTIONS = {'ckpt': '', 'weights': '', 'device': 'auto', 'dtype': 'float32', 'batch_size': 16, 'order': 'l2r',
            'seed': 1337, 'n_orders': 1, 'estimate': 'bound', 'n_contexts': 1} | WRITING
 
@@ -34,15 +34,16 @@ class AnyOrderLM(TemplateLM):
         c = Config(OPTIONS | self.options({'ckpt': ckpt} | options))
         at_least(c, 1, 'batch_size')
         self.batch_size, self.seed, self.defaults = c.batch_size, c.seed, {name: c[name] for name in WRITING}
-        order, self.policy = order_and_policy(c.order)
+        self.order = c.order
         self._rank, self._world_size = processes()
         self._device, dtype = own_device(c.device, c.dtype)
         self.writer = Writer(c.ckpt, c.weights or None, str(self._device), dtype)
         config = self.writer.checkpoint.config
-        self.visits = order_of(self.writer.checkpoint.run, order)
-        self.reading = Reading(self.visits, c.n_orders, c.n_contexts, c.estimate, c.seed)
+        self.visits, unmasking, *_ = self.how_to_write({})
+        unmasking.check_network(config.slots, self.max_length)
+        self.reading = Reading(self.visits, c.n_orders, c.n_contexts, c.estimate, c.seed,
+                               unmasking if unmasking.adaptive else None)
         self.reading.check(config)
-        self.how_to_write({})[0].check_network(config.slots, self.max_length)
         if not dist.is_initialized():
             start_processes()
 
@@ -121,9 +122,6 @@ class AnyOrderLM(TemplateLM):
 
     def scores(self, kind, requests):
         """[(log p, whether greedy)] of [(args, context tokens, tokens)]. What is finished is cached at once."""
-        if self.policy != 'given':
-            raise ValueError(f'order={self.policy} is for generate_until: how likely a text is wants an order that is '
-                             'given, as order=l2r')
         found, rows = [None] * len(requests), [row for _, *row in requests]
         with self.bar(requests, kind) as bar, self.writer.autocast():
             for r, nats, greedy in continuation_scores(self.writer.network, rows, self.reading, self.batch_size):
@@ -136,7 +134,8 @@ class AnyOrderLM(TemplateLM):
     # what is written
 
     def how_to_write(self, asked):
-        """(Unmasking, Drawing, context) of the options that a request asks for, and of the model's for all others."""
+        """(arguments of sample_order, Unmasking, Drawing, context) of the options that a request asks for, and of the
+        model's for all others."""
         unknown = [name for name in asked if name not in self.defaults]
         if unknown:
             raise ValueError(f'gen_kwargs: there is no option {unknown[0]!r}{nearest(unknown[0], self.defaults)}')
@@ -144,7 +143,8 @@ class AnyOrderLM(TemplateLM):
         drawing = Drawing(how.pop('temperature'), how.pop('top_k'), how.pop('top_p'))
         context, n_steps = how.pop('context'), how.pop('n_steps') or self.max_length
         self.writer.check_context(context)
-        return Unmasking(n_steps, policy=self.policy, **how), drawing, context
+        order, policy = order_and_policy(self.order, how['block_length'])
+        return order_of(self.writer.checkpoint.run, order), Unmasking(n_steps, policy=policy, **how), drawing, context
 
     def generate_until(self, requests, disable_tqdm=False):
         """[the text that follows each context], without its stop.
@@ -167,9 +167,9 @@ class AnyOrderLM(TemplateLM):
             for group in alike.values():
                 group.sort(key=lambda row: -len(row[1][0]))
                 numbers, texts, seeds, (asked, *_), (stops, *_) = zip(*group)
-                unmasking, drawing, context = self.how_to_write(asked)
+                *how, context = self.how_to_write(asked)
                 scrolls = self.writer.scrolls(texts, list(seeds), self.batch_size, context, stops)
-                samples = (sample for scroll in scrolls for sample in self.written(scroll, unmasking, drawing))
+                samples = (sample for scroll in scrolls for sample in self.written(scroll, *how))
                 for r, (tokens, known), sample in zip(numbers, texts, samples):
                     written = self.writer.tokenizer.decode(sample['tokens'][sum(known):])
                     found[r] = written[:min((written.find(stop) for stop in stops if stop in written), default=None)]
@@ -177,9 +177,9 @@ class AnyOrderLM(TemplateLM):
                     bar.update()
         return found
 
-    def written(self, scroll, unmasking, drawing):
+    def written(self, scroll, *how):
         """The samples of a Scroll."""
-        for _ in self.writer.write(scroll, self.visits, unmasking, drawing):
+        for _ in self.writer.write(scroll, *how):
             pass
         return scroll.samples()
 

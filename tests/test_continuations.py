@@ -7,9 +7,10 @@ import pytest
 import torch
 from conftest import make_model
 
+from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.continuations import LEFT_TO_RIGHT, Reading, continuation_scores, last_words, pieces
 from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
-from anyorder.orders import order_of
+from anyorder.orders import derive_seed, order_of
 from anyorder.tokens.tokenizers import Bytes
 from model import Slots
 
@@ -122,6 +123,8 @@ def test_orders_are_a_function_of_the_seed_and_the_row():
     assert not torch.equal(reading.orders(*ROWS[5]), Reading(reading.order, 3, seed=1).orders(*ROWS[5]))
     first, second, third = reading.orders(*ROWS[5]).tolist()
     assert first != second != third != first
+    for other in (reading, Reading(order_of({}, 'l2r'), n_contexts=9)):
+        assert not torch.equal(other.orders([5] * 6, [1]), other.orders([5] * 6, [2]))
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
@@ -181,10 +184,49 @@ def test_greedy_follows_the_mixture_of_contexts():
     (dict(n_orders=0), 'causal', 'at least 1'), (dict(estimate='mean'), 'causal', "'bound' or 'mixture'"),
     (dict(n_contexts=2, order=order_of({}, 'random')), 'causal', 'n_contexts above 1'),
     (dict(n_contexts=2), 'mixed', 'n_contexts above 1'),
-    (dict(order=order_of({}, list(range(10)))), 'causal', 'at most the 9 positions')])
+    (dict(order=order_of({}, list(range(10)))), 'causal', 'at most the 9 positions'),
+    *((dict(unmasking=Unmasking(policy='margin')) | one, 'causal', 'order=margin is one order')
+      for one in (dict(n_orders=2), dict(n_contexts=2), dict(estimate='mixture')))])
 def test_what_a_network_cannot_be_read_by_is_said(wrong, attention, said):
     with pytest.raises(ValueError, match=said):
         Reading(**dict(order=order_of({}, 'l2r')) | wrong).check(make_model(attention=attention).config)
+
+
+def as_written(model, context, tokens, unmasking):
+    """(text, -log p, whether writing at temperature 0 writes it), slowly: in a step the network is asked for one blank
+    after the other. A token that is None is written at temperature 0."""
+    text, nats, greedy = [*context, *tokens], 0.0, True
+    order, blanks, length = [*range(len(context))], [*range(len(context), len(text))], unmasking.block_length
+    for end in unmasking.ends([len(tokens)], [derive_seed(1337, context, tokens)])[0].tolist():
+        n_done, now = len(tokens) - len(blanks), [token or 0 for token in text]
+        block = blanks[:length and length - n_done % length]
+        logp = {p: logits_of(model, now, torch.tensor([*order, p, *(q for q in blanks if q != p)]), len(order))
+                .log_softmax(-1) for p in block}
+        score = {p: float(SCORES[unmasking.policy](logp[p][None])) for p in block}
+        for p in sorted(block, key=score.get, reverse=True)[:end - n_done]:
+            likeliest = int(logp[p].argmax())
+            text[p] = likeliest if text[p] is None else text[p]
+            nats, greedy = nats - float(logp[p][text[p]]), greedy and text[p] == likeliest
+            blanks.remove(p)
+            order.append(p)
+    return text, nats, greedy
+
+
+@pytest.mark.parametrize('attention, how', [
+    ('causal', {'n_steps': 9}), ('causal', {'n_steps': 2}), ('causal', {'n_steps': 3, 'unmask': 'binomial'}),
+    *((attention, {'n_steps': 4, 'block_length': 2}) for attention in ('causal', 'bidirectional', 'mixed'))])
+def test_a_policy_reads_as_it_writes(attention, how):
+    model, unmasking = make_model(attention=attention), Unmasking(policy='margin', **how)
+    greedy = [(context, as_written(model, context, [None] * len(tokens), unmasking)[0][len(context):])
+              for context, tokens in ROWS]
+    almost = [(context, [*tokens[:-1], (tokens[-1] + 1) % 11]) for context, tokens in greedy]
+    rows = [*ROWS, *greedy, *almost]
+    want = near(as_written(model, *row, unmasking)[1:] for row in rows)
+    if 'unmask' not in how:   # the numbers of tokens a step are drawn for a row, and a row is its tokens
+        assert [is_greedy for _, is_greedy in want[len(ROWS):]] == [True] * len(ROWS) + [False] * len(ROWS)
+    reading = Reading(order_of({}, 'l2r' if 'block_length' in how else 'random'), unmasking=unmasking)
+    for batch_size in (4, 20):
+        assert scores(model, rows, reading, batch_size) == want
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -102,6 +102,18 @@ def test_orders_and_contexts_are_options(lm, ckpt, options):
     assert [-nats for nats, _ in got] == pytest.approx([nats for _, nats, _ in want], abs=1e-4)
 
 
+def test_a_policy_is_as_likely_as_the_writer_says(lm, ckpt):
+    how, writer = {'order': 'margin', 'n_steps': 4, 'block_length': 2}, Writer(ckpt)
+    got = lm(**how).loglikelihood(asked(('ab', 'cdef'), ('', 'xyz')))
+    want = [writer.logprob(prompt, **how) for prompt in ('ab[[=cdef]]', '[[=xyz]]')]
+    assert got == [(pytest.approx(nats, abs=1e-4), False) for nats in want]
+    assert lm(**how).loglikelihood_rolling(asked('xyz')) == pytest.approx(want[1:], abs=1e-4)
+    text = writer.infill('ab[[4]]', **how, temperature=0)
+    assert lm(**how).loglikelihood(asked(('ab', text[2:])))[0][1]
+    model, (context, asked_for) = lm(order='margin', n_steps=4), ('ab', {'max_gen_toks': 4, 'until': []})
+    assert model.generate_until(asked((context, asked_for | {'block_length': 2}))) == [text[2:]]
+
+
 @pytest.mark.parametrize('how', [
     {'order': 'l2r'}, {'order': 'margin', 'n_steps': 4}, {'order': 'random', 'unmask': 'lossless', 'window': 3},
     {'order': 'l2r', 'top_k': 3, 'context': 8}])
@@ -153,6 +165,8 @@ def test_drawing_is_as_asked_and_a_repeat_is_another_draw(lm):
     ({'n_order': 2}, "'n_orders'"), ({'n_orders': 'x'}, 'n_orders wants int'), ({'n_orders': 0}, 'at least 1'),
     ({'order': 'up'}, "'up'"), ({'estimate': 'mean'}, "'mixture'"), ({'batch_size': 0}, 'batch_size'),
     ({'unmask': 'lossless', 'order': 'margin'}, 'lossless'), ({'n_contexts': 2, 'order': 'random'}, 'n_contexts'),
+    ({'n_orders': 2, 'order': 'margin'}, 'order=margin is one order'), ({'block_length': 2}, 'block_length is for'),
+    ({'order': 'margin', 'block_length': N + 1}, f'at most the {N} positions'),
     ({'ckpt': 'no.pt'}, 'no checkpoint file'), ({'context': N}, 'context'), ({'n_steps': -1}, 'n_steps')])
 def test_wrong_options_are_one_line(lm, options, said):
     with one_line(said):
@@ -163,8 +177,8 @@ def test_what_cannot_be_answered_is_said(harness, lm):
     for kwargs, said in ({'top_q': 1}, "'top_p'"), ({'max_gen_toks': 0}, 'at least 1'), ({'num_beams': 2}, 'beams 1'):
         with pytest.raises(ValueError, match=said):
             lm().generate_until(asked(('ab', {'until': []} | kwargs)))
-    with pytest.raises(ValueError, match='order=margin is for generate_until'):
-        lm(order='margin').loglikelihood(asked(('a', 'b')))
+    with one_line('score with order_noise=0, got 0.5'):
+        lm(order='margin', order_noise=0.5).loglikelihood(asked(('a', 'b')))
     for args, said in (('pretrained=gpt2', 'name a checkpoint, as ckpt=out/ckpt.pt, got pretrained$'),
                        ('ckpt=c.pt,ordr=l2r', "no option 'ordr'; the nearest is 'order'")):
         with pytest.raises(ValueError, match=said):

@@ -6,7 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.generation.drawing import argmax
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing, argmax
+from anyorder.generation.fill import fill, steps
+from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.ensemble import shuffled_contexts
 from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, has_several, order_of, stream
@@ -23,12 +26,14 @@ class Reading:
     n_contexts  M > 1: left to right, each token under M orders of the context, the first its own, the others shuffles:
                 sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the context-order ensemble
     estimate    for K orders: 'bound' is the mean of their nats, 'mixture' is -log 1/K sum_k p(x | sigma_k)
-    seed        seed and tokens of a row fix its orders"""
+    seed        seed and tokens of a row fix its orders
+    unmasking   an adaptive one: by its law the continuation is written, after the context from left to right"""
     order: dict
     n_orders: int = 1
     n_contexts: int = 1
     estimate: str = 'bound'
     seed: int = 1337
+    unmasking: Unmasking | None = None
 
     def check(self, config):
         """Raises ValueError unless a network of this AOGPTConfig can be read so."""
@@ -39,6 +44,9 @@ class Reading:
         if self.n_contexts > 1 and (self.order['kind'] != 'l2r' or config.slots.masked_loss):
             raise ValueError('n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to right after '
                              f"shuffled contexts, got attention={config.attention} and order={self.order['kind']}")
+        if self.unmasking is not None and (self.n_orders, self.n_contexts, self.estimate) != (1, 1, 'bound'):
+            raise ValueError(f'order={self.unmasking.policy} is one order, which the model chooses: n_orders, estimate '
+                             'and n_contexts are for orders that are given, as order=random')
         check_order(self.order, config.block_size, config.block_size)
 
     @property
@@ -48,7 +56,7 @@ class Reading:
 
     def is_drawn(self, slots):
         """Whether a pass is one draw of the bound, in place of all tokens one by one."""
-        return is_drawn(slots, self.order) and self.estimate == 'bound'
+        return is_drawn(slots, self.order) and self.estimate == 'bound' and self.unmasking is None
 
     def orders(self, context, tokens):
         """(n_passes, T) orders of a row, its context first."""
@@ -115,10 +123,13 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
     decoding writes it, in the first of the orders; of several contexts, whether their mixture does.
 
     A decoder takes a pass for an order. A network with a masked loss takes a pass for each token, or one for each draw
-    of the bound over random orders; `greedy` then speaks of the tokens that the first draw asks for. A row that is
-    longer than the model is scored in `pieces`.
+    of the bound over random orders; `greedy` then speaks of the tokens that the first draw asks for. With an Unmasking
+    a row costs the passes by which it would be written, and `greedy` is what they write at temperature 0. A row that
+    is longer than the model is scored in `pieces`.
 
     rows  [(context tokens, continuation tokens)], lists; either may be empty"""
+    if reading.unmasking is not None:
+        reading.unmasking.check_network(model.slots, model.config.block_size, scores=True)
     parts = [[Piece(r, *piece, reading) for piece in pieces(*row, model.config.block_size)]
              for r, row in enumerate(rows)]
     yield from ((r, 0.0, True) for r, of_row in enumerate(parts) if not of_row)
@@ -130,7 +141,7 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
         n_asked = sum(len(order) - first for _, order, first, _ in batch)
         return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2 ** 27
     for batch in batches(passes, fit):
-        read(model, batch)
+        (read if reading.unmasking is None else read_as_written)(model, batch)
         for r in dict.fromkeys(piece.row for piece, *_ in batch):
             if all(len(piece.nll) == reading.n_passes for piece in parts[r]):
                 yield r, sum(piece.nats() for piece in parts[r]), all(piece.greedy for piece in parts[r])
@@ -159,6 +170,21 @@ def read(model, batch):
     right, sizes = (argmax(logits) == tokens).cpu(), n.tolist()
     for piece, factor, *found in zip(parts, factors, *(x.split(sizes) for x in (nll, right, logits, tokens))):
         piece.add(found[0] * factor, *found[1:])
+
+
+def read_as_written(model, batch):
+    """`read` for a Reading with an Unmasking. Writing at temperature 0 ends in a row with its first other token."""
+    pieces, reading = [piece for piece, *_ in batch], batch[0][0].reading
+    texts = [(piece.context + piece.tokens, [True] * len(piece.context) + [False] * len(piece.tokens))
+             for piece in pieces]
+    seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in pieces]
+    scored, greedy = (Canvas.of_texts(texts, reading.order, seeds, model.device) for _ in range(2))
+    fill(model, scored, reading.unmasking, Drawing(scores=True))
+    for _, _, part in steps(model, greedy, reading.unmasking, Drawing(temperature=0)):
+        part.end((part.idx != scored.idx[part.rows]).any(1).cpu())
+    right = (greedy.idx == scored.idx).all(1).cpu()
+    for piece, nats, is_greedy in zip(pieces, check_finite(-scored.logprob.sum(1).cpu().double()), right):
+        piece.add(nats, is_greedy, None, None)
 
 
 def last_words(tokens, tokenizer):
