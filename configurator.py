@@ -25,9 +25,8 @@ from pathlib import Path
 
 
 class Config(dict):
-    """The resolved options, config.name or config['name'].
-
-    `given` holds the options that a file or the command line set, `typed` the latter's, `words` what is no option."""
+    """The resolved options, config.name or config['name']. `given` holds what a file or the command line set, `typed`
+    what the command line set, `words` what is no option."""
     __getattr__ = dict.__getitem__
     given, typed, words = frozenset(), frozenset(), ()
 

@@ -39,9 +39,7 @@ def write_checkpoint(path, checkpoint):
 
 def load_checkpoint(name):
     """The dict of a checkpoint, ours, published, exported or a GPT-2, on the CPU; `name` as for local_path. Never runs
-    code from the file (weights_only).
-
-    Raises ValueError in one line when the file is missing, not whole, or not a checkpoint."""
+    code from the file (weights_only). Raises ValueError when the file is missing, not whole, or not a checkpoint."""
     check_checkpoint(os.fspath(name))
     if os.fspath(name).startswith(MASKED):
         raise ValueError(f'{name} is a masked model of others, which sample.py, eval_ppl.py, eval_puzzle.py and '
@@ -79,9 +77,7 @@ def raw_weights(checkpoint):
 
 
 def ema_weights(checkpoint, names):
-    """{name: weight} of the EMA of a checkpoint dict. Published ones hold a list in the order of `names`.
-
-    Raises ValueError when there is none."""
+    """{name: weight} of the EMA of a checkpoint dict. Published ones hold a list in the order of `names`."""
     ema = checkpoint.get('ema_model')
     weights = ema.get('shadow_params') if isinstance(ema, dict) else None
     if isinstance(weights, list) and len(weights) == len(names):
@@ -92,9 +88,7 @@ def ema_weights(checkpoint, names):
 
 
 def config_from_checkpoint(checkpoint):
-    """AOGPTConfig of a checkpoint dict. What published model_args leave out is inferred.
-
-    n_cond comes from the weights, and GPT-2's real vocabulary from its padded size."""
+    """AOGPTConfig of a checkpoint dict. Published model_args leave out n_cond, which weights say, and n_tokens."""
     known, args = {f.name for f in fields(AOGPTConfig)}, dict(checkpoint['model_args'])
     if 'causal' in args:   # files from before attention was a word
         args.setdefault('attention', 'causal' if args['causal'] is True else 'bidirectional')
@@ -125,9 +119,7 @@ class Unset(AOGPT):
 
 def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     """AOGPT, in evaluation mode, with the 'ema' or 'raw' weights of a checkpoint: a path or what load_checkpoint gave.
-
-    Reads our files and the published ones, whose EMA is a list and whose names may carry `_orig_mod.`. Raises
-    ValueError when its weights do not fit its model_args, or its run diverged."""
+    Raises ValueError when its weights do not fit its model_args, or its run diverged."""
     checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
     if weights not in ('ema', 'raw'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
@@ -156,9 +148,7 @@ def set_of(checkpoint):
 
 
 def tokenizer_of(name, checkpoint):
-    """The tokenizer of a checkpoint dict, whose name is for errors.
-
-    Raises ValueError when it is not known, or has another vocabulary than the model."""
+    """The tokenizer of a checkpoint dict, which must fit the vocabulary of its model; `name` is for errors."""
     kind = set_of(checkpoint)
     tokenizer = kind['tokenizer']
     if tokenizer not in (*TOKENIZERS, OWN):

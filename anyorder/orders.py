@@ -21,9 +21,7 @@ from anyorder.machine.files import reading
 # named streams of random numbers
 
 def derive_seed(*names):
-    """A 63-bit seed, hashed from numbers and strings.
-
-    Streams of different names are independent, up to chance: a generator on the host uses 32 of the bits."""
+    """A 63-bit seed, hashed from numbers and strings: streams of other names are independent, up to chance."""
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
 
 

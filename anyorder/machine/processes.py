@@ -17,9 +17,7 @@ def processes():
 
 
 def start_processes(patience=None):
-    """Join the other processes, if there are any. gloo carries what is on the CPU, NCCL what is on a GPU.
-
-    `patience`, a timedelta, is how long a process waits for the others; None is PyTorch's default."""
+    """Join the other processes, if any: gloo on the CPU, NCCL on a GPU. They wait for `patience`, maybe a timedelta."""
     if processes()[1] > 1:
         dist.init_process_group('cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo', timeout=patience)
 
@@ -101,9 +99,8 @@ def is_split(x):
 
 
 def whole(tree, keep=True):
-    """Nested dicts and lists with every split tensor gathered, on the CPU; without `keep` it becomes None.
-
-    All processes call it together. The tensors are gathered one after the other."""
+    """Nested dicts and lists with every split tensor gathered, one after the other, on the CPU; None without `keep`.
+    All processes call it together."""
     gathered = {}   # a tied weight stays one
 
     def joined(x):

@@ -65,9 +65,7 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
 
 def read_exported(folder):
     """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder that export_hf.py wrote, or transformers
-    after more training. Raw weights have no average. Where the weights are the average, they are also the raw ones.
-
-    Raises ValueError in one line when config.json or the weights belong to another network."""
+    after more training. Raw weights have no average. Where the weights are the average, they are also the raw ones."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
     if not config.get('model_args'):

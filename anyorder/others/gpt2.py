@@ -25,9 +25,7 @@ TRANSPOSED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')          # GPT-2 
 
 
 def read_gpt2(folder):
-    """The entries of a checkpoint, see anyorder/checkpoint.py, from a folder, see weights.py. Weights become float32.
-
-    Raises ValueError in one line when it holds no GPT-2, or one that differs from OpenAI's in more than its sizes."""
+    """The entries of a checkpoint, in float32, from the folder of a GPT-2 that differs from OpenAI's in sizes alone."""
     path = os.path.join(folder, 'config.json')
     config = read_json(path)
     for name, values in UNDERSTOOD.items():

@@ -89,8 +89,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     """The order from left to right, which a decoder of any order reads too.
 
     The network reads [None] before the first token. It predicts N positions given at most N - 1 tokens: for N tokens
-    the last column of logits is NaN. `loss` is the mean over labels[:, 1:], as everywhere in transformers, so that the
-    first token does not count."""
+    the last column of logits is NaN. `loss` is the mean over labels[:, 1:], as everywhere in transformers."""
     _is_stateful = True   # no assisted generation: a cache cannot go back
 
     def __init__(self, config):

@@ -14,9 +14,7 @@ from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, reading
 def local_path(name, files=('config.json',)):
     """The local file or folder that the name of a checkpoint means: a path, `hf:OWNER/REPO/path/in/repo.pt` for a file
     on the hub, `hf:OWNER/REPO` for a folder there, or gpt2, gpt2-medium, gpt2-large or gpt2-xl. The weights and these
-    `files` of a folder are fetched.
-
-    Raises ValueError in one line when the hub or the file cannot be reached."""
+    `files` of a folder are fetched."""
     if name in GPT2_NAMES and not os.path.exists(name):
         name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
@@ -66,9 +64,7 @@ def read_json(path):
 
 
 def weight_files(folder):
-    """The paths of the files of weights in a folder, [] for none. Safetensors are preferred.
-
-    Raises ValueError in one line when a part is missing: none is taken from another folder."""
+    """The files of weights in a folder, safetensors first, [] for none. A part that is missing is a ValueError."""
     for name in ('model.safetensors', 'pytorch_model.bin'):
         path = os.path.join(folder, name)
         if os.path.isfile(path):

@@ -48,9 +48,7 @@ def animated_svg(replay):
 
 
 def keyframes(n_steps, share):
-    """What moves: the bar, the counter, and each step, which is hidden, then outlined, then there.
-
-    The writing takes `share` percent of the loop, the end the rest."""
+    """What moves: bar, counter, and each step: hidden, outlined, then there. The writing takes `share` percent."""
     rest = f'{share:.2f}%,100%{{transform:none}}'
     first = f'0%{{transform:translateY({COUNT * n_steps}px);animation-timing-function:steps({n_steps})}}'
     rules = [f'@keyframes bar{{0%{{transform:scaleX(0)}}{rest}}}', f'@keyframes count{{{first}{rest}}}']

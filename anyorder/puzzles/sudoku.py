@@ -12,9 +12,7 @@ from anyorder.puzzles.solver import blanks_right, count_solutions
 
 
 class Sudoku:
-    """Rules, generator and solver, for many puzzles at once.
-
-    Digits are 1 to n, 0 is blank. A grid is n n digits, row by row."""
+    """Rules, generator and solver, for many puzzles at once. A grid is n n digits, row by row: 1 to n, 0 is blank."""
 
     def __init__(self, n):
         self.n, b = n, int(n ** 0.5)
@@ -116,9 +114,7 @@ class Sudoku:
     check_answer = staticmethod(blanks_right)
 
     def read(self, path):
-        """(tokens, given) of a CSV with the column puzzle and maybe the column solution.
-
-        Raises ValueError for the first puzzle that has no solution, several, or another one than the file says."""
+        """(tokens, given) of a CSV with the column puzzle and maybe solution. Each puzzle has just this one."""
         puzzles, solutions = self.read_grids(path)
         if not len(puzzles):
             raise ValueError(f'{path} holds no puzzles')

@@ -138,9 +138,7 @@ def write_rows(path, rows):
 
 
 def read_split(directory, meta, split):
-    """The Split of this name.
-
-    Raises ValueError if its file has another size than meta.json says, or ids that the tokenizer does not have."""
+    """The Split of this name, whose file must have the size that meta.json says, and ids that the tokenizer has."""
     path, n = bin_path(directory, split), meta['splits'][split]['tokens']
     again = f'prepare {meta["name"]} again with --force'
     if os.path.getsize(path) != 2 * n:

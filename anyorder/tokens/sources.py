@@ -50,9 +50,8 @@ def check_source(path):
 
 
 class TextFile:
-    """The documents of a local file, which may also be .gz or .xz.
-
-    A .txt is one document, a .jsonl one a line, as "text". With `by_line` a .txt, as WikiText's .raw, has so too."""
+    """The documents of a file, maybe .gz or .xz: a .txt is one, a .jsonl has one a line, as "text". With `by_line`
+    a .txt, as WikiText's .raw, has one a line, its newline included."""
 
     def __init__(self, path, by_line=False):
         if not path:

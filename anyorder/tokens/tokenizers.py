@@ -135,9 +135,7 @@ def tokenizer_of_set(kind):
 
 
 def encode_documents(documents, tokenizer):
-    """Yields for each document its tokens with the end of text, if there is one, and the number of its bytes.
-
-    The tokens are (n,), uint16 where the ids fit."""
+    """Yields for each document its tokens (n,), in uint16 where ids fit, and its bytes. An end of text is a token."""
     iterator, dtype = iter(documents), '<u2' if tokenizer.n_tokens <= 2 ** 16 else '<u4'
     end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     while batch := list(itertools.islice(iterator, 256)):

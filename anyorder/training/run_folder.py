@@ -98,9 +98,7 @@ class RunFolder:
         self.writes, self.lock = processes()[0] == 0, None
 
     def open(self):
-        """Make the folder and lock it. A resume drops what the log says of iterations after the checkpoint.
-
-        A line that cannot be read stays, and a plot will name it."""
+        """Make the folder and lock it. A resume drops what the log says of iterations after the checkpoint."""
         if not self.writes:
             return
         with self.writing(self.out_dir):
@@ -111,14 +109,12 @@ class RunFolder:
                 raise ValueError(f'{self.ckpt_path} was written by another process since this one read it: start again')
             if os.path.exists(self.log_path):
                 with open(self.log_path, 'rb') as f:
-                    kept = [line for line in f if line.endswith(b'\n')
+                    kept = [line for line in f if line.endswith(b'\n')   # a line that cannot be read stays
                             and read_entry(line).get('iter', 0) <= self.saved]
                 replace_file(self.log_path, b''.join(kept))
 
     def take_lock(self):
-        """Make the folder, unless it is there, and lock it until the process ends.
-
-        Raises ValueError when another process holds the lock."""
+        """Make the folder, unless it is there, and lock it until the process ends; ValueError if another one has."""
         os.makedirs(self.out_dir, exist_ok=True)
         self.lock = open(os.path.join(self.out_dir, '.lock'), 'w')
         try:

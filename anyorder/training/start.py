@@ -37,9 +37,8 @@ def resolve_start(init_from, out_dir):
 def start_checkpoint(config):
     """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words).
 
-    A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. The shape
-    of the model is the checkpoint's: a line says which values of a config file it overrules, and typed ones are an
-    error."""
+    A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. It has the
+    checkpoint's shape: a line says which values of a config file are overruled, and typed ones are an error."""
     start = resolve_start(config.init_from, config.out_dir)
     if start == 'scratch':
         return None, Config(config | {'order': order_option(config), 'init_from': start}), []

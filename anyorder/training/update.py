@@ -62,10 +62,8 @@ def is_hidden(name, p):
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """A list of torch optimizers, in which every weight stands once.
-
-    'adamw' is AdamW on all weights; 'muon' has Muon on the matrices of attention and MLP, AdamW on the rest. Matrices
-    alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
+    """A list of torch optimizers, in which every weight stands once: AdamW; 'muon': Muon on the matrices of attention
+    and MLP. Matrices alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
     params = {'hidden': [], 'matrices': [], 'vectors': []}
     for name, p in model.named_parameters():
         hidden = optimizer == 'muon' and is_hidden(name, p)
@@ -98,9 +96,7 @@ class TrainState:
                 'n_seen': self.n_seen, 'logged': self.logged, 'totals': self.totals.cpu()}
 
     def resume(self, checkpoint):
-        """Go on from the entries of a checkpoint, whose weights are in the model already.
-
-        The optimizers keep the options of the run."""
+        """Go on from the entries of a checkpoint, whose weights the model has. The run's options of optimizers stay."""
         for o, saved in zip(self.optimizers, checkpoint['optimizer'], strict=True):
             params = [p for group in o.param_groups for p in group['params']]
             moments = {i: {name: part_of(x, params[i]) for name, x in of_one.items()}
@@ -158,10 +154,9 @@ def draw_batch(split, config, masked_loss, device):
 def update(state, split, lr, config):
     """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
 
-    The loss of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The loss of the
-    update is the mean over its micro-batches. The norm is taken of the whole gradient, before it is clipped. A
-    micro-batch is a function of (seed, iteration, its number); each process runs every world_size-th. The host never
-    waits for the device."""
+    The loss of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The update's loss is
+    the mean over its micro-batches, its norm is taken before clipping. A micro-batch is a function of (seed,
+    iteration, its number); each process runs every world_size-th. The host never waits for the device."""
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     loss = torch.zeros((), device=device)
