@@ -103,9 +103,9 @@ class Unmasking:
     threshold    a probability: in place of the schedule, a step reveals every blank whose score without noise reaches
                  it, and at least one
     window       'lossless': visits that a pass runs behind the known ones
-    block_length   a policy chooses among the first of the blanks in the given order: these are cut into blocks of so
-                   many, and a block is written before the next one begins (semi-autoregressive;
-                   Nie et al. 2025, arXiv 2502.09992). Each block has its share of the steps, and one at least"""
+    block_length  the blanks in the given order are cut into blocks of so many. A policy chooses inside the first block
+                 that has blanks, and each block has its share of the steps, one at least: semi-autoregressive
+                 (Nie et al. 2025, arXiv 2502.09992)"""
     n_steps: int = 1
     schedule: str | list = 'linear'
     policy: str = 'given'
@@ -136,7 +136,6 @@ class Unmasking:
             if not number or self.policy not in PROBABILITIES or self.unmask != 'fixed':
                 raise ValueError(f'threshold must be a probability, for {" and ".join(PROBABILITIES)} with fixed '
                                  f'unmasking, got {self.threshold} for {self.policy} with {self.unmask} unmasking')
-
         if self.block_length is not None:
             if type(self.block_length) is not int or self.block_length < 1:
                 raise ValueError(f'block_length must be an integer from 1, got {self.block_length!r}')

@@ -67,11 +67,11 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
 
 
 def format_table(rows):
-    """The rows of `summarize` as lines of at most 80 columns. Where tokens are not bytes, the nats of a block stand in
-    the place of bits a byte."""
+    """The rows of `summarize` as lines, of at most 80 columns unless a name is long. Where tokens are not bytes, the
+    nats of a block stand in the place of bits a byte."""
     no_bytes = all(row['bits_per_byte'] is None for row in rows)
     wide, narrow = ('nats/block', 'perplexity') if no_bytes else ('perplexity', 'bits/byte')
-    m, n = (18, 10) if no_bytes else (19, 9)
+    m, n = max(18 if no_bytes else 19, *(len(row['estimate']) for row in rows)), 10 if no_bytes else 9
     lines = [f"{'':<{m}} {'nats/token':>16} {wide:>17} {narrow:>{n}} {'blocks':>6} {'tokens':>8}"]
     for row in rows:
         nats = figure(row['nats_per_token'], row['stderr'], 4)
