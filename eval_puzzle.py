@@ -83,8 +83,7 @@ def read_runs(c):
     named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if (max(noises) or c.block_length is not None) and not set(policies) & set(SCORES):
-        raise ValueError(f'noises and block_length are for the policies {", ".join(SCORES)}, got {c.noises} and '
-                         f'{c.block_length} for {c.policies}')
+        raise ValueError(f'noises and block_length are for the policies {", ".join(SCORES)}, got {c.policies}')
     if c.unmask == 'lossless':
         raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
     if c.unmask == 'binomial' and 0 in steps:

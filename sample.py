@@ -152,15 +152,13 @@ def describe(samples, order, stop, config):
     how, steps = f'{config.schedule} schedule, {config.unmask}', 'steps'
     if config.threshold is not None:
         how = f'threshold {config.threshold:g}'
-    if config.block_length is not None:
-        how += f', blocks of {config.block_length}'
     if config.unmask == 'lossless':
         rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
+    how += f', blocks of {config.block_length}' if config.block_length else ''
     law = 'this drawing' if config.score else 'untempered model'
     allowed = ', of the tokens that are allowed' if config.allowed else ''
-    n_cut = sum(s['logprob'].count(-math.inf) for s in samples)
     n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
     spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
@@ -168,7 +166,7 @@ def describe(samples, order, stop, config):
             'stop': f'{n_stopped} of {len(samples)} texts end with {stop!r}' if stop else '',
             'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
-            'cut off': f'{n_cut} tokens that were scored have probability 0' if n_cut else ''}
+            'cut off': f"{sum(s['logprob'].count(-math.inf) for s in samples)} tokens" if config.score else ''}
 
 
 def main(config):

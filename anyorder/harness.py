@@ -134,8 +134,7 @@ class AnyOrderLM(TemplateLM):
     # what is written
 
     def how_to_write(self, asked):
-        """(arguments of sample_order, Unmasking, Drawing, context) of the options that a request asks for, and of the
-        model's for all others."""
+        """(order as in sample_order, Unmasking, Drawing, context) that a request asks for, or else the model has."""
         unknown = [name for name in asked if name not in self.defaults]
         if unknown:
             raise ValueError(f'gen_kwargs: there is no option {unknown[0]!r}{nearest(unknown[0], self.defaults)}')

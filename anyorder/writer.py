@@ -21,7 +21,7 @@ from anyorder.tokens.prompts import encode, parse_prompt, parse_prompts
 class Text(str):
     """A text that was written.
 
-    logprob  nats of all that was written, each token given the known ones when it was drawn, under the untempered model
+    logprob  nats of all that was written, each token given the known ones when it was drawn, by the law in Drawing
     sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples"""
 
 
@@ -67,7 +67,7 @@ class Writer:
         return graphed(network) if self.cuda_graphs else network
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
-               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, **unmasking):
+               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, score=False, **unmasking):
         """The prompt with its blanks filled, as a Text or Rows; with a number n a list of n texts, or n times the rows.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
@@ -82,34 +82,28 @@ class Writer:
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
-        temperature, top_k, top_p   see drawing.Drawing"""
-        if n is not None and n < 1 or batch_size < 1:
-            raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        is_text, drawing = isinstance(prompt, str), Drawing(temperature, top_k, top_p)
-        found = self.samples([prompt] if is_text else [*np.atleast_2d(prompt)], drawing, n or 1, order, seed, length,
-                             context, stop, n_steps, batch_size, allowed, **unmasking)
-        if not is_text:
-            return Rows(found, np.shape(prompt)[:-1] if n is None else (n, *np.shape(prompt)[:-1]))
-        return as_text(found[0]) if n is None else [as_text(sample) for sample in found]
-
-    def samples(self, prompts, drawing, n=1, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
-                batch_size=32, allowed=None, **unmasking):
-        """Scroll.samples of n times the prompts, written or scored as `drawing` says; the others as in infill."""
+        temperature, top_k, top_p, score   see drawing.Drawing; to be scored every blank is [[=text]]"""
         order, policy = order_and_policy(order, unmasking.get('block_length'))
         unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)
-        visits, found = order_of(self.checkpoint.run, order), []
-        texts = self.texts(prompts, visits, unmasking, drawing, length, context, stop, allowed) * n
+        drawing, visits = Drawing(temperature, top_k, top_p, score), order_of(self.checkpoint.run, order)
+        if n is not None and n < 1 or batch_size < 1:
+            raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
+        is_text = isinstance(prompt, str)
+        prompts = [prompt] if is_text else [*np.atleast_2d(prompt)]
+        texts = self.texts(prompts, visits, unmasking, drawing, length, context, stop, allowed) * (n or 1)
         n_blanks = sum(known.count(False) for _, known in texts)
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
+            found = []
             for scroll in self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed):
                 for n_new in self.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
                 found += scroll.samples()
-        return found
+        if not is_text:
+            return Rows(found, np.shape(prompt)[:-1] if n is None else (n, *np.shape(prompt)[:-1]))
+        return as_text(found[0]) if n is None else [as_text(sample) for sample in found]
 
     @torch.no_grad()
-    def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', n_steps=None, temperature=1.0, top_k=0, top_p=1.0,
-                **unmasking):
+    def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the text around them.
 
             writer.logprob('The [[=value]] is returned')
@@ -119,16 +113,14 @@ class Writer:
         for that order by the chain rule. With n_orders the probabilities under so many random orders, a function of the
         seed, are averaged, see likelihood.conditional_logprob.
 
-        With another order, or any option behind it, it is the log-probability with which infill, so asked, writes A.
-        Every blank must then have its text, as what is known decides what is written next."""
+        With another order, or any of infill's other options, it is log p of A as infill with these would write it. All
+        that is not B must then be in A."""
         if n_orders < 0:
             raise ValueError(f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}')
-        drawing = Drawing(temperature, top_k, top_p, scores=True)
-        if (order, n_steps, drawing, unmasking) != ('l2r', None, Drawing(scores=True), {}):
+        if order != 'l2r' or options:
             if n_orders:
                 raise ValueError('n_orders draws orders of its own: leave it out, or order and the options behind it')
-            sample, = self.samples([prompt], drawing, order=order, seed=seed, n_steps=n_steps, **unmasking)
-            return -sample['nats']
+            return self.infill(prompt, order=order, seed=seed, score=True, **options).logprob
         tokens, known, answer = parse_prompt(prompt, self.tokenizer, self.block_size)
         part, given = ([p for p, there in enumerate(where) if there] for where in (answer, known))
         if not part:

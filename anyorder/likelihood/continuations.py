@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing, argmax
+from anyorder.generation import Canvas, Drawing, Unmasking
+from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
-from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.ensemble import shuffled_contexts
 from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, has_several, order_of, stream
@@ -128,8 +127,6 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
     is longer than the model is scored in `pieces`.
 
     rows  [(context tokens, continuation tokens)], lists; either may be empty"""
-    if reading.unmasking is not None:
-        reading.unmasking.check_network(model.slots, model.config.block_size, scores=True)
     parts = [[Piece(r, *piece, reading) for piece in pieces(*row, model.config.block_size)]
              for r, row in enumerate(rows)]
     yield from ((r, 0.0, True) for r, of_row in enumerate(parts) if not of_row)
@@ -175,6 +172,7 @@ def read(model, batch):
 def read_as_written(model, batch):
     """`read` for a Reading with an Unmasking. Writing at temperature 0 ends in a row with its first other token."""
     pieces, reading = [piece for piece, *_ in batch], batch[0][0].reading
+    reading.unmasking.check_network(model.slots, model.config.block_size, scores=True)
     texts = [(piece.context + piece.tokens, [True] * len(piece.context) + [False] * len(piece.tokens))
              for piece in pieces]
     seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in pieces]
