@@ -112,9 +112,8 @@ def random_tokens(config):
 
 @dataclass(frozen=True)
 class FixedAcceptance(Drawing):
-    """Drawing whose lossless drafts are right with probability `acceptance`, each by itself. The work is the same.
-
-    A model with random weights says nearly the same whatever it reads, so nearly all of its own drafts are right."""
+    """Drawing whose lossless drafts are right with probability `acceptance`, each by itself. The work is the same. A
+    model with random weights says nearly the same whatever it reads, so nearly all of its own drafts are right."""
     acceptance: float = 0.93
 
     def tokens_by_noise(self, logits, noise):

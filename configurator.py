@@ -33,7 +33,6 @@ class Config(dict):
 
 def configure(namespace, argv=None):
     """Options of `namespace` (a script's globals()) overridden by `argv` (default sys.argv[1:]); returns a Config.
-
     Raises ValueError in one line for an unknown name, a value of another type, or a config file that cannot be read."""
     defaults = {k: v for k, v in namespace.items() if k == k.lower() and not k.startswith('_')
                 and isinstance(v, bool | int | float | str | None)}

@@ -31,9 +31,8 @@ MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own
 
 
 def validation(ckpt, iter_num):
-    """Rows (name, nats a token): the validation of the average at this iteration, by the log beside the checkpoint.
-
-    A checkpoint that another run moved aside has none, because the log belongs to the other run."""
+    """Rows (name, nats a token): the validation of the average at this iteration, by the log beside the checkpoint. A
+    checkpoint that another run moved aside has none, because the log belongs to the other run."""
     path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
     log = read_log(path) if ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path) else []
     last = [entry for entry in log if entry.get('iter') == iter_num][-1:]

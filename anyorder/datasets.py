@@ -12,7 +12,6 @@ from anyorder.tokens.tokenizers import OWN
 
 def open_split(data_dir, name, split):
     """(its Split, dict of meta.json) of a prepared split. A missing set that needs no source and no time is made.
-
     Raises ValueError with the command to run where another set is missing, or a file is not what meta.json says."""
     check_names(dataset=name)
     directory = os.path.join(data_dir, name)

@@ -61,10 +61,9 @@ def blocks_from_left(u, n, size):
 
 
 def swapped(u, n, n_swaps):
-    """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same.
-
-    With n_swaps = sqrt(n) the orders are the pi-learners "much closer" to left to right of Kim et al. 2025, arXiv
-    2502.06768, sec. 3.2; with n / 10 the "closer" ones."""
+    """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same. With n_swaps =
+    sqrt(n) the orders are the pi-learners "much closer" to left to right of Kim et al. 2025, arXiv 2502.06768, sec.
+    3.2; with n / 10 the "closer" ones."""
     order = torch.arange(n, device=u.device).repeat(len(u), 1)
     for pair in (u * n).long().view(len(u), n_swaps, 2).unbind(1):                          # (B, 2)
         order.scatter_(1, pair, order.gather(1, pair.flip(1)))
@@ -168,11 +167,10 @@ def name_of(order, path=''):
 
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
-    """Orders (len(numbers), n_orders, n) of the blocks of these numbers.
-
-    A drawn family gives orders that are a function of (seed, number) alone. Another family is one order a seed: all
-    blocks have the same orders, of n_orders seeds from the family's own on. `order` holds the arguments of
-    sample_order, as order_of gives them; by default the orders are uniform."""
+    """Orders (len(numbers), n_orders, n) of the blocks of these numbers. A drawn family gives orders that are a
+    function of (seed, number) alone. Another family is one order a seed: all blocks have the same orders, of n_orders
+    seeds from the family's own on. `order` holds the arguments of sample_order, as order_of gives them; by default the
+    orders are uniform."""
     order = order or {'kind': 'random'}
     if family_of(order['kind']).drawn:
         return torch.stack([sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers])
@@ -191,9 +189,8 @@ def given_first(order, given):
 
 def read_order(text, *others):
     """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`; with
-    a digest if it is FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
-
-    Raises ValueError for any other text, and for a file that holds no permutation of the positions from 0 on."""
+    a digest if it is FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name. Raises
+    ValueError for any other text, and for a file that holds no permutation of the positions from 0 on."""
     kind, *number = NUMBER.split(text)
     if text in others or kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
         return text
@@ -213,9 +210,8 @@ def read_order(text, *others):
 
 def order_option(options, saved=None):
     """What the Config `options` says of an order, as a checkpoint keeps it: NAME, NAME:NUMBER or the positions of a
-    file. What the Config does not say is as in `saved`, the options of the run that is resumed.
-
-    The number may also be given as the option order_NAME. Raises ValueError if both are given and differ."""
+    file. What the Config does not say is as in `saved`, the options of the run that is resumed. The number may also be
+    given as the option order_NAME. Raises ValueError if both are given and differ."""
     saved, given = saved or {}, {name for name in options.given if options[name] is not None}
     if 'order' in given - options.typed and '.py:' in options.order:
         raise ValueError(f'a config file runs no code: leave out its order, and type --order={options.order}')

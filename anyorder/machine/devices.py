@@ -12,9 +12,8 @@ import torch
 
 
 def resolve_device(device, dtype):
-    """(torch.device, dtype name) that two options mean. Raises ValueError for a device that is not there.
-
-    'auto' is a CUDA GPU when there is one, else a Mac's; and bfloat16 where the processor or CUDA GPU has it."""
+    """(torch.device, dtype name) that two options mean. Raises ValueError for a device that is not there. 'auto' is a
+    CUDA GPU when there is one, else a Mac's; and bfloat16 where the processor or CUDA GPU has it."""
     if device == 'auto':
         device = ('cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu')
     if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda', 'mps'):

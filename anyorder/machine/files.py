@@ -43,9 +43,8 @@ def whole_files(*paths):
 
 
 def cause_of(e):
-    """The error of the system or the interruption behind an exception; the exception itself where there is neither.
-
-    An archive or a PDF that could not be written is closed, which fails once more, in words of another kind."""
+    """The error of the system or the interruption behind an exception; the exception itself where there is neither. An
+    archive or a PDF that could not be written is closed, which fails once more, in words of another kind."""
     cause = e
     while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
         cause = None if cause.__suppress_context__ else cause.__context__
@@ -174,9 +173,8 @@ def quiet_hub():
 
 
 def check_out(option, path, endings, *others):
-    """Raise ValueError unless `option` names a file that can be written and overwrites no data and no checkpoint.
-
-    The file ends in one of `endings` ('.png, .svg') and is none of the `others` of the run. '' is no file."""
+    """Raise ValueError unless `option` names a file that can be written and overwrites no data and no checkpoint. The
+    file ends in one of `endings` ('.png, .svg') and is none of the `others` of the run. '' is no file."""
     if not path:
         return
     folder, special = os.path.dirname(path) or '.', os.path.exists(path) and not os.path.isfile(path)   # a device

@@ -36,10 +36,9 @@ def own_device(device, dtype):
 
 @contextlib.contextmanager
 def failing_together():
-    """The body runs in all processes. If one of them lacks a file or gets wrong input, all raise ValueError.
-
-    Otherwise the others would wait for the process that ended, on another machine until they run out of patience. The
-    trap: in the body, a step that can fail in a single process must come after all exchanges between processes."""
+    """The body runs in all processes. If one of them lacks a file or gets wrong input, all raise ValueError. Otherwise
+    the others would wait for the process that ended, on another machine until they run out of patience. The trap: in
+    the body, a step that can fail in a single process must come after all exchanges between processes."""
     rank, world_size = processes()
     if world_size == 1:
         yield
@@ -127,11 +126,10 @@ def part_of(x, like):
 
 @contextlib.contextmanager
 def stop_requests():
-    """Yields a function to call once an iteration: was any process asked to end?
-
-    Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal ask. All processes get the same answer; they wait for each other, but
-    for no device. A second Ctrl-C ends a lone process at once. The other signals may come twice without a meaning: a
-    scheduler and its launcher both send them, as do the shell and the kernel."""
+    """Yields a function to call once an iteration: was any process asked to end? Ctrl-C, SIGTERM, SIGUSR1 and a closed
+    terminal ask. All processes get the same answer; they wait for each other, but for no device. A second Ctrl-C ends a
+    lone process at once. The other signals may come twice without a meaning: a scheduler and its launcher both send
+    them, as do the shell and the kernel."""
     asked = []
 
     def ask(number, frame):

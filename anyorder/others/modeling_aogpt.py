@@ -86,10 +86,9 @@ class BeamCache(KVCache):
 
 
 class AOGPTForCausalLM(AOGPTView, GenerationMixin):
-    """The order from left to right, which a decoder of any order reads too.
-
-    The network reads [None] before the first token. It predicts N positions given at most N - 1 tokens: for N tokens
-    the last column of logits is NaN. `loss` is the mean over labels[:, 1:], as everywhere in transformers."""
+    """The order from left to right, which a decoder of any order reads too. The network reads [None] before the first
+    token. It predicts N positions given at most N - 1 tokens: for N tokens the last column of logits is NaN. `loss` is
+    the mean over labels[:, 1:], as everywhere in transformers."""
     _is_stateful = True   # no assisted generation: a cache cannot go back
 
     def __init__(self, config):
@@ -101,7 +100,6 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     def forward(self, input_ids, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
                 logits_to_keep=0, return_dict=None):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
-
         Padding at the ends of rows changes nothing. `past_key_values` is generate()'s cache, beside the whole text."""
         idx, lengths, place = without_padding(input_ids, attention_mask)
         if past_key_values is not None and not isinstance(past_key_values, BeamCache):
@@ -142,9 +140,8 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
 
 
 class AOGPTForMaskedLM(AOGPTView):
-    """Blanks in parallel, given all known tokens, which a decoder reads from left to right and an encoder at once.
-
-    A blank is the id config.mask_token_id. A known token has logit 0 for itself and -inf for others."""
+    """Blanks in parallel, given all known tokens, which a decoder reads from left to right and an encoder at once. A
+    blank is the id config.mask_token_id. A known token has logit 0 for itself and -inf for others."""
 
     def forward(self, input_ids, attention_mask=None, labels=None, return_dict=None):
         """Logits (B, T, V) of input_ids (B, T); `loss` is the mean over the blanks whose label is not -100."""

@@ -39,11 +39,10 @@ def local_path(name, files=('config.json',)):
 
 
 def read_weights(folder):
-    """{name: tensor} of a folder, {} if it holds no file of weights.
-
-    Raises ValueError in one line for a file that is not whole. The library safetensors refuses a header that is not the
-    JSON of the format, names an unknown dtype, has a shape that does not fit its numbers, or does not give each byte
-    behind it to exactly one tensor: offsets outside of the file, overlaps, gaps, bytes left over."""
+    """{name: tensor} of a folder, {} if it holds no file of weights. Raises ValueError in one line for a file that is
+    not whole. The library safetensors refuses a header that is not the JSON of the format, names an unknown dtype, has
+    a shape that does not fit its numbers, or does not give each byte behind it to exactly one tensor: offsets outside
+    of the file, overlaps, gaps, bytes left over."""
     weights = {}
     for path in weight_files(folder):
         is_safe = path.endswith('.safetensors')

@@ -17,11 +17,10 @@ N_SHADES = 8                                # colours of probability in the temp
 
 
 def animated_svg(replay):
-    """One SVG that writes a sample token by token, holds its end for some seconds and begins again.
-
-    `replay` is what write_replay knows. Shown are the first sample and the one beside it, without drafts: each change
-    of a draft would be a picture of its own. The tokens of step k are in groups of the classes "step sk". The keyframes
-    sk hide a group until k / n_steps of the writing time have passed. A reader who wants no motion sees the end."""
+    """One SVG that writes a sample token by token, holds its end for some seconds and begins again. `replay` is what
+    write_replay knows. Shown are the first sample and the one beside it, without drafts: each change of a draft would
+    be a picture of its own. The tokens of step k are in groups of the classes "step sk". The keyframes sk hide a group
+    until k / n_steps of the writing time have passed. A reader who wants no motion sees the end."""
     first = replay['samples'][0]
     rows = [first] if first['beside'] is None else [first, replay['samples'][first['beside']]]
     n_steps = max(1, *(row['n_steps'] for row in rows))

@@ -37,7 +37,6 @@ def shown_text(tokens, tokenizer, columns):
 
 def lay_out(texts, width):
     """Where texts that follow one another stand on lines of `width` columns: for each its runs (line, column, letters).
-
     A line end is shown as ↵ behind its line. Every kind of space is one space. What cannot be printed is left out."""
     line, column, places = 0, 0, []
     for text in texts:

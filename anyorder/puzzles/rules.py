@@ -23,7 +23,6 @@ from anyorder.puzzles.zebra import Zebra, zebra_texts
 
 class NaeSat:
     """n_latents uniform bits, then n_observations: whether the latents of a fixed random triple are not all equal.
-
     Nothing is given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
 
     def __init__(self, n_latents, n_observations, seed):

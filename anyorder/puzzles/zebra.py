@@ -42,9 +42,8 @@ class Zebra:
         self.clue = np.array([[[token(a, sign, b) for b in names] for a in names] for sign in ' =<~-'])
 
     def solve(self, clues, n, k):
-        """(number of solutions, counted up to 2; (B, (k + 1) n) house of every item) of clues (B, M, 3).
-
-        A clue is a relation and two items a n + v, of attribute a and value v; relation 0 is no clue."""
+        """(number of solutions, counted up to 2; (B, (k + 1) n) house of every item) of clues (B, M, 3). A clue is a
+        relation and two items a n + v, of attribute a and value v; relation 0 is no clue."""
         can = np.ones((len(clues), (k + 1) * n, n), bool)
         can[:, :n] = np.eye(n, dtype=bool)
         i, j = np.arange(n)[:, None], np.arange(n)

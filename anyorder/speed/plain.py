@@ -27,10 +27,9 @@ def plain_head(model, x, cond):
 
 @torch.no_grad()
 def plain_generate(model, order, ends, temperature=1.0):
-    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn.
-
-    AdaLN for every slot, a cache that grows by torch.cat and is cut back, attention by softmax over an explicit mask, a
-    descending sort of the vocabulary, as for top-p, and torch.multinomial."""
+    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn. AdaLN for every slot, a cache that
+    grows by torch.cat and is cut back, attention by softmax over an explicit mask, a descending sort of the vocabulary,
+    as for top-p, and torch.multinomial."""
     B, c, t = len(order), model.config, model.transformer
     idx, cache, known, kept = torch.zeros_like(order), [None] * c.n_layer, 0, 0
     for end in ends:
@@ -98,10 +97,9 @@ def device_limits(device, dtype):
 
 
 def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes):
-    """A lower bound on the seconds of generation with these `ends`, whose steps read all weights and the cache once.
-
-    In a layer a slot costs 24 C^2 FLOPs, and 4 C for each of its min(s, n_known) + 1 keys. In the last layer a slot
-    that draws no token costs 4 C^2, for keys and values. A drawn token costs 2 C V."""
+    """A lower bound on the seconds of generation with these `ends`, whose steps read all weights and the cache once. In
+    a layer a slot costs 24 C^2 FLOPs, and 4 C for each of its min(s, n_known) + 1 keys. In the last layer a slot that
+    draws no token costs 4 C^2, for keys and values. A drawn token costs 2 C V."""
     c, total, last, known = model.config, 0.0, 0, 0
     C, L = c.n_embd, c.n_layer
     weights = sum(p.numel() for name, p in model.named_parameters()

@@ -88,9 +88,8 @@ def row_pieces(row, n_tokens):
 
 
 def split_blanks(prompt):
-    """The pieces of a prompt: (text, 'known'), (text, 'answer'), (n, 'blank'), and (0, 'rest') for [[..]].
-
-    A plain [[ is written \\[[. The text in a blank ends at the first ]]."""
+    """The pieces of a prompt: (text, 'known'), (text, 'answer'), (n, 'blank'), and (0, 'rest') for [[..]]. A plain [[
+    is written \\[[. The text in a blank ends at the first ]]."""
     try:
         prompt.encode()
     except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8

@@ -91,7 +91,6 @@ def whole_splits(directory, meta):
 
 def is_there(directory, meta, wanted, source, same, force):
     """Whether nothing is left to do: all splits of the list `wanted` are whole, from `source`, made in the `same` way.
-
     Raises ValueError if some splits are there, but made otherwise, unless `force` replaces them."""
     have = whole_splits(directory, meta)
     there = [split for split in wanted if split in have]
@@ -105,9 +104,8 @@ def is_there(directory, meta, wanted, source, same, force):
 
 
 def write_splits(directory, meta, kept, source, splits, unit='row'):
-    """Write {split: (number of rows, rows)} beside the splits that are `kept`; returns the new meta.json.
-
-    A row, which the bar calls `unit`, is (tokens as on disk, number of bytes of its text)."""
+    """Write {split: (number of rows, rows)} beside the splits that are `kept`; returns the new meta.json. A row, which
+    the bar calls `unit`, is (tokens as on disk, number of bytes of its text)."""
     os.makedirs(directory, exist_ok=True)
     try:
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:

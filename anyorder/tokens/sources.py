@@ -19,7 +19,6 @@ SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 
 def pydocs(source):
     """The language reference in pydoc_data and the docstrings of the standard library: a document a topic or module.
-
     Docstrings seen before are left out. Distributions of Python differ, since some leave modules out."""
     if source:
         raise ValueError('pydocs has no --source; for a file of your own: python data/prepare.py text --source=FILE')

@@ -82,11 +82,10 @@ def slot_bytes(config, b, compiled, cuda):
 
 
 def peak_allocated(device, run):
-    """Bytes of the tensors that `run()` has made, at their peak.
-
-    On a GPU the caching allocator counts them and rounds each up to 512 bytes. On a CPU the profiler records every
-    allocation of PyTorch. The memory of the whole process would not do: the C library keeps what is freed, and
-    libraries and compiled code count too. Neither counts what oneDNN takes for its own work."""
+    """Bytes of the tensors that `run()` has made, at their peak. On a GPU the caching allocator counts them and rounds
+    each up to 512 bytes. On a CPU the profiler records every allocation of PyTorch. The memory of the whole process
+    would not do: the C library keeps what is freed, and libraries and compiled code count too. Neither counts what
+    oneDNN takes for its own work."""
     if device.type == 'cuda':
         before = torch.cuda.memory_allocated(device)
         peak_memory(device, reset=True)

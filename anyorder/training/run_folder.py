@@ -33,10 +33,9 @@ def numbered(out_dir):
 
 
 def open_newest(out_dir):
-    """The Checkpoint out_dir/ckpt.pt, from which a run goes on.
-
-    Raises ValueError when the file holds no run, is missing or is not whole. The error says how to take the newest
-    checkpoint that is whole, or where an earlier run was moved."""
+    """The Checkpoint out_dir/ckpt.pt, from which a run goes on. Raises ValueError when the file holds no run, is
+    missing or is not whole. The error says how to take the newest checkpoint that is whole, or where an earlier run was
+    moved."""
     path = os.path.join(out_dir, 'ckpt.pt')
     try:
         checkpoint = Checkpoint(path)
@@ -72,9 +71,8 @@ def read_log(path):
 
 
 def read_entry(line):
-    """The entry of a line of a log.jsonl: numbers by name, among them `iter`. A line of another kind is {}.
-
-    The first entry of each start has an 'environment' too, see environment.py."""
+    """The entry of a line of a log.jsonl: numbers by name, among them `iter`. A line of another kind is {}. The first
+    entry of each start has an 'environment' too, see environment.py."""
     entry = None
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)
@@ -150,9 +148,8 @@ class RunFolder:
 
     @contextmanager
     def writing(self, what):
-        """The body writes into the folder, which is made anew if somebody has removed it.
-
-        A full disk, a folder that cannot be written to and a second Ctrl-C are one line. The last checkpoint stays."""
+        """The body writes into the folder, which is made anew if somebody has removed it. A full disk, a folder that
+        cannot be written to and a second Ctrl-C are one line. The last checkpoint stays."""
         try:
             if self.lock is None or not os.path.exists(self.lock.name):
                 self.take_lock()

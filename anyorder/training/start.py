@@ -23,10 +23,9 @@ SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size'
 
 
 def resolve_start(init_from, out_dir):
-    """'scratch', 'resume' or the name of a checkpoint: what --init_from says, and what 'auto' comes to.
-
-    'auto' resumes out_dir/ckpt.pt; if the first process sees none, 'auto' starts from scratch, auto:WEIGHTS from
-    WEIGHTS. So the same command starts a run and goes on with it."""
+    """'scratch', 'resume' or the name of a checkpoint: what --init_from says, and what 'auto' comes to. 'auto' resumes
+    out_dir/ckpt.pt; if the first process sees none, 'auto' starts from scratch, auto:WEIGHTS from WEIGHTS. So the same
+    command starts a run and goes on with it."""
     if init_from != 'auto' and not init_from.startswith('auto:'):
         return init_from
     if gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]:
@@ -35,9 +34,8 @@ def resolve_start(init_from, out_dir):
 
 
 def start_checkpoint(config):
-    """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words).
-
-    A resumed run has the options of its checkpoint, resolved values included, overridden by those given now. It has the
+    """(the opened checkpoint to start from, or None; the options of the run; what a resume changes, in words). A
+    resumed run has the options of its checkpoint, resolved values included, overridden by those given now. It has the
     checkpoint's shape: a line says which values of a config file are overruled, and typed ones are an error."""
     start = resolve_start(config.init_from, config.out_dir)
     if start == 'scratch':

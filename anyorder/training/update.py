@@ -109,9 +109,8 @@ class TrainState:
         self.totals = checkpoint['totals'].to(self.device)
 
     def averages(self, advice, with_weights):
-        """(loss in nats per token, gradient norm): means since the last line of the log, over all processes.
-
-        The host waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
+        """(loss in nats per token, gradient norm): means since the last line of the log, over all processes. The host
+        waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
         `with_weights` wants finite weights too, which may overflow after losses that are finite."""
         loss, norm, n_finite = summed(self.totals).div_(processes()[1]).tolist()   # the mean is kept
         n_iters = self.iter_num - self.logged
@@ -133,10 +132,9 @@ class TrainState:
 
 
 def draw_batch(split, config, masked_loss, device):
-    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch.
-
-    All is drawn from torch's default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given
-    is how many visits are given, as clues are, which come first and cost nothing."""
+    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch. All is drawn from torch's
+    default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given is how many visits are
+    given, as clues are, which come first and cost nothing."""
     B, N = config.batch_size, config.block_size
     idx = random_blocks(split, B, N)
     idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
@@ -152,11 +150,10 @@ def draw_batch(split, config, masked_loss, device):
 
 
 def update(state, split, lr, config):
-    """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
-
-    The loss of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The update's loss is
-    the mean over its micro-batches, its norm is taken before clipping. A micro-batch is a function of (seed,
-    iteration, its number); each process runs every world_size-th. The host never waits for the device."""
+    """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts. The loss
+    of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The update's loss is the mean
+    over its micro-batches, its norm is taken before clipping. A micro-batch is a function of (seed, iteration, its
+    number); each process runs every world_size-th. The host never waits for the device."""
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     loss = torch.zeros((), device=device)
@@ -222,7 +219,6 @@ class Clock:
 
 def validate(model, blocks, given, config):
     """{'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks (n, N) in the order of the run and left to right.
-
     Tokens that are `given` (n, N) come first and cost nothing. The order of the run is 'any', a fixed random order for
     each block, or 'own' where it is one for all. A masked loss has no 'l2r', which would need a pass for every token;
     its number of known visits is fixed for each block. Processes share the blocks."""

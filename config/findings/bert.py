@@ -66,10 +66,9 @@ def as_rows(split, symbols, tokenizer):
 
 
 def mask_blanks(rows, mask_id):
-    """The batch that transformers' Trainer makes from rows (ids, fixed).
-
-    A row has n tokens that are not fixed, and k random ones of them are masked, k uniform from 1 to n. Labels are the
-    ids that were there, or -100, which transformers' loss leaves out."""
+    """The batch that transformers' Trainer makes from rows (ids, fixed). A row has n tokens that are not fixed, and k
+    random ones of them are masked, k uniform from 1 to n. Labels are the ids that were there, or -100, which
+    transformers' loss leaves out."""
     ids, fixed = map(torch.stack, zip(*rows))
     n = (~fixed).sum(1, keepdim=True)
     k = 1 + torch.minimum((torch.rand(n.shape) * n).long(), n - 1)   # a float32 below 1 times 81 may be 81

@@ -89,9 +89,8 @@ def read_results(path, machine):
 
 
 def run(words, path, limit):
-    """Run a command, whose output goes to `path`. Returns {'command', 'seconds', 'failed', 'text', 'rows'}.
-
-    Rows are the lines that hold two numbers or more, {'label', 'numbers'}; the label stands before the first digit."""
+    """Run a command, whose output goes to `path`. Returns {'command', 'seconds', 'failed', 'text', 'rows'}. Rows are
+    the lines that hold two numbers or more, {'label', 'numbers'}; the label stands before the first digit."""
     began, failed = time.perf_counter(), ''
     with open(path, 'w', encoding='utf-8') as f:
         try:
