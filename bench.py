@@ -20,8 +20,7 @@ ensemble  slots and seconds for one block of the context-order ensemble, and the
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
 memory    an update of two micro-batches: the estimate of `train.py --plan`, by part, and the measured peak
-grid      seconds of generation by decoder, mixed network and two streams, with their caches, and by the encoder;
-          tokens/s of an update of every network
+grid      seconds of generation by decoder, mixed network, two streams and encoder; tokens/s of updates of all networks
 frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
           judge, entropy, distinct-2, each with its standard error over samples, for distinct-2 by the jackknife.
           Seconds are generation alone. Every way has the same seeds, and so the same orders unless the model chooses

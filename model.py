@@ -361,8 +361,7 @@ class Network(nn.Module):
         idx      (B, N') int64 tokens in natural order, N' at most block_size
         order    (B, T) int64 positions, T at most N'; for a prefix of an order a decoder gives the prefix of its nll
         n_known  (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
-                 others T / (T - n_known) times their nll: for uniform n_known the row's sum is the bound in the mean
-                 (AO, L_MDM)
+                 others T / (T - n_known) times their nll: for uniform n_known the row's sum is L_MDM of AO in the mean
         columns  (B, n) visits, for a decoder only, by default all T: the head and most of the last block run for these
         returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
@@ -602,9 +601,8 @@ class MixedSlots(BlankSlots):
 class TwoStreamSlots(Slots):
     """XLNet's two streams, on the same weights. Slot d of the content reads visit d - 1 where it stands, sees the
     content before it and itself, and knows no target. A query slot predicts visit d: it stands at order[d], reads one
-    learned vector, and sees the content slots 0 to min(d, n_known). Queries come behind the content and have no keys,
-    so that a cache is final whatever is visited next, and one prompt's cache serves many orders. (Yang et al. 2019,
-    arXiv 1906.08237)
+    learned vector, and sees the content slots 0 to min(d, n_known). Queries come behind the content, without keys: a
+    cache is final whatever is visited next, and serves many orders of a prompt. (Yang et al. 2019, arXiv 1906.08237)
 
     A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n targets."""
     targets_in_keys = False

@@ -61,9 +61,8 @@ def blocks_from_left(u, n, size):
 
 
 def swapped(u, n, n_swaps):
-    """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same. With n_swaps =
-    sqrt(n) the orders are the pi-learners "much closer" to left to right of Kim et al. 2025, arXiv 2502.06768, sec.
-    3.2; with n / 10 the "closer" ones."""
+    """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same. With sqrt(n) swaps
+    these are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768, sec. 3.2; with n / 10 "closer"."""
     order = torch.arange(n, device=u.device).repeat(len(u), 1)
     for pair in (u * n).long().view(len(u), n_swaps, 2).unbind(1):                          # (B, 2)
         order.scatter_(1, pair, order.gather(1, pair.flip(1)))
@@ -121,8 +120,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
 
     generator   draws the numbers of each row; by default torch's own generator of the device
     parameter   what the family lets one choose; None is the family's default
-    seed, length   for a family that is one order: which order, of how many positions (by default n). The positions from
-                   n on are left out
+    seed, length   for a family that is one order: which one, and its positions, of which n are kept; by default n
     shape       (H, W) of the grid that the positions are, if they are one"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
@@ -168,9 +166,8 @@ def name_of(order, path=''):
 
 def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     """Orders (len(numbers), n_orders, n) of the blocks of these numbers. A drawn family gives orders that are a
-    function of (seed, number) alone. Another family is one order a seed: all blocks have the same orders, of n_orders
-    seeds from the family's own on. `order` holds the arguments of sample_order, as order_of gives them; by default the
-    orders are uniform."""
+    function of (seed, number) alone. Another family is one order a seed: all blocks have the same, of n_orders seeds
+    from its own on. `order` holds the arguments of sample_order, as order_of gives them; by default it is random."""
     order = order or {'kind': 'random'}
     if family_of(order['kind']).drawn:
         return torch.stack([sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers])

@@ -4,8 +4,7 @@ The encoder-only masked diffusion model, AO-GPT small's twin: the same parameter
     python data/prepare.py openwebtext
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py config/mdm_small.py
 
-Hardware, time, result: not yet run. Its validation is the any-order bound alone, by one draw of known tokens a block.
-What 1, 8 and 16 GPUs need: see ao_gpt_small.py.
+Hardware, time, result: not yet run; 1, 8 and 16 GPUs: see ao_gpt_small.py. It validates by the any-order bound alone.
 """
 out_dir = 'out/mdm_small'
 attention = 'bidirectional'

@@ -8,9 +8,8 @@ Puzzles to token files, generated from a seed or read from a file, every one che
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
 A row is a puzzle with its solution: row_length tokens, little-endian uint16. Bit 15 of a token says that it is given.
-No two splits of a folder share a solution; two Sudokus share one if they differ in the names of digits alone. A Sudoku
-or Zebra puzzle to train on has up to 10 variants, with other names, turned and mirrored. A puzzle to validate or test
-has none. A second run does nothing unless --force.
+No two splits of a folder share a solution; two Sudokus share one if they differ in the names of digits alone. Sudoku
+and Zebra have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless --force.
 """
 import os
 import signal

@@ -98,8 +98,7 @@ def is_split(x):
 
 
 def whole(tree, keep=True):
-    """Nested dicts and lists with every split tensor gathered, one after the other, on the CPU; None without `keep`.
-    All processes call it together."""
+    """Nested dicts and lists whose split tensors all processes gather together, on the CPU; None without `keep`."""
     gathered = {}   # a tied weight stays one
 
     def joined(x):
@@ -128,8 +127,7 @@ def part_of(x, like):
 def stop_requests():
     """Yields a function to call once an iteration: was any process asked to end? Ctrl-C, SIGTERM, SIGUSR1 and a closed
     terminal ask. All processes get the same answer; they wait for each other, but for no device. A second Ctrl-C ends a
-    lone process at once. The other signals may come twice without a meaning: a scheduler and its launcher both send
-    them, as do the shell and the kernel."""
+    lone process at once. Other signals may come twice: a scheduler and its launcher, or shell and kernel, send both."""
     asked = []
 
     def ask(number, frame):

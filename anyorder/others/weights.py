@@ -12,9 +12,8 @@ from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, reading
 
 
 def local_path(name, files=('config.json',)):
-    """The local file or folder that the name of a checkpoint means: a path, `hf:OWNER/REPO/path/in/repo.pt` for a file
-    on the hub, `hf:OWNER/REPO` for a folder there, or gpt2, gpt2-medium, gpt2-large or gpt2-xl. The weights and these
-    `files` of a folder are fetched."""
+    """The local file or folder that the name of a checkpoint means: a path, `hf:OWNER/REPO/path.pt` for a file on the
+    hub, `hf:OWNER/REPO` for weights and these `files` there, or gpt2, gpt2-medium, gpt2-large or gpt2-xl."""
     if name in GPT2_NAMES and not os.path.exists(name):
         name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
@@ -39,10 +38,9 @@ def local_path(name, files=('config.json',)):
 
 
 def read_weights(folder):
-    """{name: tensor} of a folder, {} if it holds no file of weights. Raises ValueError in one line for a file that is
-    not whole. The library safetensors refuses a header that is not the JSON of the format, names an unknown dtype, has
-    a shape that does not fit its numbers, or does not give each byte behind it to exactly one tensor: offsets outside
-    of the file, overlaps, gaps, bytes left over."""
+    """{name: tensor} of a folder, {} if it holds no file of weights. The library safetensors refuses a header that is
+    not the JSON of the format, an unknown dtype, a shape that does not fit its numbers, and bytes behind it that belong
+    to no tensor or to several: offsets outside of the file, overlaps, gaps, bytes left over."""
     weights = {}
     for path in weight_files(folder):
         is_safe = path.endswith('.safetensors')

@@ -27,9 +27,8 @@ def plain_head(model, x, cond):
 
 @torch.no_grad()
 def plain_generate(model, order, ends, temperature=1.0):
-    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn. AdaLN for every slot, a cache that
-    grows by torch.cat and is cut back, attention by softmax over an explicit mask, a descending sort of the vocabulary,
-    as for top-p, and torch.multinomial."""
+    """Tokens (B, N) drawn in `order` (B, N), known up to each of `ends` in turn, by AdaLN for every slot, a cache that
+    torch.cat grows, softmax over an explicit mask, a sort of the vocabulary, as for top-p, and torch.multinomial."""
     B, c, t = len(order), model.config, model.transformer
     idx, cache, known, kept = torch.zeros_like(order), [None] * c.n_layer, 0, 0
     for end in ends:

@@ -33,9 +33,8 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
                       gradients inside the last block, the head's gradient before it is added to the others
 
     `shard` divides weights, gradients, EMA and optimizer by `world_size`. For a moment it gathers the weights outside
-    the blocks, the weights of two blocks and the gradients of one. `recompute` keeps the input of a block, and all
-    that one block at a time computes, copies included. Masks of dropout are not counted, nor what a CPU with fewer than
-    256 slots does in float32."""
+    the blocks, the weights of two blocks and the gradients of one. `recompute` keeps the input of a block, and what one
+    block at a time computes. Not counted: dropout's masks, what a CPU with fewer than 256 slots does in float32."""
     c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
     B, N, V, C, L = batch_size, c.block_size, c.vocab_size, c.n_embd, c.n_layer
     sizes = {name: p.numel() for name, p in model.named_parameters()}
@@ -83,9 +82,8 @@ def slot_bytes(config, b, compiled, cuda):
 
 def peak_allocated(device, run):
     """Bytes of the tensors that `run()` has made, at their peak. On a GPU the caching allocator counts them and rounds
-    each up to 512 bytes. On a CPU the profiler records every allocation of PyTorch. The memory of the whole process
-    would not do: the C library keeps what is freed, and libraries and compiled code count too. Neither counts what
-    oneDNN takes for its own work."""
+    each up to 512 bytes. On a CPU the profiler records every allocation of PyTorch: the process would count what the C
+    library keeps, and compiled code. Neither counts what oneDNN takes for its own work."""
     if device.type == 'cuda':
         before = torch.cuda.memory_allocated(device)
         peak_memory(device, reset=True)

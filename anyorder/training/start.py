@@ -23,9 +23,8 @@ SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size'
 
 
 def resolve_start(init_from, out_dir):
-    """'scratch', 'resume' or the name of a checkpoint: what --init_from says, and what 'auto' comes to. 'auto' resumes
-    out_dir/ckpt.pt; if the first process sees none, 'auto' starts from scratch, auto:WEIGHTS from WEIGHTS. So the same
-    command starts a run and goes on with it."""
+    """'scratch', 'resume' or the name of a checkpoint: what --init_from says, and what 'auto' comes to: 'resume' if the
+    first process sees out_dir/ckpt.pt, else 'scratch', or WEIGHTS of auto:WEIGHTS. The same command goes on."""
     if init_from != 'auto' and not init_from.startswith('auto:'):
         return init_from
     if gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]:

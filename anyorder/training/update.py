@@ -132,9 +132,8 @@ class TrainState:
 
 
 def draw_batch(split, config, masked_loss, device):
-    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch. All is drawn from torch's
-    default generators. n_known, of a masked loss alone, is uniform over the blanks; n_given is how many visits are
-    given, as clues are, which come first and cost nothing."""
+    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch, from torch's default generators.
+    n_known, of a masked loss alone, is uniform over the blanks; n_given visits come first and cost nothing."""
     B, N = config.batch_size, config.block_size
     idx = random_blocks(split, B, N)
     idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)

@@ -5,9 +5,8 @@ The findings, at a size of minutes to hours: train what one needs, evaluate it, 
     python config/findings/run.py sudoku --jobs=2 --data_dir=elsewhere
     python config/findings/run.py orders --out=out/longer -- --max_iters=12000
 
-A table has the mean over the seeds, its standard error and their number. What is finished is not made again, what was
-interrupted starts anew. Make one finding at a time in a folder, since findings share runs. Options behind -- go to
-every train.py, for `generation` to bench.py.
+A table has the mean over the seeds, its standard error and their number. What is finished is not made again. Make one
+finding at a time in a folder, since they share runs. Options behind -- go to every train.py, or to bench.py.
 """
 import itertools
 import os
