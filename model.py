@@ -114,17 +114,14 @@ class Slots:
     columns  (B, n) where the slots that the caller asks for stand among the S; None: all of them
 
     This is the plan of the decoder. Another network is a subclass, named in ATTENTION: `see` says which slots see
-    which, `read` what they read, `span` which of them `predict` runs. Its flags:
-
-    masked           every pass needs the mask of `see`; else a whole pass is plainly `causal`, or full
-    masked_loss      one pass scores the unknown visits alone, so that `forward` wants n_known
-    cached           the keys of known slots stay as they are
-    targets_in_keys  these keys depend on targets
+    which, `read` what they read, `span` which of them `predict` runs.
 
     A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
     targets, and k + r if the model chooses its order."""
-    masked = masked_loss = False
-    causal = cached = targets_in_keys = True
+    masked = False           # every pass needs the mask of `see`; else a whole pass is plainly `causal`, or full
+    masked_loss = False      # one pass scores the unknown visits alone, so that `forward` wants n_known
+    causal = cached = True   # cached: the keys of known slots stay as they are
+    targets_in_keys = True   # these keys depend on targets
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """The plan of all visits of order (B, T), or of the slots `number` (B, S). The first `known` (B, 1) visits are

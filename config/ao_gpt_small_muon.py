@@ -1,7 +1,6 @@
 """
 AO-GPT small with Muon on the matrices of attention and MLP and AdamW on the rest, otherwise config/ao_gpt_small.py.
 
-    python data/prepare.py openwebtext
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py config/ao_gpt_small_muon.py
 
 Hardware, time, result: not yet run. Muon's step is scaled to a matrix's shape and does not depend on the width:

@@ -1,7 +1,6 @@
 """
 sigma-GPT small, the baseline of the paper: GPT-2's blocks, the target position added at the input, a tied head.
 
-    python data/prepare.py openwebtext
     torchrun --standalone --nproc_per_node=8 train.py config/sigma_gpt_small.py
 
 Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size:

@@ -115,7 +115,20 @@ class Sudoku:
 
     def read(self, path):
         """(tokens, given) of a CSV with the column puzzle and maybe solution. Each puzzle has just this one."""
-        puzzles, solutions = self.read_grids(path)
+        puzzles, solutions = [], []   # a solution that the file lacks is all 0
+        with reading_text(path, '') as f:
+            lines = list(csv.DictReader(f))
+        for line in lines:
+            if 'puzzle' not in line:
+                raise ValueError(f'{path} must have the column puzzle, it has {", ".join(map(str, line))[:80]}')
+            puzzle = (line['puzzle'] or '').replace('.', '0')
+            for text in (puzzle, line.get('solution') or puzzle):
+                if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
+                    raise ValueError(f'{path}: puzzle {len(puzzles) + 1} must be {self.n ** 2} digits from 0 (blank) '
+                                     f'to {self.n}, got {text[:90]!r}')
+            puzzles.append([int(c) for c in puzzle])
+            solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
+        puzzles, solutions = (np.array(grids, int).reshape(-1, self.n ** 2) for grids in (puzzles, solutions))
         if not len(puzzles):
             raise ValueError(f'{path} holds no puzzles')
         found, parts = [], np.array_split(np.arange(len(puzzles)), max(1, len(puzzles) // 1024))
@@ -130,20 +143,3 @@ class Sudoku:
                 raise ValueError(f'{path}: puzzle {part[k] + 1} {why}: {"".join(map(str, puzzles[part[k]]))}')
             found.append(solution)
         return np.concatenate(found) - 1, puzzles > 0
-
-    def read_grids(self, path):
-        """(puzzles, solutions), each (n, cells) digits of a CSV; a solution that the file lacks is all 0."""
-        puzzles, solutions = [], []
-        with reading_text(path, '') as f:
-            lines = list(csv.DictReader(f))
-        for line in lines:
-            if 'puzzle' not in line:
-                raise ValueError(f'{path} must have the column puzzle, it has {", ".join(map(str, line))[:80]}')
-            puzzle = (line['puzzle'] or '').replace('.', '0')
-            for text in (puzzle, line.get('solution') or puzzle):
-                if len(text) != self.n ** 2 or set(text) - set('0123456789'[:self.n + 1]):
-                    raise ValueError(f'{path}: puzzle {len(puzzles) + 1} must be {self.n ** 2} digits from 0 (blank) '
-                                     f'to {self.n}, got {text[:90]!r}')
-            puzzles.append([int(c) for c in puzzle])
-            solutions.append([int(c) for c in line.get('solution') or '0' * self.n ** 2])
-        return [np.array(grids, int).reshape(-1, self.n ** 2) for grids in (puzzles, solutions)]
