@@ -366,8 +366,7 @@ class Network(nn.Module):
         if not self.slots.masked_loss and n_known is not None:
             raise ValueError('n_known is for a masked loss; a decoder gives the nll of all visits at once')
         if self.slots.masked_loss and (n_known is None or columns is not None):
-            raise ValueError(f'a masked loss wants n_known (B,), the number of known visits of each row, 0 to {T - 1}, '
-                             'and no columns: single visits are given by predict')
+            raise ValueError(f'a masked loss wants n_known (B,) from 0 to {T - 1}, no columns: visits by predict')
         for name, x in (('n_known', n_known), ('columns', columns)):
             on_host = x is not None and x.device.type == 'cpu' and not torch.compiler.is_compiling()
             if on_host and not 0 <= x.min() <= x.max() < T:   # elsewhere a check would wait for the device
@@ -431,8 +430,7 @@ class Network(nn.Module):
             raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
                              f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
         if self.slots.masked_loss and order.size(1) < idx.size(1):
-            raise ValueError(f'attention={self.config.attention} wants whole orders, got T={order.size(1)} visits of '
-                             f'N={idx.size(1)} tokens')
+            raise ValueError(f'a masked loss wants whole orders, got {order.size(1)} visits of N={idx.size(1)} tokens')
         return order.shape
 
 

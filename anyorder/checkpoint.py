@@ -42,8 +42,7 @@ def load_checkpoint(name):
     code from the file (weights_only). Raises ValueError when the file is missing, not whole, or not a checkpoint."""
     check_checkpoint(os.fspath(name))
     if os.fspath(name).startswith(MASKED):
-        raise ValueError(f'{name} is a masked model of others, which sample.py, eval_ppl.py, eval_puzzle.py and '
-                         'eval_lm.py open: a checkpoint of ours is wanted here')
+        raise ValueError(f'{name} is a masked model of others, and a checkpoint of ours is wanted here')
     path = local_path(os.fspath(name))
     if os.path.isdir(path):
         return read_folder(path)

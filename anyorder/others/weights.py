@@ -33,8 +33,7 @@ def local_path(name, files=('config.json',)):
                 break
         return folder
     except Exception as e:   # many classes: no network, no such repository, no such file
-        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check the name and the network, '
-                         'or download the file and give its path') from None
+        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check name and network') from None
 
 
 def read_weights(folder):

@@ -132,9 +132,8 @@ def start_state(config, checkpoint, model, kind, device):
     if config.init_from == 'resume':
         differs = [field for field, value in checkpoint.set.items() if kind.get(field) != value]
         if differs:
-            raise ValueError(f'the checkpoint was trained on another kind of set than {config.dataset} is '
-                             f'({", ".join(differs)}): start a run from its weights with '
-                             f'--init_from={config.out_dir}/ckpt.pt')
+            raise ValueError(f'the checkpoint has another kind of set than {config.dataset} is ({", ".join(differs)}): '
+                             f'start from its weights with --init_from={config.out_dir}/ckpt.pt')
     splits = config.shard and processes()[1] > 1
     model = lean(model.train()).to('cpu' if splits else device)
     if config.recompute:
