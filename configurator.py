@@ -6,13 +6,12 @@ How the flat globals of a script are overridden: nanoGPT's command line, made st
 An option is a lower-case global of the script that holds a number, string, bool or None. Config files hold
 `name = value` lines and nothing else: they are read, not run. Later files override earlier ones, and the command line
 overrides files. A name that is not an option is an error that names the nearest one. `--help` lists every option with
-its default and its comment. FILE.py:TABLE in a comment stands for the keys of this table.
+its default and its comment. FILE.py:TABLE in a comment stands for the keys of this table. -o FILE is --out=FILE.
 
 The words beside the options are config files, unless the script has one of these globals:
 
     WORDS = {'pydocs': 'English of the Python documentation'}   # exactly one of its keys: python data/prepare.py pydocs
     INPUTS = 'runs'                                             # one or more of any kind: python plot.py out/a out/b
-    SHORT = {'o': 'out'}                                        # `-o FILE` is another way to write `--out=FILE`
 """
 import ast
 import difflib
@@ -36,11 +35,13 @@ def configure(namespace, argv=None):
     Raises ValueError in one line for an unknown name, a value of another type, or a config file that cannot be read."""
     defaults = {k: v for k, v in namespace.items() if k == k.lower() and not k.startswith('_')
                 and isinstance(v, bool | int | float | str | None)}
-    argv = sys.argv[1:] if argv is None else argv
+    argv = [*(sys.argv[1:] if argv is None else argv)]
     if '--help' in argv or '-h' in argv:
         print(help_text(namespace, defaults))
         raise SystemExit(0)
-    argv = write_out(argv, namespace.get('SHORT', {}))
+    if '-o' in argv and 'out' in defaults:
+        at = argv.index('-o')
+        argv[at:at + 2] = [f'--out={path}' for path in argv[at + 1:at + 2]] or ['--out']
     words = [arg for arg in argv if not arg.startswith('--')]
     options = [(arg, *arg[2:].partition('=')) for arg in argv if arg.startswith('--')]
     for arg, key, equals, _ in options:   # else its value, after a blank, would be a word
@@ -61,19 +62,6 @@ def configure(namespace, argv=None):
     config.given, config.typed = frozenset(given), frozenset(key for _, key, _, _ in options)
     config.words = tuple(words)
     return config
-
-
-def write_out(argv, short):
-    """`argv` in which `-o FILE` has become `--out=FILE`, for the letters of `short`."""
-    written, rest = [], iter(argv)
-    for arg in rest:
-        if arg[:1] == '-' and arg[1:] in short:
-            value = next(rest, None)
-            if value is None:
-                raise ValueError(f'{arg} needs a value: {arg} {short[arg[1:]].upper()}')
-            arg = f'--{short[arg[1:]]}={value}'
-        written.append(arg)
-    return written
 
 
 def nearest(word, known):

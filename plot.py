@@ -23,7 +23,6 @@ from anyorder.pictures.figures import PICTURES, draw, place
 from configurator import configure
 
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
-SHORT = {'o': 'out'}
 AXES = ('', 'tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'nats': 'likelihoods', 'passes': 'frontiers', 'solved': 'puzzles'}

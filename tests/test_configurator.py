@@ -66,11 +66,11 @@ def test_words_are_one_of_a_table_or_inputs(tmp_path, capsys):
     with pytest.raises(SystemExit):
         configure(table, ['-h'])
     assert 'one of:\n    big    a large one\n    small  a little one\n' in capsys.readouterr().out
-    inputs = OPTIONS | {'INPUTS': 'runs: folders', 'SHORT': {'o': 'out_dir'}}
+    inputs = OPTIONS | {'INPUTS': 'runs: folders', 'out': 'a.png'}
     config = configure(inputs, ['a', '-o', 'd=e', '--bias', 'missing.py'])
-    assert config.words == ('a', 'missing.py') and config.out_dir == 'd=e' and config.given == {'out_dir', 'bias'}
+    assert config.words == ('a', 'missing.py') and config.out == 'd=e' and config.given == {'out', 'bias'}
     for argv, said in (([], 'name the runs: folders'), (['a', '-x'], 'there is no option -x'),
-                       (['a', '-o'], '-o needs a value: -o OUT_DIR')):
+                       (['a', '-o'], '--out needs a value: --out=a.png')):
         with pytest.raises(ValueError, match=said):
             configure(inputs, argv)
     with pytest.raises(SystemExit):

@@ -274,7 +274,7 @@ def test_a_run_of_any_kind_is_drawn_without_options(runs, drawn, capsys, last, p
     (['frontier.json', 'e.json'], 'of one kind'), (['none.json'], 'nor times of generation'),
     (['null.jsonl'], 'line 1 of null.jsonl is no entry'), (['a', 'e.json'], 'of one kind'),
     (['a', '--y=val_l2r'], 'no run has val_l2r by tokens; they have: iter, loss'), ([], 'name the runs'),
-    (['a', '-p', 'x.png'], 'no option -p'), (['a', '-o'], '-o needs a value'), (['a', '--x=loss'], 'x must be tokens'),
+    (['a', '-p', 'x.png'], 'no option -p'), (['a', '-o'], 'out needs a value'), (['a', '--x=loss'], 'x must be tokens'),
     (['a', '--labels=x,y'], 'must name 1: a; got 2'), (['a', '-o', 'x.jpg'], 'x.jpg'),
     (['a', '-o', 'none/x.png'], 'none/x.png')])
 def test_wrong_input_is_one_line(runs, args, said):

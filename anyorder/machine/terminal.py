@@ -5,6 +5,7 @@ import signal
 import sys
 
 from tqdm import tqdm
+from tqdm.utils import DisableOnWriteError
 
 from anyorder.machine.files import check_checkpoint, is_out_of_memory
 from configurator import configure
@@ -46,28 +47,18 @@ def read_options(namespace, **checkpoints):
     return config
 
 
-class Surviving:
+class Surviving(DisableOnWriteError):
     """A stream for bars that drops what it cannot write: a lost reader or a full disk must not end a run of days."""
 
-    def __init__(self, stream):
-        self.stream = stream
-
-    def write(self, text):
-        with contextlib.suppress(OSError):
-            self.stream.write(text)
-
-    def flush(self):
-        with contextlib.suppress(OSError):
-            self.stream.flush()
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def __eq__(self, other):   # tqdm asks so whether it writes to the terminal
-        return self.stream is other
+    @staticmethod
+    def disable_on_exception(bar, write):
+        def surviving(*args):
+            with contextlib.suppress(OSError):
+                return write(*args)
+        return surviving
 
 
 def progress(rows=None, **how):
     """tqdm's bar. To a file it writes at its start, twice a minute and at its end."""
     seconds = 0.5 if sys.stderr.isatty() else 30
-    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr), **how)
+    return tqdm(rows, mininterval=seconds, maxinterval=max(10, seconds), file=Surviving(sys.stderr, None), **how)

@@ -13,10 +13,12 @@ the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box i
 """
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
+from anyorder.puzzles.solver import blanks_right
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.puzzles.zebra import Zebra, zebra_texts
 
@@ -88,21 +90,12 @@ def task_of(name):
     return TASKS[name]
 
 
-class AsWritten:
-    """The judge of rows without rules: a blank is right if it is what the set says."""
-
-    def __init__(self, columns):
-        self.columns, self.groups = columns, {'all': (0, 2 ** 31)}
-
-    def check_answer(self, tokens, given, answer):
-        return ~given, answer == tokens
-
-
 def judge_of(kind):
-    """The task of a set, by what kind_of says of it; rows without a task are compared with the set."""
+    """The task of a set, by what kind_of says of it. Without a task a blank is right if it is what the set says."""
     if 'puzzle' in kind:
         return make_task(kind['puzzle'])
-    return AsWritten((kind.get('shape') or (0, 0))[1])
+    columns = (kind.get('shape') or (0, 0))[1]
+    return SimpleNamespace(columns=columns, groups={'all': (0, 2 ** 31)}, check_answer=blanks_right)
 
 
 def make_task(puzzle):

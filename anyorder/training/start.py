@@ -78,11 +78,10 @@ def check_options(c, world_size):
         raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
     if c.gradient_accumulation_steps % world_size:
         total, same = c.batch_size * c.gradient_accumulation_steps, same_update(c, world_size, c.batch_size)
+        way = (f'{same} has the same {total} sequences in an update, of other blocks and orders' if same else
+               f'its {total} sequences of an update neither: make batch_size times it a multiple of {world_size}')
         raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
-                         f'{world_size} processes; ' + (
-            f'{same} has the same {total} sequences in an update and the same validation; training draws other blocks '
-            'and orders' if same else f'its {total} sequences of an update neither: make batch_size * '
-            f'gradient_accumulation_steps a multiple of {world_size}'))
+                         f'{world_size} processes; {way}')
     check_folder('out_dir', c.out_dir)
     check_update(c, model_config(c))   # which checks the options of the network
 
