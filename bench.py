@@ -3,9 +3,7 @@ How fast is it, against what? Everything is timed in one run on one machine, so 
 
     python bench.py sample
     python bench.py sample --batch_size=1 --windows=32 --acceptance=0.93
-    python bench.py sample --steps=64,256 --n_layer=24 --n_head=16 --n_embd=1024 --batch_size=32 --plain=''
     python bench.py ensemble --block_size=256
-    python bench.py ensemble --n_positions=64
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
     python bench.py memory --batch_size=8 --n_layer=12 --compile=False
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
