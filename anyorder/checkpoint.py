@@ -15,6 +15,9 @@ from anyorder.others.weights import WithoutDraws, local_path, read_json
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
 from model import AOGPT, AOGPTConfig
 
+# the entries of a folder as Hugging Face writes it, by the model_type of its config.json
+FOLDERS = {'gpt2': read_gpt2, 'aogpt': read_exported}
+
 
 def entries_of(model, ema=None, keep=True, **entries):
     """The dict of a checkpoint in the published format: model, model_args, ema_model with shadow_params by name, and
@@ -45,7 +48,12 @@ def load_checkpoint(name):
         raise ValueError(f'{name} is a masked model of others, and a checkpoint of ours is wanted here')
     path = local_path(os.fspath(name))
     if os.path.isdir(path):
-        return read_folder(path)
+        config = os.path.join(path, 'config.json')
+        kind = read_json(config).get('model_type', 'gpt2')
+        if kind not in list(FOLDERS):   # a list: it may be any value of JSON
+            raise ValueError(f'{config} has model_type={kind!r}: {" and ".join(FOLDERS)} can be read; the name of a '
+                             f'masked model of others is {MASKED}{path}')
+        return FOLDERS[kind](path)
     with reading(f'{path} ({os.path.getsize(path):,} bytes)', 'a checkpoint', 'name another, or copy it again'):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)
     kinds = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
@@ -54,20 +62,6 @@ def load_checkpoint(name):
             and all(isinstance(p, torch.Tensor) for p in checkpoint['model'].values())):
         raise ValueError(f"{path} is not a checkpoint: it must be a dict of 'model', tensors by name, and 'model_args'")
     return checkpoint
-
-
-# the entries of a folder as Hugging Face writes it, by the model_type of its config.json
-FOLDERS = {'gpt2': read_gpt2, 'aogpt': read_exported}
-
-
-def read_folder(folder):
-    """The dict of a checkpoint of such a folder."""
-    path = os.path.join(folder, 'config.json')
-    kind = read_json(path).get('model_type', 'gpt2')
-    if kind not in list(FOLDERS):
-        raise ValueError(f'{path} has model_type={kind!r}: {" and ".join(FOLDERS)} can be read; the name of a '
-                         f'masked model of others is {MASKED}{folder}')
-    return FOLDERS[kind](folder)
 
 
 def raw_weights(checkpoint):

@@ -48,10 +48,6 @@ def left_to_right(u, n, _):
     return torch.arange(n, device=u.device).expand(len(u), n)
 
 
-def right_to_left(u, n, _):
-    return torch.arange(n - 1, -1, -1, device=u.device).expand(len(u), n)
-
-
 def blocks_from_left(u, n, size):
     """Blocks of `size` positions from left to right, each in the same inner order, a uniform one."""
     if size < 1:
@@ -86,7 +82,7 @@ class Family(NamedTuple):
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
-    'r2l': Family(right_to_left, n_numbers=lambda n, _: 0),
+    'r2l': Family(lambda u, n, _: left_to_right(u, n, _).flip(1), n_numbers=lambda n, _: 0),
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),

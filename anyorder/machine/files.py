@@ -1,6 +1,4 @@
-"""
-How does a script meet the disk? No file is half-written, one of another kind is one line, and names are checked first.
-"""
+"""How does a script meet the disk? No file is half-written, names are checked first, a wrong file is one line."""
 import configparser
 import contextlib
 import errno
@@ -32,7 +30,10 @@ def whole_files(*paths):
         for name, path in zip(temporary, paths):
             os.replace(name, path)
     except Exception as e:
-        cause = cause_of(e)
+        cause = e   # an archive or a PDF that could not be written is closed, which fails once more in other words
+        while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
+            cause = None if cause.__suppress_context__ else cause.__context__
+        cause = cause or e
         if isinstance(cause, OSError) and cause.filename is None:
             cause.filename = os.fspath(paths[0])
         raise cause from None
@@ -40,15 +41,6 @@ def whole_files(*paths):
         for name in temporary:
             if os.path.exists(name):
                 os.remove(name)
-
-
-def cause_of(e):
-    """The error of the system or the interruption behind an exception; the exception itself where there is neither. An
-    archive or a PDF that could not be written is closed, which fails once more, in words of another kind."""
-    cause = e
-    while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
-        cause = None if cause.__suppress_context__ else cause.__context__
-    return cause or e
 
 
 @contextlib.contextmanager

@@ -1,6 +1,4 @@
-"""
-How is a tokenizer written for transformers? With the same ids, and behind the last one [MASK], written <|mask|>.
-"""
+"""How is a tokenizer written for transformers? With the same ids, and behind the last one [MASK], written <|mask|>."""
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
 MASK = '<|mask|>'

@@ -1,6 +1,4 @@
-"""
-The rules of Sudoku of n x n cells, n = 4 or 9. The solver's batch (B, n n, n) says which digits a cell can still be.
-"""
+"""The rules of Sudoku of n x n cells, n = 4 or 9. The solver's (B, n n, n) says which digits a cell can still be."""
 import csv
 import math
 

@@ -1,6 +1,4 @@
-"""
-The rules of Zebra: n houses in a row and k attributes, of each n values, one in each house; n and k are 3 or more.
-"""
+"""The rules of Zebra: n houses in a row and k attributes, of n values, one in each house; n and k are 3 or more."""
 import numpy as np
 
 from anyorder.puzzles.solver import blanks_right, count_solutions

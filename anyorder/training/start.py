@@ -1,6 +1,4 @@
-"""
-How does a run begin? From nothing, from where it stopped, or from the weights of another; the same in all processes.
-"""
+"""How does a run begin? From nothing, where it stopped, or the weights of another; the same in all processes."""
 import os
 from dataclasses import fields
 
