@@ -71,6 +71,7 @@ from anyorder.orders import check_order, derive_seed, draw_orders, given_first, 
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, judge_of
+from anyorder.speed.slots import CountedTrunk
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.sets import kind_of, read_meta
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set
@@ -112,19 +113,6 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
                 bar.update(int(n_new.sum()))
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]
-
-
-class CountedTrunk:
-    """The trunk of a network, and a count of the slots that it has run, without the padding of short rows."""
-
-    def __init__(self, trunk):
-        self.trunk, self.n_slots = trunk, 0
-
-    def __call__(self, idx, order, slots, cache=None):
-        streams = slots.visit.tensor_split([slots.number.size(1)], 1)   # queries stand behind the content
-        # on the device, without a wait for it
-        self.n_slots = self.n_slots + sum(len(x) + x.diff(dim=1).count_nonzero() for x in streams if x.size(1))
-        return self.trunk(idx, order, slots, cache)
 
 
 def solve_all(model, puzzles, runs, trained, show, c):
