@@ -19,16 +19,17 @@ train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
 memory    an update of two micro-batches: the estimate of `train.py --plan`, by part, and the measured peak
 grid      seconds of generation by decoder, mixed network, two streams and encoder; tokens/s of updates of all networks
-frontier  quality of the samples of a trained model against passes and seconds, for every way of unmasking: nats under a
-          judge, entropy, distinct-2, each with its standard error over samples, for distinct-2 by the jackknife.
-          Seconds are generation alone. Every way has the same seeds, and so the same orders unless the model chooses
-          them. Lossless unmasking draws by random numbers of its own, and writes one text for all windows
+frontier  what fewer passes cost a trained model, for every way of unmasking: passes, slots a token and seconds of
+          generation; nats a token of held-out text by its law, as eval_ppl.py --orders measures them; cost, the nats
+          less one token a step of the same order, block by block; samples under a judge, and their entropy. Errors are
+          over blocks or samples, of distinct-2, in the JSON file, the jackknife's. Every way has the same seeds, and so
+          the same orders unless the model chooses. Lossless unmasking has its own random numbers: one text a seed
 """
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, numbers
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'memory': 'estimate and peak',
-         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes and seconds'}
+         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes, slots and seconds'}
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -56,9 +57,13 @@ seed = 1337
 # frontier
 ckpt = ''                  # a trained model: a path, or hf:OWNER/REPO[/path.pt]
 judge = ''                 # a checkpoint or gpt2-large; '' is the model's own left-to-right reading
+dataset = ''               # held-out text: the val split of a set, or a file; '' is the set of the training
+data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
+n_blocks = 64              # blocks of the held-out text, spread evenly over it; 0 is all
 n_samples = 64
 windows = '4,8,16,32,64'   # lossless unmasking, in sample 32 unless given; '' leaves it out
 thresholds = '.5,.7,.9'    # adaptive policies; '' leaves them out
+block_lengths = '8,32'     # margin inside blocks of so many tokens, from left to right; '' leaves them out
 temperature = 1.0          # 0 takes the most likely token
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
@@ -327,13 +332,13 @@ def bench_grid(config):
 
 def bench_frontier(config):
     at_least(config, 2, 'n_samples')   # whose spread gives the errors
+    at_least(config, 0, 'n_blocks')
     check_out('out', config.out, '.json', config.ckpt, config.judge)
     values = {'n_steps': numbers_or_none(config, 'steps'),
               'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
-              'window': numbers_or_none(config, 'windows')}
-    batch_size = config.batch_size if 'batch_size' in config.given else 32
-    Frontier(config.ckpt, config.judge, values, config.temperature, config.n_samples, batch_size, config.seed,
-             *resolve_device(config.device, config.dtype)).measure(config, config.out)
+              'window': numbers_or_none(config, 'windows'), 'block_length': numbers_or_none(config, 'block_lengths')}
+    c = Config(config, batch_size=config.batch_size if 'batch_size' in config.given else 32, n_orders=1)
+    Frontier(c, values, *resolve_device(config.device, config.dtype)).measure(config, config.out)
 
 
 def numbers_or_none(config, name, kind=int, least=1, most=math.inf):

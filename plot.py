@@ -1,6 +1,6 @@
 """
 Draw the results of runs and print their last values: training curves, nats by order, the ensemble by its members,
-puzzles solved by what they cost, generation time by the number of steps, quality by the number of passes.
+puzzles solved by what they cost, generation time by the number of steps, what fewer passes cost.
 
     python plot.py out/a out/b -o loss.png
     python plot.py out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,loss --labels='AdamW,Muon'
@@ -25,11 +25,11 @@ from configurator import configure
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
 AXES = ('', 'tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
 # {key of an entry: what its run is}
-KINDS = {'steps': 'generation', 'nats': 'likelihoods', 'passes': 'frontiers', 'solved': 'puzzles'}
+KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
 
 out = 'loss.png'   # picture to write: .png, .svg or .pdf; `-o FILE` is the same
-x = ''             # axis: tokens, time or iter for training curves ('' is tokens), passes or seconds for a frontier,
-                   # slots or puzzle_seconds for puzzles, order or members for likelihoods
+x = ''             # axis: tokens, time or iter for training curves ('' is tokens), passes, slots or seconds for a
+                   # frontier, slots or puzzle_seconds for puzzles, order or members for likelihoods
 y = ''             # keys with commas between, one panel each; '' is loss and validations, or what a JSON file holds
 labels = ''        # what to call the runs, or all lines, with commas between; '' is the names of folders and files
 
@@ -42,7 +42,9 @@ def choose_panels(runs):
         raise ValueError(f'{" and ".join(sorted(kinds))} are pictures of their own: name files of one kind')
     if kinds == {'generation'}:
         return [('steps', 'seconds')]
-    if kinds == {'frontiers'}:
+    if kinds == {'frontiers'} and all('nats' in entry for _, entries in runs for entry in entries):
+        return [(x, 'nats') for x in ('passes', 'slots', 'seconds')]
+    if kinds == {'frontiers'}:   # at temperature 0, and of before there were nats
         return [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
     if kinds == {'puzzles'}:
         return [('slots', 'solved'), ('puzzle_seconds', 'solved')]

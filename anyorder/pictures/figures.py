@@ -15,8 +15,9 @@ INK, GRID, LEVEL = '#333333', '#e3e3e3', '#777777'
 
 # {number, or (axis, number): name of its panel}, and the units that are not nats per token
 PANELS = {'loss': 'training loss', 'val_any': 'validation, any order (bound)', 'val_l2r': 'validation, left to right',
-          'val_own': "validation, the run's own order", 'nats': 'context-order ensemble',
-          ('order', 'nats'): 'likelihood', 'gain': 'gain over one context', 'seconds': 'time of generation',
+          'val_own': "validation, the run's own order", ('members', 'nats'): 'context-order ensemble',
+          ('order', 'nats'): 'likelihood', 'nats': 'held-out text', 'cost': 'cost of fewer passes',
+          'gain': 'gain over one context', 'seconds': 'time of generation',
           'loss_of_masked': 'loss of what is masked', 'judge_nats': 'samples under the judge',
           'entropy': 'entropy of a sample', 'distinct_2': 'distinct bigrams', 'solved': 'puzzles solved',
           'right': 'blanks right'}
@@ -24,7 +25,8 @@ UNITS = {'seconds': 'seconds', 'distinct_2': 'share of all', 'solved': 'share', 
 AXES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates',
         'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked',
         'passes': 'passes of a sample', 'seconds': 'seconds of generation', 'order': 'scored in the order',
-        'slots': 'slots a puzzle', 'puzzle_seconds': 'seconds a puzzle'}
+        'slots': 'slots a token', ('slots', 'solved'): 'slots a puzzle', ('slots', 'right'): 'slots a puzzle',
+        'puzzle_seconds': 'seconds a puzzle'}
 
 
 def curve(entries, x, y):
@@ -110,7 +112,7 @@ def set_axes(axis, x, y, xs):
     if y in ('solved', 'right'):
         axis.set_ylim(-0.03, 1.03)
     axis.set_title(PANELS.get((x, y), PANELS.get(y, y)), loc='left', fontsize=11, color=INK)
-    axis.set_xlabel(AXES.get(x, x), color=INK)
+    axis.set_xlabel(AXES.get((x, y), AXES.get(x, x)), color=INK)
     axis.grid(color=GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(color=GRID, labelcolor=INK)
@@ -132,7 +134,8 @@ def styles(groups):
     """{label: style} of groups, {label: [entries, ...]}.
 
     In frontiers, labels RUN: WAY, a way has one colour and a run one kind of line. Unmasking by a threshold looks like
-    its policy, but hollow; a `level` is grey. In puzzles, labels RUN: POLICY, a run has a colour, a policy a marker."""
+    its policy, but hollow, in blocks dashed; a `level` is grey. In puzzles, labels RUN: POLICY, a run has a colour, a
+    policy a marker."""
     keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
     levels, puzzles = ({label for label in groups if key in keys[label]} for key in ('level', 'solved'))
     found, colors, markers, rounds = {}, {}, {}, Counter()
@@ -141,9 +144,10 @@ def styles(groups):
         if label in levels:
             found[label] = style(0, 0, rounds[way]) | {'color': LEVEL, 'marker': '*', 'markersize': 8, 'zorder': 3}
         elif levels:
-            color = colors.setdefault(way.removesuffix(' threshold'), len(colors))
-            hollow = {'markerfacecolor': 'white'} if way.endswith(' threshold') else {}
-            found[label] = style(color, color, rounds[way]) | hollow
+            (policy, *_), solid = way.split(), way.removesuffix(' threshold')
+            color, marker = colors.setdefault(policy, len(colors)), markers.setdefault(solid, len(markers))
+            hollow = {'markerfacecolor': 'white'} if way != solid else {}
+            found[label] = style(color, marker, rounds[way] + (solid != policy)) | hollow
         elif puzzles and run:
             found[label] = style(colors.setdefault(run, len(colors)), markers.setdefault(way, len(markers)))
         else:

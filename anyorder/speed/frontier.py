@@ -1,7 +1,9 @@
 """
-What do fewer passes cost? Every way of unmasking at several settings: its passes and seconds, and how good its text is.
+What do fewer passes cost? Every way of unmasking at several settings: its passes, slots and seconds, how likely
+held-out text is under its law, and how good its samples are.
 """
 import statistics
+from dataclasses import replace
 
 import torch
 
@@ -11,12 +13,16 @@ from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, steps
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
+from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import distinct_2_error, measure, open_judge, text_metrics
+from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.tables import figure
+from anyorder.likelihood.written import Written
 from anyorder.machine.devices import autocast, seconds
 from anyorder.machine.files import write_json
 from anyorder.machine.terminal import progress
-from anyorder.orders import name_of
+from anyorder.orders import name_of, order_of
+from anyorder.speed.slots import CountedTrunk
 
 REFERENCE = 'one token a step'
 # {way: (the option of Unmasking that varies along its curve, the other options)}. Another way is one entry here
@@ -32,13 +38,19 @@ WAYS = {REFERENCE: ('n_steps', {}),
 def settings(checkpoint, values):
     """([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}) of a checkpoint.
 
-    values   {'n_steps', 'window', 'threshold': [value, ...]}; without n_steps a sixteenth to a half of the tokens. A
-             window holds at most all tokens"""
+    values   {'n_steps', 'window', 'threshold', 'block_length': [value, ...]}; without n_steps a sixteenth to a half of
+             the tokens. A window holds at most all tokens. Margin has a way for each block_length. The curve of a
+             policy begins at its own one token a step"""
     N, order, found, left_out = checkpoint.config.block_size, name_of(checkpoint.order), [], {}
     values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
                        'window': list(dict.fromkeys(min(window, N) for window in values['window']))}
-    for way, (option, others) in WAYS.items():
+    blocks = {f'margin blocks of {n}': ('n_steps', {'policy': 'margin', 'block_length': n})
+              for n in values['block_length']}
+    for way, (option, others) in (WAYS | blocks).items():
         along = [N] if way == REFERENCE else values[option]
+        if option == 'n_steps' and 'policy' in others:
+            n_blocks = -(-N // others.get('block_length', N))   # each takes a pass at least
+            along = dict.fromkeys([*(max(n, n_blocks) for n in along), N])
         of_way = [(way, {option: value}, Unmasking(**{option: value}, **others)) for value in along]
         try:
             for _, _, unmasking in of_way:
@@ -52,55 +64,88 @@ def settings(checkpoint, values):
 
 
 class Frontier:
-    """The samples of a checkpoint by every way of unmasking, under a judge. Sample r is a function of seed + r."""
+    """A checkpoint in every way of unmasking: the likelihood of held-out text, and its samples, under a judge. Sample r
+    is a function of seed + r."""
 
-    def __init__(self, ckpt, judge, values, temperature, n_samples, batch_size, seed, device, dtype):
-        """ckpt and judge are names, see open_judge; '' is the model itself as the judge. values: see settings."""
-        self.drawing, self.n_samples, self.seed = Drawing(temperature), n_samples, seed
-        self.batch_size = min(batch_size, n_samples)
-        self.device, self.dtype, self.checkpoint = device, dtype, Checkpoint(ckpt)
+    def __init__(self, c, values, device, dtype):
+        """c holds options of bench.py, and n_orders=1; values: see settings."""
+        self.c, self.batch_size, self.device, self.dtype = c, min(c.batch_size, c.n_samples), device, dtype
+        self.checkpoint, self.drawing, self.text = Checkpoint(c.ckpt), Drawing(c.temperature), None
         self.settings, self.left_out = settings(self.checkpoint, values)
         self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
-        self.judge = open_judge(judge or ckpt)
+        run, self.journal = self.checkpoint.run, Journal('', {})
+        if c.temperature:
+            if not (c.dataset or run.get('dataset')):
+                raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
+            self.text = open_corpus(c.dataset or run['dataset'], self.n_tokens, self.tokenizer,
+                                    c.data_dir or run.get('data_dir', 'data'), n_blocks=c.n_blocks, ckpt=c.ckpt)
+        self.judge = open_judge(c.judge or c.ckpt)
         self.model = self.checkpoint.model(self.checkpoint.weights, device)
+        self.exact = freeze(self.model)
         with autocast(device, dtype):
             self.network = freeze(self.model)
 
-    def canvas(self, first):
+    def order(self, unmasking):
+        """Arguments of sample_order: the given order, which makes the blocks of a policy."""
+        return self.checkpoint.order if unmasking.block_length is None else order_of(self.checkpoint.run, 'l2r')
+
+    def canvas(self, first, unmasking):
         """The blank canvas of the batch that begins with sample `first`."""
         blank = [0] * self.n_tokens, [False] * self.n_tokens
-        return Canvas.of_texts([blank] * min(self.batch_size, self.n_samples - first), self.checkpoint.order,
-                               self.seed + first, self.device)
+        return Canvas.of_texts([blank] * min(self.batch_size, self.c.n_samples - first), self.order(unmasking),
+                               self.c.seed + first, self.device)
+
+    def likelihood(self, unmasking):
+        """{'nats', 'cost', each with its error over blocks}, in float32; {} at temperature 0.
+
+        nats   nats a token of held-out text under the law by which this way writes: for lossless one token a step
+        cost   the nats less those of one token a step of the same order, block by block"""
+        if self.text is None:
+            return {}
+        drawing = replace(self.drawing, scores=True)
+        how = self.c, self.checkpoint, (), self.order(unmasking), unmasking.policy
+        sequential = Unmasking(self.n_tokens, policy=unmasking.policy, block_length=unmasking.block_length)
+        found = Written(*how, sequential if unmasking.lossless else unmasking, drawing,
+                        Written(*how, sequential, drawing))
+        row, = found.rows(found.measure(self.exact, self.text, self.journal), self.text)
+        return {'nats': row['nats_per_token'], 'nats_error': row['stderr'],
+                'cost': row['cost'], 'cost_error': row['cost_stderr']}
 
     def write(self, unmasking, name):
-        """(samples, seconds) of this way of unmasking. Only the writing is timed, after a warm-up of a few tokens."""
-        canvases = [self.canvas(first) for first in range(0, self.n_samples, self.batch_size)]
-        warm_up = self.canvas(0)
+        """(samples, seconds, slots) of this way of unmasking. What a warm-up of a few tokens costs is not counted."""
+        canvases = [self.canvas(first, unmasking) for first in range(0, self.c.n_samples, self.batch_size)]
+        warm_up, trunk = self.canvas(0, unmasking), CountedTrunk(self.network.trunk)
         warm_up.known = warm_up.known + max(0, self.n_tokens - 8)
         with (autocast(self.device, self.dtype),
-              progress(total=self.n_samples * self.n_tokens, unit='token', desc=name, leave=False) as bar):
+              progress(total=self.c.n_samples * self.n_tokens, unit='token', desc=name, leave=False) as bar):
             def write_all():
                 for canvas in canvases:
                     for _, n_new, _ in steps(self.network, canvas, unmasking, self.drawing, with_logprob=False):
                         bar.update(int(n_new.sum()))
             fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)
+            self.network.trunk = trunk
             time = seconds(write_all, self.device, 1)
-        return [sample_of(*row, self.tokenizer) for canvas in canvases for row in canvas.lists()], time
+            self.network.trunk = trunk.trunk
+        samples = [sample_of(*row, self.tokenizer) for canvas in canvases for row in canvas.lists()]
+        return samples, time, int(trunk.n_slots)
 
     def point(self, way, setting, unmasking):
         """A dict: the way, its setting, and numbers. NAME_error is a standard error over samples.
 
+        nats, cost                 see likelihood
         passes, tokens_per_pass    the passes that revealed a token of a sample, and what each revealed
+        slots                      what a token costs, without padding
         seconds, tokens_per_sec    generation of all samples
         judge_nats                 nats a token under the judge, in float32, left to right
         entropy, distinct_2        see text_metrics"""
-        samples, time = self.write(unmasking, f'{way} {format_setting(setting)}')
+        samples, time, slots = self.write(unmasking, f'{way} {format_setting(setting)}')
         metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
         passes, n_tokens = [sample['passes'] for sample in samples], sum(sample['blanks'] for sample in samples)
         entropies = [text_metrics([sample['tokens']], [[True] * self.n_tokens])['entropy'] for sample in samples]
-        return {'way': way, 'setting': setting, 'samples': len(samples),
+        return {'way': way, 'setting': setting, 'samples': len(samples), **self.likelihood(unmasking),
                 'passes': statistics.fmean(passes), 'passes_error': statistics.stdev(passes) / len(passes) ** 0.5,
-                'tokens_per_pass': n_tokens / sum(passes), 'seconds': time, 'tokens_per_sec': n_tokens / time,
+                'tokens_per_pass': n_tokens / sum(passes), 'slots': slots / n_tokens,
+                'seconds': time, 'tokens_per_sec': n_tokens / time,
                 'judge_nats': metrics['judge']['nats_per_token'], 'judge_nats_error': metrics['judge']['stderr'],
                 'entropy': metrics['entropy'], 'entropy_error': statistics.stdev(entropies) / len(entropies) ** 0.5,
                 'distinct_2': metrics['distinct_2'],
@@ -108,16 +153,18 @@ class Frontier:
 
     def measure(self, config, out=''):
         """Prints the table of all settings, a line as soon as it is there; the JSON file `out` has them too."""
-        points = []
-        result = {'config': config, 'batch_size': self.batch_size, 'order': self.checkpoint.order,
-                  'tokens': self.n_tokens, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
+        points, checkpoint, held_out = [], self.checkpoint, self.text and self.text.label
+        result = {'config': config, 'batch_size': self.batch_size, 'order': checkpoint.order, 'tokens': self.n_tokens,
+                  'held_out': held_out, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
                   'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points}
         left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
-        print(f'{self.checkpoint.about(self.checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
-              f'{self.device}, {self.dtype}, torch {torch.__version__}\n'
-              f'{self.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, {self.batch_size} at a time, '
-              f'order {name_of(self.checkpoint.order)}, temperature {self.drawing.temperature:g}, seed {self.seed}\n'
+        said = f'nats and cost in float32: {held_out}, {len(self.text.blocks)} blocks' if held_out else (
+            'neither nats nor cost: at temperature 0 one text has probability 1')
+        print(f'{checkpoint.about(checkpoint.weights)}, {self.model.n_parameters():,} parameters, {self.device}, '
+              f'{self.dtype}, torch {torch.__version__}\n{self.c.n_samples} samples of {self.n_tokens} '
+              f'{self.tokenizer.name} tokens, {self.batch_size} at a time, order {name_of(checkpoint.order)}, '
+              f'temperature {self.c.temperature:g}, seed {self.c.seed}\n{said}\n'
               f'the judge reads left to right: {self.judge.name}, by {self.judge.tokenizer.name} tokens\n'
               f'{left_out}\n{HEAD}', flush=True)
         for way, setting, unmasking in self.settings:
@@ -130,17 +177,17 @@ class Frontier:
             print(f'\nwritten: {out}')
 
 
-HEAD = (f"{'':<33}{'passes':>13}{'tokens/pass':>12}{'seconds':>9}{'tokens/s':>9}{'nats a token':>15}{'entropy':>15}"
-        f"{'distinct-2':>14}")
+HEAD = (f"{'':<34}{'passes':>12}{'slots':>8}{'seconds':>8}{'nats a token':>14}{'cost':>15}{'judge':>14}"
+        f"{'entropy':>14}")
 
 
 def format_point(point, name):
     """The line of the table under HEAD of a point, whose way is called `name` there."""
     passes = figure(point['passes'], point['passes_error'], 1)
-    nats, entropy, distinct = (figure(point[key], point[f'{key}_error'], 3)
-                               for key in ('judge_nats', 'entropy', 'distinct_2'))
-    return (f"{name:<19}{format_setting(point['setting']):<14}{passes:>13}{point['tokens_per_pass']:>12.2f}"
-            f"{point['seconds']:>9.2f}{point['tokens_per_sec']:>9,.0f}{nats:>15}{entropy:>15}{distinct:>14}")
+    nats, cost, judge, entropy = (figure(point[key], point[f'{key}_error'], 3) if key in point else ''
+                                  for key in ('nats', 'cost', 'judge_nats', 'entropy'))
+    return (f"{name:<20}{format_setting(point['setting']):<14}{passes:>12}{point['slots']:>8.1f}"
+            f"{point['seconds']:>8.2f}{nats:>14}{cost:>15}{judge:>14}{entropy:>14}")
 
 
 def format_setting(setting):
