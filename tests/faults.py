@@ -414,6 +414,26 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
 FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
     ["length = None if policy == 'given' else c.block_length", "length = None"],
 ]
+FAULTS['anyorder/speed/slots.py'] = 'test_frontier test_eval_puzzle', [
+    ['len(x) + x.diff(dim=1).count_nonzero()', 'x.numel()'],
+]
+FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
+    ['max(n, n_blocks) for n in along', 'n for n in along'],
+    ['for n in along), N])', 'for n in along)])'],
+    ['replace(self.drawing, scores=True)', 'Drawing(scores=True)'],
+    ['policy=unmasking.policy, block_length=unmasking.block_length)', 'policy=unmasking.policy)'],
+    ['Unmasking(self.n_tokens, policy=unmasking.policy,', 'Unmasking(self.n_tokens,'],
+    ['sequential if unmasking.lossless else unmasking', 'unmasking'],
+    ['order_of(self.checkpoint.run, \'l2r\')', 'self.checkpoint.order'],
+    ['            self.network.trunk = trunk.trunk\n', ''],
+    ['slots / n_tokens', 'slots / sum(passes)'],
+    ['n_blocks=c.n_blocks', 'n_blocks=0'],
+]
+FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
+    ['colors.setdefault(policy, len(colors))', 'colors.setdefault(way, len(colors))'],
+    ['rounds[way] + (solid != policy)', 'rounds[way]'],
+    ['AXES.get((x, y), AXES.get(x, x))', 'AXES.get(x, x)'],
+]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
     ['given if tokens.marked or given.any() else None', 'None'],
     ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],

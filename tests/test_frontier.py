@@ -13,28 +13,40 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.judge import generative_perplexity, text_metrics
-from anyorder.speed.frontier import REFERENCE, WAYS, Frontier
+from anyorder.likelihood.nll import block_nll
+from anyorder.likelihood.written import written_nats
+from anyorder.orders import draw_orders
+from anyorder.speed.frontier import REFERENCE, WAYS, Frontier, settings
+from configurator import Config
 
-VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05]}
+VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05], 'block_length': [4, 8, 9]}
 
 
 def save(path, order='random', **config):
+    (path.parent / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
     model = make_model(block_size=8, vocab_size=320, n_tokens=257, n_layer=1, **config).float()
-    save_checkpoint(path, model, tokenizer='bytes', config={'order': order})
+    save_checkpoint(path, model, tokenizer='bytes', config={'order': order, 'dataset': f'{path.parent}/words.txt'})
     return str(path)
 
 
 @pytest.fixture
 def frontier(tmp_path):
-    def make(values=VALUES, judge='', n_samples=5, batch_size=2, ckpt='', **config):
-        name = ckpt or save(tmp_path / 'ckpt.pt', **config)
-        return Frontier(name, judge, values, 1.0, n_samples, batch_size, 3, torch.device('cpu'), 'float32')
+    def make(order='random', attention='causal', **how):
+        name = save(tmp_path / 'ckpt.pt', order, attention=attention)
+        options = {'n_samples': 5, 'batch_size': 2, 'seed': 3, 'temperature': 1.0, 'n_blocks': 5} | how
+        c = Config(options, ckpt=name, judge='', dataset='', data_dir='', n_orders=1)
+        return Frontier(c, VALUES, torch.device('cpu'), 'float32')
     return make
+
+
+BLOCKS = ['margin blocks of 4', 'margin blocks of 8']
 
 
 def test_the_ways_of_a_checkpoint(frontier):
     decoder = frontier()
-    assert list(dict.fromkeys(way for way, _, _ in decoder.settings)) == list(WAYS) and not decoder.left_out
+    assert list(dict.fromkeys(way for way, _, _ in decoder.settings)) == [*WAYS, *BLOCKS]
+    (why, ways), = decoder.left_out.items()
+    assert ways == ['margin blocks of 9'] and 'at most the 8 positions' in why
     assert decoder.settings[:4] == [(REFERENCE, {'n_steps': 8}, Unmasking(8)),
                                     ('lossless', {'window': 1}, Unmasking(unmask='lossless', window=1)),
                                     ('lossless', {'window': 8}, Unmasking(unmask='lossless', window=8)),
@@ -42,13 +54,72 @@ def test_the_ways_of_a_checkpoint(frontier):
     assert ('cosine', {'n_steps': 4}, Unmasking(4, 'cosine')) in decoder.settings
     assert ('margin threshold', {'threshold': 0.05}, Unmasking(policy='margin', threshold=0.05)) in decoder.settings
     encoder = frontier(attention='bidirectional')
-    assert [*dict.fromkeys(way for way, _, _ in encoder.settings)] == [way for way in WAYS if way != 'lossless']
-    (why, ways), = encoder.left_out.items()
+    assert [*dict.fromkeys(way for way, _, _ in encoder.settings)] == [*(w for w in WAYS if w != 'lossless'), *BLOCKS]
+    (why, ways), _ = encoder.left_out.items()
     assert ways == ['lossless'] and 'wants a decoder' in why
-    (why, ways), = frontier(order='l2r').left_out.items()
-    assert ways == [*SCORES, *(f'{score} threshold' for score in PROBABILITIES)]
+    (why, ways), = frontier('l2r').left_out.items()
+    assert ways == [*SCORES, *(f'{score} threshold' for score in PROBABILITIES), *BLOCKS, 'margin blocks of 9']
     assert 'trained in the order l2r' in why
 
+
+def test_a_curve_of_a_policy_begins_at_its_own_one_token_a_step(frontier):
+    """In blocks there are at least as many passes as blocks, and no setting twice."""
+    found, wide = frontier().settings, VALUES | {'n_steps': [1, 2, 8], 'block_length': [4]}
+    steps = {way: [setting['n_steps'] for w, setting, _ in found if w == way] for way in ('fixed', 'entropy', *BLOCKS)}
+    assert steps == {'fixed': [2, 4], 'entropy': [2, 4, 8], BLOCKS[0]: [2, 4, 8], BLOCKS[1]: [2, 4, 8]}
+    found, _ = settings(frontier().checkpoint, wide)
+    assert [setting['n_steps'] for way, setting, _ in found if way == BLOCKS[0]] == [2, 8]
+    assert [unmasking for way, _, unmasking in found if way == BLOCKS[0]] == [
+        Unmasking(n, policy='margin', block_length=4) for n in (2, 8)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the likelihood of held-out text
+
+def written(it, unmasking, temperature=1.0, order=None):
+    """Nats (5,) of the blocks of held-out text in this way, whose seeds decide nothing."""
+    orders, given = draw_orders(range(5), 8, 1, 3, order)[:, 0], torch.zeros(5, dtype=torch.long)
+    return written_nats(it.exact, it.text.blocks, orders, given, range(5), unmasking,
+                        Drawing(temperature, scores=True), 5)[:, 0]
+
+
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+def test_nats_and_what_passes_cost_block_by_block(frontier, attention):
+    it, l2r = frontier(attention=attention), {'kind': 'l2r'}
+    for unmasking, one, order in (
+            (Unmasking(2), Unmasking(8), None), (Unmasking(8), Unmasking(8), None),
+            (Unmasking(2, policy='entropy'), Unmasking(8, policy='entropy'), None),
+            (Unmasking(policy='margin', threshold=0.02), Unmasking(8, policy='margin'), None),
+            (Unmasking(4, policy='margin', block_length=4), Unmasking(8, policy='margin', block_length=4), l2r)):
+        nats, found = written(it, unmasking, order=order) / 8, it.likelihood(unmasking)
+        cost = nats - written(it, one, order=order) / 8
+        for name, values in (('nats', nats), ('cost', cost)):
+            assert math.isclose(found[name], values.mean(), abs_tol=1e-6)
+            assert math.isclose(found[f'{name}_error'], values.std() / 5 ** 0.5, abs_tol=1e-6)
+    assert len(it.journal.done) == 8 * 5   # what the four are compared with was not run again
+
+
+def test_lossless_lies_on_the_line_of_one_token_a_step(frontier):
+    """Under its own law, which the point does not run anew; and one pass of a decoder says the same."""
+    it = frontier()
+    one = it.likelihood(Unmasking(8))
+    blocks, orders = it.text.blocks, draw_orders(range(5), 8, 1, 3)[:, 0]
+    assert one['nats'] == pytest.approx(float(block_nll(it.model, blocks, orders, 5).mean()) / 8, abs=1e-6)
+    for window in (1, 3, 8):
+        lossless = Unmasking(unmask='lossless', window=window)
+        assert it.likelihood(lossless) == one
+        torch.testing.assert_close(written(it, lossless), written(it, Unmasking(8)), rtol=0, atol=1e-5)
+    assert one['cost'] == one['cost_error'] == 0
+
+
+def test_temperature_is_part_of_the_law(frontier):
+    tempered = written(it := frontier(temperature=0.5), Unmasking(2), 0.5) / 8
+    assert it.likelihood(Unmasking(2))['nats'] == pytest.approx(float(tempered.mean()), abs=1e-6)
+    assert frontier(temperature=0.0).likelihood(Unmasking(2)) == {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the samples
 
 def test_a_point_by_hand(frontier):
     """Of a binomial way, whose numbers of passes differ, in two batches and a rest; errors are over the samples."""
@@ -78,28 +149,42 @@ def test_generation_alone_is_timed(frontier, monkeypatch):
         monkeypatch.setattr(f'anyorder.speed.frontier.{name}',
                             lambda network, canvas, *_, **how: done.append(canvas.known.tolist()) or ())
     monkeypatch.setattr('anyorder.machine.devices.time.perf_counter', lambda: done.append('clock') or next(times))
-    samples, time = frontier(n_samples=3).write(Unmasking(8), '')
+    samples, time, _ = frontier(n_samples=3).write(Unmasking(8), '')
     assert time == 2.5 and len(samples) == 3
     assert done == [[0, 0], 'clock', [0, 0], [0], 'clock']
 
 
 def test_every_way_starts_from_the_same_orders(frontier):
-    first, second = (frontier(n_samples=3).canvas(0) for _ in range(2))
-    assert torch.equal(first.order, second.order) and first.seeds == [3, 4] and frontier().canvas(4).seeds == [7]
+    first, second = (frontier(n_samples=3).canvas(0, Unmasking(n)) for n in (8, 2))
+    assert torch.equal(first.order, second.order) and first.seeds == [3, 4]
+    last = frontier().canvas(4, Unmasking(policy='margin', block_length=4))
+    assert last.seeds == [7] and last.order.tolist() == [list(range(8))]   # blocks are from left to right
+
+
+@pytest.mark.parametrize('attention, n_steps, block_length, slots', [
+    ('causal', 8, None, 8), ('causal', 4, None, 2 + 3 * 3), ('causal', 8, 4, 4 + 4 + 3 + 2 + 5 + 4 + 3 + 2),
+    ('bidirectional', 4, None, 4 * 8)])
+def test_slots(frontier, attention, n_steps, block_length, slots):
+    """Of a text of 8. A pass of a decoder runs its targets, or the blanks of its block, and what it has to read before.
+    The warm-up does not count."""
+    policy = 'given' if block_length is None else 'margin'
+    _, _, ran = frontier(attention=attention).write(Unmasking(n_steps, policy=policy, block_length=block_length), '')
+    assert ran == 5 * slots
 
 
 def test_the_command(script, tmp_path):
     """The table and the file; lossless unmasking writes one text with every window."""
     ckpt = save(tmp_path / 'ckpt.pt')
     how = ('--n_samples=3', '--batch_size=2', '--steps=2,4', '--windows=1,8', '--thresholds=.1', '--device=cpu',
-           '--dtype=float32')
+           '--dtype=float32', '--n_blocks=6', '--block_lengths=4')
     said = script('bench.py', 'frontier', f'--ckpt={ckpt}', *how, '--out=frontier.json').stdout
     with open(tmp_path / 'frontier.json') as f:
         result = json.load(f)
     points = result['frontier']
     each = {'n_steps': 2, 'window': 2, 'threshold': 1}
-    assert [p['way'] for p in points] == [way for way, (option, _) in WAYS.items()
-                                          for _ in range(1 if way == REFERENCE else each[option])]
+    assert [p['way'] for p in points] == [way for way, (option, others) in (WAYS | {BLOCKS[0]: WAYS['margin']}).items()
+                                          for _ in range(1 if way == REFERENCE else each[option] + (
+                                              option == 'n_steps' and 'policy' in others))]
     assert points[0]['passes'] == 8 and all(p['samples'] == 3 and p['seconds'] > 0 for p in points)
     assert {p['passes'] for p in points if p['way'] == 'fixed'} == {2, 4}
     narrow, wide = (p for p in points if p['way'] == 'lossless')
@@ -107,8 +192,20 @@ def test_the_command(script, tmp_path):
     names = 'judge_nats', 'entropy', 'distinct_2', 'judge_nats_error'
     assert all(math.isclose(narrow[name], wide[name], rel_tol=1e-5) for name in names)
     table = said.split('\n\n')[1].splitlines()
-    assert table[0].split()[:2] == ['passes', 'tokens/pass'] and max(map(len, table)) <= 120
+    assert table[0].split()[:2] == ['passes', 'slots'] and max(map(len, table)) <= 120
     assert [line[:19].strip() for line in table[1:4]] == [REFERENCE, 'lossless', '']
+    assert 'words.txt, 6 blocks' in said and all(p['cost_error'] >= 0 for p in points)
+    one = '--orders=random,margin', '--n_steps=0,2', '--n_blocks=6', f'--out={tmp_path}/ppl.json', '--weights=raw'
+    script('eval_ppl.py', f'--ckpt={ckpt}', *one, '--dtype=float32', '--device=cpu')
+    with open(tmp_path / 'ppl.json') as f:
+        rows = {row['estimate']: row for row in json.load(f)['results']}
+    there = {(p['way'], p['setting'].get('n_steps')): p for p in points}
+    for label, key in (('any order x 1', (REFERENCE, 8)), ('any order in 2 x 1', ('fixed', 2)),
+                       ('margin', ('margin', 8)), ('margin in 2', ('margin', 2))):
+        row, point = rows[label], there[key]
+        assert math.isclose(row['nats_per_token'], point['nats'], rel_tol=1e-6)
+        assert math.isclose(row['stderr'], point['nats_error'], rel_tol=1e-4)
+        assert math.isclose(row.get('cost', 0), point['cost'], rel_tol=1e-4, abs_tol=1e-7)
     n_parameters = model_from_checkpoint(ckpt, 'raw').n_parameters()
     assert f'{n_parameters:,} parameters' in said.splitlines()[0]   # not of a copy that is frozen
     assert result['batch_size'] == 2 and result['judge'] == ckpt
@@ -119,6 +216,10 @@ def test_the_command(script, tmp_path):
     (['--ckpt=ckpt.pt', '--windows=0'], "windows must be numbers from 1 with commas between, got '0'"),
     (['--ckpt=ckpt.pt', '--steps=4,x'], "steps must be numbers from 1 with commas between, got '4,x'"),
     (['--ckpt=ckpt.pt', '--thresholds=.5,1.5'], "thresholds must be numbers from 0 to 1 with commas between"),
+    (['--ckpt=ckpt.pt', '--block_lengths=0'], "block_lengths must be numbers from 1 with commas between, got '0'"),
+    (['--ckpt=ckpt.pt', '--n_blocks=-1'], 'n_blocks must be at least 0'),
+    (['--ckpt=ckpt.pt', '--dataset=none.txt'], 'none.txt'),
+    (['--ckpt=bare.pt'], 'does not name its data set: say which with --dataset='),
     (['--ckpt=ckpt.pt', '--n_samples=1'], 'n_samples must be at least 2, got 1'),
     (['--ckpt=ckpt.pt', '--temperature=-1'], 'temperature must be at least 0'),
     (['--ckpt=ckpt.pt', '--out=ckpt.pt'], 'would overwrite a file of this run'),
@@ -127,5 +228,16 @@ def test_the_command(script, tmp_path):
 def test_wrong_input_is_one_line_before_the_work(script, tmp_path, args, said):
     save(tmp_path / 'ckpt.pt')
     save(tmp_path / 'r2l.pt', order='r2l')
+    save_checkpoint(tmp_path / 'bare.pt', make_model(vocab_size=320, n_tokens=257).float(), tokenizer='bytes')
     finished = script('bench.py', 'frontier', *args, '--device=cpu', code=1)
     assert said in finished.stderr and finished.stderr.count('\n') == 1 and not finished.stdout
+
+
+def test_without_a_likelihood(script, tmp_path):
+    """At temperature 0 no text is wanted, and the table is drawn as it was before there were nats."""
+    ckpt = save(tmp_path / 'ckpt.pt')
+    how = '--temperature=0', '--n_samples=2', '--steps=4', '--windows=', '--thresholds=', '--block_lengths='
+    said = script('bench.py', 'frontier', f'--ckpt={ckpt}', *how, '--dataset=none.txt', '--out=f.json').stdout
+    assert said.count('neither nats nor cost: at temperature 0') == 1
+    with open(tmp_path / 'f.json') as f:
+        assert not any('nats' in point or 'cost' in point for point in json.load(f)['frontier'])

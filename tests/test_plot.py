@@ -8,7 +8,7 @@ import pytest
 import plot
 from anyorder.machine.terminal import one_line_errors
 from anyorder.pictures.curves import read_all, read_results, read_run
-from anyorder.pictures.figures import COLORS, curve, draw, mean_curve
+from anyorder.pictures.figures import COLORS, curve, draw, mean_curve, styles
 from configurator import configure
 
 ENTRIES = [{'iter': 10, 'tokens': 600, 'tokens_per_sec': 5.0, 'loss': 3.0},
@@ -182,6 +182,35 @@ def test_a_frontier_is_read_and_drawn_by_ways(runs, drawn, capsys):
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert said[0] == ['judge_nats', 'entropy'] and said[1:3] == [['one_token', '2.500', '2.000'],
                                                                   ['fixed', '2.750', '2.000']]   # at the most passes
+
+
+def test_a_frontier_with_nats_is_drawn_by_them(runs, drawn):
+    def exact(**ways):
+        result = points(**ways)
+        for point in result['frontier']:
+            point |= {'nats': 2.0, 'nats_error': 0.1, 'cost': 0.5, 'cost_error': None, 'slots': 1.5}
+        return result
+    new = write(runs / 'new.json', exact(one_token=[(8, 4.0, 2.5)], margin=[(8, 3.0, 2.0)], fixed=[(2, 1.0, 3.0)]))
+    old = write(runs / 'old.json', points(one_token=[(8, 4.0, 2.5)]))
+    main([new])
+    assert drawn.pop()[0] == [('passes', 'nats'), ('slots', 'nats'), ('seconds', 'nats')]
+    assert 'cost_error' not in read_results(new)['fixed'][0]   # of a single block
+    main([new, '--y=judge_nats,entropy'])
+    assert drawn.pop()[0] == [('passes', 'judge_nats'), ('passes', 'entropy')]
+    main([new, old])
+    assert drawn.pop()[0][0] == ('passes', 'judge_nats')
+    axis, = draw(read_all([new]), [('slots', 'nats')], 'x.png').axes
+    assert (axis.get_title('left'), axis.get_xlabel()) == ('held-out text', 'slots a token')
+
+
+def test_a_policy_has_one_colour_whatever_its_blocks():
+    ways = 'one_token', 'margin', 'fixed', 'margin threshold', 'margin blocks of 8', 'margin blocks of 32'
+    found = styles({way: [[{'level': 1} if way == 'one_token' else {}]] for way in ways})
+    margin, fixed, threshold, *blocks = (found[way] for way in ways[1:])
+    assert {margin['color']} == {x['color'] for x in (threshold, *blocks)} != {fixed['color']}
+    assert threshold == margin | {'markerfacecolor': 'white'}
+    assert [x['linestyle'] for x in (margin, fixed, *blocks)] == ['-', '-', '--', '--']
+    assert len({x['marker'] for x in (margin, fixed, *blocks)}) == 4
 
 
 def test_each_number_has_its_own_error(runs):

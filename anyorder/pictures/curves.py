@@ -74,7 +74,8 @@ def frontier(result):
     found, level = {}, result['reference']
     for point in sorted(result['frontier'], key=lambda point: point['passes']):
         entry = {'level': 1} if point['way'] == level else {}
-        entry |= {name: finite(value) for name, value in point.items() if name not in ('way', 'setting')}
+        entry |= {name: finite(value) for name, value in point.items()
+                  if name not in ('way', 'setting') and value is not None}
         found.setdefault(point['way'], []).append(entry)
     return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
