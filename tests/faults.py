@@ -425,7 +425,6 @@ FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
     ['Unmasking(self.n_tokens, policy=unmasking.policy,', 'Unmasking(self.n_tokens,'],
     ['sequential if unmasking.lossless else unmasking', 'unmasking'],
     ['order_of(self.checkpoint.run, \'l2r\')', 'self.checkpoint.order'],
-    ['            self.network.trunk = trunk.trunk\n', ''],
     ['slots / n_tokens', 'slots / sum(passes)'],
     ['n_blocks=c.n_blocks', 'n_blocks=0'],
 ]

@@ -153,7 +153,9 @@ def test_solved_puzzles_are_drawn_by_what_they_cost(runs, drawn, capsys):
                         'decoder: random 0.375 ± 0.125 (2) 0.750 ± 0.000 (2) 1702 ± 0 (2) 1.500 ± 0.500 (2)']
     assert [line.partition(' 0')[0] for line in said[2:5]] == ['decoder: margin, noise', 'encoder: random',
                                                                'encoder: margin, noise']
-    axis, = draw(read_all(paths, ['decoder', 'encoder']), [('puzzle_seconds', 'solved')], 'x.png').axes
+    runs = read_all(paths, ['decoder', 'encoder'])
+    first, axis = draw(runs, [('slots', 'solved'), ('puzzle_seconds', 'solved')], 'x.png').axes
+    assert first.get_xlabel() == 'slots a puzzle'
     assert [(*line.get_xdata(), *line.get_ydata()) for line in axis.lines if line.get_marker() in 'os'] == [
         (1.5, 0.375), (1.5, 0.625), (4.0, 0.5), (4.0, 0.75)]
     bars = [bar.get_segments()[0][:, 1].tolist() for bar in axis.collections]
