@@ -48,10 +48,13 @@ def configure(namespace, argv=None):
         if key in defaults and not equals and not isinstance(defaults[key], bool):
             raise ValueError(f'{arg} needs a value: --{key}={defaults[key]}')
     given = {}
+    if short := [word for word in words if word.startswith('-')]:
+        raise ValueError(f'there is no option {short[0]} (--help lists all)')
     if 'WORDS' in namespace:
         check_word(words, namespace['WORDS'])
     elif 'INPUTS' in namespace:
-        check_inputs(words, namespace['INPUTS'])
+        if not words:
+            raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
     else:
         for path in words:
             for line, key, value in read_config_file(path, defaults | given):
@@ -74,14 +77,6 @@ def check_word(words, table):
         raise ValueError(f'name one of {", ".join(table)}; got {" ".join(words) or "none"} (--help says more)')
     if words[0] not in table:
         raise ValueError(f'{words[0]!r} is none of {", ".join(table)}{nearest(words[0], table)}')
-
-
-def check_inputs(words, called):
-    if not words:
-        raise ValueError(f'name the {called} (--help says more)')
-    for word in words:
-        if word.startswith('-'):
-            raise ValueError(f'there is no option {word} (--help lists all)')
 
 
 def parse(default, text):

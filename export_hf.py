@@ -6,9 +6,8 @@ Write a checkpoint as a folder that transformers loads, offline and to the last 
 
     AutoModelForCausalLM.from_pretrained('out/quickstart/hf', trust_remote_code=True)
 
-The folder holds the weights in safetensors, the tokenizer, model.py with three views of it for AutoModel,
-AutoModelForCausalLM and AutoModelForMaskedLM, and a model card, whose licence is left to you. Other commands take the
-folder wherever they take a checkpoint, and run no code from it.
+The folder holds the weights in safetensors, the tokenizer, model.py with views for AutoModel, AutoModelForCausalLM and
+AutoModelForMaskedLM, and a model card, whose licence is left to you. It is a checkpoint for all other commands.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
 

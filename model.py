@@ -125,8 +125,7 @@ class Slots:
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """The plan of all visits of order (B, T), or of the slots `number` (B, S). The first `known` (B, 1) visits are
-        known; `asked` (B, n) are the visits that the caller wants. With `n_keys` there is a mask over so many keys.
-        Visits from `end` (B, 1) on are padding."""
+        known, `asked` (B, n) wanted. A mask covers `n_keys` keys, if any; from `end` (B, 1) on visits are padding."""
         T = order.size(1)
         self.number = torch.arange(T, device=order.device).expand(order.shape) if number is None else number
         self.visit, self.columns = self.lay_out(asked)

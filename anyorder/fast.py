@@ -35,10 +35,9 @@ def lean(model):
 
 def freeze(model, dtype=None):
     """A copy for inference: linear weights in `dtype`, by default the dtype of the products (autocast's where autocast
-    is on), see FrozenLinear. In place of each AdaLN is a table of its outputs, which depend only on which of the N
-    positions is the target. The copy shares norms and embeddings with the model and is valid until the weights change.
-    It is not to be trained, moved or saved. A frozen model is given back as it is; ValueError for another dtype. A
-    network that is not ours stays itself, its weights put into `dtype`."""
+    is on), see FrozenLinear. In place of each AdaLN is a table of its outputs, which depend on the target alone. The
+    copy shares norms and embeddings with the model and is valid until the weights change. It is not to be trained,
+    moved or saved. A frozen model is given back; a network that is not ours stays itself, its weights in `dtype`."""
     if not isinstance(model, AOGPT):
         for p in model.parameters():   # not buffers: frequencies of rotary positions are never taken in 16 bits
             p.data = p.data.to(dtype or p.dtype)

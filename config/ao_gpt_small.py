@@ -1,6 +1,5 @@
 """
-AO-GPT small of the paper on OpenWebText: 170.6M parameters (131.9M without the untied head), context 1024. What is
-not said here, as sizes and rates, is the default of train.py.
+AO-GPT small of the paper on OpenWebText: 170.6M parameters (131.9M without the untied head), else as train.py.
 
     python data/prepare.py openwebtext
     python train.py config/ao_gpt_small.py                                      # 1 GPU: 32 micro-batches an update

@@ -76,7 +76,7 @@ def test_words_are_one_of_a_table_or_inputs(tmp_path, capsys):
     with pytest.raises(SystemExit):
         configure(inputs, ['--help'])
     assert 'the words are runs: folders' in capsys.readouterr().out
-    with pytest.raises(ValueError, match='no config file -o'):
+    with pytest.raises(ValueError, match='no option -o'):
         configure(OPTIONS, ['-o', 'd'])
 
 

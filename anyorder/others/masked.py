@@ -41,8 +41,7 @@ class MaskedConfig:
 
 class MaskedModel(Network):
     """Somebody else's network as one of ours. `network` is a module, or any callable, that takes tokens (B, S) and
-    gives an object with `logits` (B, S, at least n_tokens). Texts of unequal length take one call for each length,
-    because some networks read padding whatever attention_mask says.
+    gives `logits` (B, S, at least n_tokens). Texts of unequal length take a call each, as some networks read padding.
 
     A step is a call on whole rows: there is no cache and no lossless unmasking. Commands ask for forward, predict,
     trunk, n_parameters, device, config, slots, training and parameters, and for nothing else."""

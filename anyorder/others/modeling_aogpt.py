@@ -64,8 +64,7 @@ class AOGPTModel(AOGPTView):
 
 
 def without_padding(input_ids, attention_mask):
-    """(idx (B, n), lengths (B,), place (B, T)): the tokens of each row without the padding at its ends, how many they
-    are, and for each column of input_ids the column of idx."""
+    """(idx (B, n), lengths (B,), place (B, T)): rows without the padding at their ends, a column's place in idx."""
     B, T = input_ids.shape
     columns = torch.arange(T, device=input_ids.device)
     if attention_mask is None:

@@ -1,7 +1,4 @@
-"""
-How are weights read and written, in a folder or from the hub? The folder holds config.json and model.safetensors or
-pytorch_model.bin, whole or in parts. Nothing runs code from a file.
-"""
+"""How are weights read, in a folder or from the hub, without running code from a file? Whole, or in parts."""
 import json
 import os
 

@@ -72,8 +72,7 @@ class Zebra:
         return count_solutions(can, propagate)
 
     def clues(self, house, n, k, n_clues, rng):
-        """(B, n_clues, 3) true clues about house (B, (k + 1) n): random pairs of items of different attributes, with
-        random relations that hold; rarer relations are preferred."""
+        """(B, n_clues, 3) true clues about house (B, (k + 1) n), of random pairs; the rarer relations are preferred."""
         B, items = house.shape
         a, b = rng.integers(items, size=(2, B, 4 * n_clues))
         here, there = (np.take_along_axis(house, x, 1) for x in (a, b))

@@ -71,8 +71,7 @@ def read_log(path):
 
 
 def read_entry(line):
-    """The entry of a line of a log.jsonl: numbers by name, among them `iter`. A line of another kind is {}. The first
-    entry of each start has an 'environment' too, see environment.py."""
+    """The entry of a line of a log.jsonl: numbers by name, `iter` among them, maybe an 'environment'; else {}."""
     entry = None
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)

@@ -30,10 +30,9 @@ def recompute(model):
 
 
 def shard(model, device):
-    """The model itself, now on `device` and split over all processes, by PyTorch's fully_shard. A process keeps one
-    part of each weight, and so of its gradient, optimizer and average. A block gathers its weights while it runs, the
-    rest of the model while the model runs. Gradients are averaged in float32 after every micro-batch: a gradient that
-    waits would be whole. The processes must have the same weights."""
+    """The model itself, now on `device` and split over all processes, which have the same weights, by PyTorch's
+    fully_shard. A process keeps a part of each weight, gradient, moment and average. A block gathers its weights while
+    it runs. Gradients are averaged in float32 after every micro-batch: a gradient that waits would be whole."""
     from torch.distributed.device_mesh import init_device_mesh  # imports that take a second
     from torch.distributed.fsdp import fully_shard
 
