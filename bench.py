@@ -1,5 +1,4 @@
-"""
-How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
+"""How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
 
     python bench.py sample
     python bench.py sample --batch_size=1 --windows=32 --acceptance=0.93
@@ -23,8 +22,7 @@ frontier  what fewer passes cost a trained model, for every way of unmasking: pa
           generation; nats a token of held-out text by its law, as eval_ppl.py --orders measures them; cost, the nats
           less one token a step of the same order, block by block; samples under a judge, and their entropy. Errors are
           over blocks or samples, of distinct-2, in the JSON file, the jackknife's. Every way has the same seeds, and so
-          the same orders unless the model chooses. Lossless unmasking has its own random numbers: one text a seed
-"""
+          the same orders unless the model chooses. Lossless unmasking has its own random numbers: one text a seed"""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, numbers
 

@@ -1,5 +1,4 @@
-"""
-How the flat globals of a script are overridden: nanoGPT's command line, made strict.
+"""How the flat globals of a script are overridden: nanoGPT's command line, made strict.
 
     python train.py config/quickstart.py --batch_size=32 --compile=False
 
@@ -11,8 +10,7 @@ its default and its comment. FILE.py:TABLE in a comment stands for the keys of t
 The words beside the options are config files, unless the script has one of these globals:
 
     WORDS = {'pydocs': 'English of the Python documentation'}   # exactly one of its keys: python data/prepare.py pydocs
-    INPUTS = 'runs'                                             # one or more of any kind: python plot.py out/a out/b
-"""
+    INPUTS = 'runs'                                             # one or more of any kind: python plot.py out/a out/b"""
 import ast
 import difflib
 import math

@@ -1,5 +1,4 @@
-"""
-Write a checkpoint as a folder that transformers loads, offline and to the last bit.
+"""Write a checkpoint as a folder that transformers loads, offline and to the last bit.
 
     python export_hf.py --ckpt=out/quickstart/ckpt.pt --out=out/quickstart/hf
     python sample.py --ckpt=out/quickstart/hf
@@ -7,8 +6,7 @@ Write a checkpoint as a folder that transformers loads, offline and to the last 
     AutoModelForCausalLM.from_pretrained('out/quickstart/hf', trust_remote_code=True)
 
 The folder holds the weights in safetensors, the tokenizer, model.py with views for AutoModel, AutoModelForCausalLM and
-AutoModelForMaskedLM, and a model card, whose licence is left to you. It is a checkpoint for all other commands.
-"""
+AutoModelForMaskedLM, and a model card, whose licence is left to you. It is a checkpoint for all other commands."""
 from anyorder.machine.terminal import one_line_errors, read_options
 
 ckpt = 'out/ckpt.pt'   # a checkpoint: a path, or hf:OWNER/REPO[/path.pt]

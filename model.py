@@ -1,5 +1,4 @@
-"""
-AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any order.
+"""AO-GPT: a causal decoder that reads and predicts the tokens of a sequence in any order.
 
     "Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture", Xue et al. 2025,
     arXiv 2506.19935, here AO
@@ -26,8 +25,7 @@ slot has the number of the visit that it predicts. A column is a place in the an
 
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary,
 L layers. The decoder comes first, then its memory and its average. Other networks differ in their slots alone: the
-encoder, the mixed network and two streams are the last section. tests/test_equalities.py says what must hold.
-"""
+encoder, the mixed network and two streams are the last section. tests/test_equalities.py says what must hold."""
 import copy
 from dataclasses import dataclass, fields
 from functools import partial

@@ -1,5 +1,4 @@
-"""
-Train an any-order GPT.
+"""Train an any-order GPT.
 
     python train.py config/quickstart.py
     python train.py config/ao_gpt_small.py --batch_size=16
@@ -7,8 +6,7 @@ Train an any-order GPT.
     python train.py --init_from=resume --out_dir=out
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl,
-see anyorder/training/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on.
-"""
+see anyorder/training/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 

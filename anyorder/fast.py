@@ -1,10 +1,8 @@
-"""
-What makes a model faster and leaves its answers equal up to rounding? Three changes; weights keep their names:
+"""What makes a model faster and leaves its answers equal up to rounding? Three changes; weights keep their names:
 
     lean(model)            to train with: less memory for the loss, AdaLN once per position, no slow attention
     freeze(model, dtype)   a copy for inference: weights in the dtype of the products, AdaLN as a table
-    graphed(model)         on a GPU: the steps of `predict` with a cache as CUDA graphs
-"""
+    graphed(model)         on a GPU: the steps of `predict` with a cache as CUDA graphs"""
 import copy
 from functools import cache
 

@@ -1,7 +1,5 @@
-"""
-Which orders does a grid have, and which does a user bring? Functions as in orders.py. In a grid of the shape (H, W) a
-position is W * row + column. A user's order is the function FILE.py:NAME, which a command runs where it is typed.
-"""
+"""Which orders does a grid have, and which does a user bring? Functions as in orders.py. In a grid of the shape (H, W)
+a position is W * row + column. A user's order is the function FILE.py:NAME, which a command runs where it is typed."""
 import hashlib
 import inspect
 import math

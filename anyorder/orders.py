@@ -1,8 +1,6 @@
-"""
-What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
+"""What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
 
-A family of orders is one function here and one entry of ORDERS; every command then takes its name.
-"""
+A family of orders is one function here and one entry of ORDERS; every command then takes its name."""
 import hashlib
 import json
 import os

@@ -1,5 +1,4 @@
-"""
-The encoder-only masked diffusion model, AO-GPT small's twin: the same parameters, full attention, the masked loss.
+"""The encoder-only masked diffusion model, AO-GPT small's twin: the same parameters, full attention, the masked loss.
 
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py config/mdm_small.py
 

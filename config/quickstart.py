@@ -1,11 +1,9 @@
-"""
-The first run: 64 bytes at a time of the English that ships inside Python.
+"""The first run: 64 bytes at a time of the English that ships inside Python.
 
     python train.py config/quickstart.py
 
 Hardware: AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: about 2 min on one core, data and samples included.
-Result: 3.15 bits per byte in random order, 2.80 left to right; the unigram entropy is 4.67.
-"""
+Result: 3.15 bits per byte in random order, 2.80 left to right; the unigram entropy is 4.67."""
 out_dir = 'out/quickstart'
 block_size = 64
 n_layer = 2

@@ -1,5 +1,4 @@
-"""
-Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
+"""Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
 
     python data/prepare.py pydocs                                        # what the quickstart reads; no network
     python data/prepare.py text --source=books.jsonl.xz --name=books     # any .txt or .jsonl, also .xz and .gz
@@ -17,8 +16,7 @@ nothing unless --force. Without a network, GPT-2's vocabulary is read from the f
 Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a .parquet with one
 column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.
 Other lists and a one-dimensional array are a stream. An .npz may also hold which positions are given, from the start
-and at no cost: bool arrays given_train, ... or one for all rows, given.
-"""
+and at no cost: bool arrays given_train, ... or one for all rows, given."""
 import os
 import signal
 import sys

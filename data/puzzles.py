@@ -1,5 +1,4 @@
-"""
-Puzzles to token files, generated from a seed or read from a file, every one checked by an exact solver.
+"""Puzzles to token files, generated from a seed or read from a file, every one checked by an exact solver.
 
     python data/puzzles.py sudoku4                                                   # 4 x 4
     python data/puzzles.py sudoku --n_train=200000                                   # 9 x 9

@@ -1,11 +1,9 @@
-"""
-What is the folder of a model that transformers loads? Here it is written, and read as a checkpoint without its code.
+"""What is the folder of a model that transformers loads? Here it is written, and read as a checkpoint without its code.
 
     config.json         sizes, tokenizer, which weights, and the options of the training, see OPTIONS
     model.safetensors   the weights in float32 by their published names; a tied head is in it once
     modeling_aogpt.py   the classes for transformers; model.py as it is; LICENSE-CODE, the licence for both
-    tokenizer.json, tokenizer_config.json, generation_config.json, README.md
-"""
+    tokenizer.json, tokenizer_config.json, generation_config.json, README.md"""
 import json
 import math
 import os

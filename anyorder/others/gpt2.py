@@ -1,11 +1,9 @@
-"""
-How is GPT-2 an any-order model? Its weights, as Hugging Face writes them in a folder, take the shape of sigma-GPT.
+"""How is GPT-2 an any-order model? Its weights, as Hugging Face writes them in a folder, take the shape of sigma-GPT.
 
 Left to right the model is GPT-2 after an end-of-text token. [None] has the embedding of this token and stands at row 0
 of GPT-2's positions, token p of the text stands at row p + 1. The embeddings of target positions are zero, to be
 learned. A block has 1024 tokens, as many as GPT-2 has rows. Nobody reads its last token left to right, so the row of
-this token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)
-"""
+this token is a copy of the row before. (Radford et al. 2019; Pannatier et al. 2024 for the shape)"""
 import os
 
 import torch

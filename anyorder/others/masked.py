@@ -1,11 +1,9 @@
-"""
-How is somebody else's masked model one of ours? It is an encoder whose trunk they made, and blanks are mask tokens.
+"""How is somebody else's masked model one of ours? It is an encoder whose trunk they made, and blanks are mask tokens.
 
     from anyorder.others.masked import MaskedConfig, MaskedModel
 
     model = MaskedModel(network, MaskedConfig(block_size=4096, n_tokens=126349, mask_id=126336))
-    idx = generate(model, idx, order, n_known, n_steps=64, policy='margin')
-"""
+    idx = generate(model, idx, order, n_known, n_steps=64, policy='margin')"""
 from dataclasses import dataclass
 from typing import ClassVar
 

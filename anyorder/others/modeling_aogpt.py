@@ -1,10 +1,8 @@
-"""
-What is AO-GPT in the classes of transformers? export_hf.py puts this file into a folder, with model.py beside it.
+"""What is AO-GPT in the classes of transformers? export_hf.py puts this file into a folder, with model.py beside it.
 
     AutoModel              the network: its forward is -log p of every visit of an order, predict gives logits
     AutoModelForCausalLM   left to right: logits[:, i] predict token i + 1 given tokens 0 to i
-    AutoModelForMaskedLM   blanks, written as the id of [MASK], in parallel, given all other tokens
-"""
+    AutoModelForMaskedLM   blanks, written as the id of [MASK], in parallel, given all other tokens"""
 import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel

@@ -1,9 +1,7 @@
-"""
-What did a generation look like? --html=FILE of the commands writes a page or an animated picture that replays it.
+"""What did a generation look like? --html=FILE of the commands writes a page or an animated picture that replays it.
 
 FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no
-script, so that it plays as an image of a README. Neither needs the network.
-"""
+script, so that it plays as an image of a README. Neither needs the network."""
 import json
 import math
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""
-Which puzzles are there, and what does a task offer? Generators, solvers, and what counts as right.
+"""Which puzzles are there, and what does a task offer? Generators, solvers, and what counts as right.
 
 A task has
 
@@ -9,8 +8,7 @@ A task has
     columns                               how wide its grid is on a page
 
 nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also has read(path),
-the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in cells.
-"""
+the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in cells."""
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace

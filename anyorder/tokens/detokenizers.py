@@ -1,8 +1,6 @@
-"""
-How does the text of a benchmark become plain text again? By the detokenizers of the SEDD papers, as ordered rules.
+"""How does the text of a benchmark become plain text again? By the detokenizers of the SEDD papers, as ordered rules.
 
-A rule (a, b) puts b where a stands; a is plain text or a compiled regular expression.
-"""
+A rule (a, b) puts b where a stands; a is plain text or a compiled regular expression."""
 import re
 
 

@@ -1,8 +1,6 @@
-"""
-Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub.
+"""Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub.
 
-Documents are anything that has len() and can be iterated more than once.
-"""
+Documents are anything that has len() and can be iterated more than once."""
 import ast
 import hashlib
 import json

@@ -1,12 +1,10 @@
-"""
-How does text become tokens? A tokenizer has
+"""How does text become tokens? A tokenizer has
 
     name, n_tokens
     separator              what stands between the texts of two tokens
     eos                    the id that ends a document, or None
     n_bytes                bytes of text of each id, (n_tokens,); None where that cannot be said
-    encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
-"""
+    encode(text) -> ids    and encode_batch(texts), decode(ids) -> text"""
 import functools
 import itertools
 import json

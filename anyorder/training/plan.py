@@ -1,8 +1,6 @@
-"""
-What would a run cost? Its parameters, FLOPs, hours and memory, and what it leaves on disk, before a GPU is rented.
+"""What would a run cost? Its parameters, FLOPs, hours and memory, and what it leaves on disk, before a GPU is rented.
 
-Nothing is trained or written: the network is built on PyTorch's meta device, which keeps shapes and no numbers.
-"""
+Nothing is trained or written: the network is built on PyTorch's meta device, which keeps shapes and no numbers."""
 import itertools
 import os
 import re

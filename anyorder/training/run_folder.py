@@ -1,11 +1,9 @@
-"""
-What a training run leaves in out_dir, so that it needs no watching:
+"""What a training run leaves in out_dir, so that it needs no watching:
 
     ckpt.pt              the newest checkpoint, always whole
     ckpt_0001000.pt      the checkpoints before it, as many as `keep_checkpoints`, by iteration
     log.jsonl            one entry a line
-    .lock                locked while a process trains there
-"""
+    .lock                locked while a process trains there"""
 import glob
 import itertools
 import json

@@ -1,9 +1,7 @@
-"""
-How does a run fit that is larger than a GPU's memory? Two changes, recompute and shard; weights keep their names.
+"""How does a run fit that is larger than a GPU's memory? Two changes, recompute and shard; weights keep their names.
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. Checkpoints
-hold whole tensors: processes.whole makes them, processes.part_of splits them again.
-"""
+hold whole tensors: processes.whole makes them, processes.part_of splits them again."""
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint

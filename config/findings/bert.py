@@ -1,5 +1,4 @@
-"""
-A BERT that solves puzzles, trained by transformers' own code: somebody else's masked model.
+"""A BERT that solves puzzles, trained by transformers' own code: somebody else's masked model.
 
     python config/findings/bert.py
     python eval_puzzle.py --ckpt=masked:out/bert --dataset=sudoku4
@@ -10,8 +9,7 @@ masked. Each row masks a uniform share of its blanks. The loss is transformers' 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0, transformers 5.23.0. Time: 1 min 35 s of processor
 time; two runs on a busy machine wrote the same weights bit for bit.
 Result: 99.8 % of 1,000 test puzzles solved by margin, 89.5 % in random order. 9 x 9: 79.8 and 4.8 % of 500
-(results/masked.md).
-"""
+(results/masked.md)."""
 import os
 import sys
 from functools import partial

@@ -1,5 +1,4 @@
-"""
-Rows for the tasks of this folder from the documents of a prepared set: lm-evaluation-harness without a network.
+"""Rows for the tasks of this folder from the documents of a prepared set: lm-evaluation-harness without a network.
 
     python config/lm_eval/rows.py --dataset=pydocs
     python eval_lm.py --model_args ckpt=out/quickstart/ckpt.pt --include_path config/lm_eval \\
@@ -9,8 +8,7 @@ Rows for the tasks of this folder from the documents of a prepared set: lm-evalu
     choice.jsonl       {"context", "choices", "label"}: which of four texts follows? Three follow other contexts
     completion.jsonl   {"context", "target"}: which word ends the sentence?
 
-The rows are a function of the documents and of the seed, not of the tokenizer.
-"""
+The rows are a function of the documents and of the seed, not of the tokenizer."""
 import json
 import os
 import random

@@ -1,5 +1,4 @@
-"""
-The first hour on a GPU, in 25 minutes: is the code right there, how fast is it, and what does a model learn?
+"""The first hour on a GPU, in 25 minutes: is the code right there, how fast is it, and what does a model learn?
 
     python results/gpu/run.py
     python results/gpu/run.py --parts=equalities,train --minutes=9   # stops before; the same command goes on
@@ -10,8 +9,7 @@ Needs torch 2.11 or newer and requirements.txt, but no network: the text is `boo
 A command begins when all of its limit is left of the minutes, and is ended at its limit. What is finished is not run
 again; what failed, was ended or interrupted is. After every command results.json in `out` has all commands, their
 seconds, what they said and the numbers of their tables. NAME.json and the page NAME.md in `pages` say the same; NAME is
-the device's. What each command says, checkpoints and data that are missing are in `out` too.
-"""
+the device's. What each command says, checkpoints and data that are missing are in `out` too."""
 import os
 import sys
 
