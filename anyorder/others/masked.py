@@ -39,10 +39,9 @@ class MaskedConfig:
 
 class MaskedModel(Network):
     """Somebody else's network as one of ours. `network` is a module, or any callable, that takes tokens (B, S) and
-    gives `logits` (B, S, at least n_tokens). Texts of unequal length take a call each, as some networks read padding.
-
-    A step is a call on whole rows: there is no cache and no lossless unmasking. Commands ask for forward, predict,
-    trunk, n_parameters, device, config, slots, training and parameters, and for nothing else."""
+    gives `logits` (B, S, at least n_tokens). Texts of unequal length take a call each, as some networks read padding. A
+    step is a call on whole rows: there is no cache and no lossless unmasking. Commands ask for forward, predict, trunk,
+    n_parameters, device, config, slots, training and parameters, and for nothing else."""
 
     def __init__(self, network, config):
         super().__init__(config)

@@ -30,12 +30,11 @@ def has_colours(environ=os.environ):
 
 
 class Watch:
-    """Redraws the text in place, and counts below it.
-
-    Blanks are dots, tokens are shaded by confidence, new ones are highlighted. Drafts are faint, and a wrong draft is
-    struck through for one frame. A text that is higher than the terminal is shown from where new tokens begin. A model
-    that is too fast for an eye is slowed down, to TOKEN seconds a token and at most WHOLE a text, in all `waited`.
-    Silent if `out` is no terminal. With `columns` the text is a grid: a row is a line, or several of equal length."""
+    """Redraws the text in place, and counts below it. Blanks are dots, tokens are shaded by confidence, new ones are
+    highlighted. Drafts are faint, and a wrong draft is struck through for one frame. A text that is higher than the
+    terminal is shown from where new tokens begin. A model that is too fast for an eye is slowed down, to TOKEN seconds
+    a token and at most WHOLE a text, in all `waited`. Silent if `out` is no terminal. With `columns` the text is a
+    grid: a row is a line, or several of equal length."""
 
     def __init__(self, tokenizer, out=None, columns=0):
         self.tokenizer, self.out, self.columns = tokenizer, out or sys.stdout, columns

@@ -19,11 +19,10 @@ def zebra_texts(n):
 
 
 class Zebra:
-    """Clues `relation item item`, each one token, then the house of every item, attribute by attribute.
-
-    An item is a value of an attribute; attribute 0 is the house's number, so that `= item house` says where something
-    is. Relations: 1 in the same house, 2 right before, 3 next to, 4 somewhere before. Tokens: 0 is padding, which is
-    given; 1 to `most` are the houses; then all clues. Puzzles have up to `largest` houses, by default `most`."""
+    """Clues `relation item item`, each one token, then the house of every item, attribute by attribute. An item is a
+    value of an attribute; attribute 0 is the house's number, so that `= item house` says where something is. Relations:
+    1 in the same house, 2 right before, 3 next to, 4 somewhere before. Tokens: 0 is padding, which is given; 1 to
+    `most` are the houses; then all clues. Puzzles have up to `largest` houses, by default `most`."""
 
     def __init__(self, most, largest=None):
         self.most = self.columns = most      # houses and attributes

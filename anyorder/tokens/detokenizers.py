@@ -4,17 +4,15 @@ A rule (a, b) puts b where a stands; a is plain text or a compiled regular expre
 import re
 
 
-def replacing(*pairs):
-    """The function that applies these rules to a text, one after the other."""
-    def detokenize(text):
-        for old, new in pairs:
-            text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
-        return text
-    return detokenize
+def detokenize(text, rules):
+    """The text after these rules, one after the other."""
+    for old, new in rules:
+        text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
+    return text
 
 
 STRIPPED = re.compile(r'^\s+|\s+$'), ''
-WIKITEXT = replacing(
+WIKITEXT = (
     (re.compile(r'^\s+$'), ''),   # the hub gives blank lines as empty strings
     ("s '", "s'"), (re.compile(r"/' [0-9]/"), r"/'[0-9]/"), (' @-@ ', '-'), (' @,@ ', ','), (' @.@ ', '.'),
     (' : ', ': '), (' ; ', '; '), (' . ', '. '), (' ! ', '! '), (' ? ', '? '), (' , ', ', '),
@@ -23,14 +21,14 @@ WIKITEXT = replacing(
     (re.compile(r'\"\s*([^\"]*?)\s*\"'), r'"\1"'), (re.compile(r"'\s*([^']*?)\s*'"), r"'\1'"),
     ('= = = =', '===='), ('= = =', '==='), ('= =', '=='),
     (' ° ', '°'), (' \n', '\n'), ('\n ', '\n'), (' N ', ' 1 '), (" 's", "'s"))
-PTB = replacing(
+PTB = (
     STRIPPED, (" 's", "'s"), ("s ' ", "s' "), (" n't", "n't"), (' \n ', '\n'), ('\\/', '/'), *[(' N ', ' 1 ')] * 10,
     ('$ 1', '$1'), ('# 1', '#1'), ('<unk>', '?'))
-LM1B = replacing(
+LM1B = (
     STRIPPED, ('http : / / ', 'http://'), ('https : / / ', 'https://'),
     (re.compile(r" \'(\w+)"), r"'\1"), (re.compile(r' (\w+) \. '), r' \1. '), (re.compile(r' (\w+) \.$'), r' \1.'),
     (' ? ', '? '), (re.compile(r' \?$'), '?'), (' ! ', '! '), (re.compile(r' \!$'), '!'),
     (' , ', ', '), (' : ', ': '), (' ; ', '; '), (' / ', '/'),
     (re.compile(r'\" ([^\"]+) \"'), r'"\1"'), (re.compile(r"\' ([^\']+) \'"), r"'\1'"),
     (re.compile(r'\( ([^\(\)]+) \)'), r'(\1)'), (re.compile(r'\[ ([^\[\]]+) \]'), r'[\1]'), ('$ ', '$'), ('£ ', '£'))
-LAMBADA = replacing(STRIPPED, ('“', '"'), ('”', '"'), (re.compile('^'), '\n'))
+LAMBADA = (STRIPPED, ('“', '"'), ('”', '"'), (re.compile('^'), '\n'))

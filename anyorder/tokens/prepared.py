@@ -3,7 +3,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT
+from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT, detokenize
 from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
 from anyorder.tokens.sources import TextFile, from_hub, name_source, openwebtext, pydocs, shakespeare
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
@@ -21,12 +21,12 @@ class DataSet:
     splits: tuple = ()       # the splits that the set comes with and a protocol wants
 
 
-def benchmark(name, repository, config, field, clean, about, splits=('test',)):
+def benchmark(name, repository, config, field, rules, about, splits=('test',)):
     """A set for zero-shot perplexity: rows of the hub, or of a local file in the original form, detokenized."""
     def documents(source, split):
         rows = (TextFile(source, by_line=True) if source else
                 from_hub(repository, config, split, field, f'{name} --split={split}'))
-        return [clean(row) for row in rows]
+        return [detokenize(row, rules) for row in rows]
     return DataSet(documents, 'gpt2', 0, about, splits=splits)
 
 
