@@ -42,17 +42,17 @@ def choose_panels(runs):
         raise ValueError(f'{" and ".join(sorted(kinds))} are pictures of their own: name files of one kind')
     if kinds == {'generation'}:
         return [('steps', 'seconds')]
-    if kinds == {'frontiers'} and all('nats' in entry for _, entries in runs for entry in entries):
+    every = [entry for _, entries in runs for entry in entries]
+    if kinds == {'frontiers'} and all('nats' in entry for entry in every):
         return [(x, 'nats') for x in ('passes', 'slots', 'seconds')]
-    if kinds == {'frontiers'}:   # at temperature 0, and of before there were nats
+    if kinds == {'frontiers'}:   # at temperature 0, or in older files
         return [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
     if kinds == {'puzzles'}:
         return [('slots', 'solved'), ('puzzle_seconds', 'solved')]
     if kinds == {'likelihoods'}:
-        if all(entry.get('members', 1) == 1 for _, entries in runs for entry in entries):
+        if all(entry.get('members', 1) == 1 for entry in every):
             return [('order', 'nats')]
-        gains = any('gain' in entry for _, entries in runs for entry in entries)
-        return [('members', y) for y in (['nats', 'gain'] if gains else ['nats'])]
+        return [('members', y) for y in ('nats', 'gain') if any(y in entry for entry in every)]
     there = [set().union(*entries) for _, entries in runs]
     own = 'val_any' if all('val_any' in keys for keys in there) else 'val_own'
     ys = [name for name in ('loss', own, 'val_l2r') if any(name in keys for keys in there)] or ['loss']

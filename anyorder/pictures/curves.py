@@ -73,10 +73,9 @@ def frontier(result):
     """{way of unmasking: its points}, by the number of passes. The way to which all are compared has a `level`."""
     found, level = {}, result['reference']
     for point in sorted(result['frontier'], key=lambda point: point['passes']):
-        entry = {'level': 1} if point['way'] == level else {}
-        entry |= {name: finite(value) for name, value in point.items()
-                  if name not in ('way', 'setting') and value is not None}
-        found.setdefault(point['way'], []).append(entry)
+        entry = {name: finite(value) for name, value in point.items()
+                 if name not in ('way', 'setting') and value is not None}
+        found.setdefault(point['way'], []).append(entry | ({'level': 1} if point['way'] == level else {}))
     return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
 

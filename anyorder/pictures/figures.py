@@ -100,15 +100,15 @@ def set_axes(axis, x, y, xs):
             axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
         elif x != 'passes':
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter('{x:g}')
-        axis.xaxis.set_minor_locator(NullLocator())
     if x in ('tokens', 'iter'):
         axis.xaxis.set_major_formatter(EngFormatter(sep=''))   # 2M
     if y == 'seconds':
         axis.set_yscale('log')
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter('{x:g}')
-        axis.yaxis.set_minor_locator(NullLocator())
+    for ruler in (axis.xaxis, axis.yaxis):
+        if ruler.get_scale() == 'log':
+            ruler.set_major_formatter('{x:g}')
+            ruler.set_minor_locator(NullLocator())
     if y in ('solved', 'right'):
         axis.set_ylim(-0.03, 1.03)
     axis.set_title(PANELS.get((x, y), PANELS.get(y, y)), loc='left', fontsize=11, color=INK)
@@ -118,9 +118,8 @@ def set_axes(axis, x, y, xs):
     axis.tick_params(color=GRID, labelcolor=INK)
     axis.spines[['top', 'right']].set_visible(False)
     axis.spines[['left', 'bottom']].set_color(GRID)
-    axis.margins(x=0.03)
-    if x == 'order':   # names are wide
-        axis.margins(x=0.12)
+    axis.margins(x=0.12 if x == 'order' else 0.03)   # names are wide
+    if x == 'order':
         axis.tick_params('x', rotation=20 if sum(map(len, xs)) > 40 else 0)
 
 

@@ -70,23 +70,18 @@ class Frontier:
     def __init__(self, c, values, device, dtype):
         """c holds options of bench.py, and n_orders=1; values: see settings."""
         self.c, self.batch_size, self.device, self.dtype = c, min(c.batch_size, c.n_samples), device, dtype
-        self.checkpoint, self.drawing, self.text = Checkpoint(c.ckpt), Drawing(c.temperature), None
+        self.checkpoint, self.drawing, self.journal = Checkpoint(c.ckpt), Drawing(c.temperature), Journal('', {})
         self.settings, self.left_out = settings(self.checkpoint, values)
         self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
-        run, self.journal = self.checkpoint.run, Journal('', {})
-        if c.temperature:
-            if not (c.dataset or run.get('dataset')):
-                raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
-            self.text = open_corpus(c.dataset or run['dataset'], self.n_tokens, self.tokenizer,
-                                    c.data_dir or run.get('data_dir', 'data'), n_blocks=c.n_blocks, ckpt=c.ckpt)
+        name, data_dir = (c[key] or self.checkpoint.run.get(key, '') for key in ('dataset', 'data_dir'))
+        self.text = open_corpus(name, self.n_tokens, self.tokenizer, data_dir or 'data', n_blocks=c.n_blocks,
+                                ckpt=c.ckpt) if name and c.temperature else None
         self.judge = open_judge(c.judge or c.ckpt)
         self.model = self.checkpoint.model(self.checkpoint.weights, device)
-        self.exact = freeze(self.model)
         with autocast(device, dtype):
             self.network = freeze(self.model)
 
-    def order(self, unmasking):
-        """Arguments of sample_order: the given order, which makes the blocks of a policy."""
+    def order(self, unmasking):   # blocks, in which a policy chooses, are from left to right
         return self.checkpoint.order if unmasking.block_length is None else order_of(self.checkpoint.run, 'l2r')
 
     def canvas(self, first, unmasking):
@@ -96,18 +91,18 @@ class Frontier:
                                self.c.seed + first, self.device)
 
     def likelihood(self, unmasking):
-        """{'nats', 'cost', each with its error over blocks}, in float32; {} at temperature 0.
+        """{'nats', 'cost', each with its error over blocks}, in float32; {} without a held-out text.
 
-        nats   nats a token of held-out text under the law by which this way writes: for lossless one token a step
-        cost   the nats less those of one token a step of the same order, block by block"""
+        nats   nats a token by the law of this way of writing, which lossless has from one token a step
+        cost   the nats less one token a step of the same order, block by block"""
         if self.text is None:
             return {}
         drawing = replace(self.drawing, scores=True)
         how = self.c, self.checkpoint, (), self.order(unmasking), unmasking.policy
         sequential = Unmasking(self.n_tokens, policy=unmasking.policy, block_length=unmasking.block_length)
-        found = Written(*how, sequential if unmasking.lossless else unmasking, drawing,
-                        Written(*how, sequential, drawing))
-        row, = found.rows(found.measure(self.exact, self.text, self.journal), self.text)
+        law = sequential if unmasking.lossless else unmasking
+        found = Written(*how, law, drawing, Written(*how, sequential, drawing))
+        row, = found.rows(found.measure(self.model, self.text, self.journal), self.text)
         return {'nats': row['nats_per_token'], 'nats_error': row['stderr'],
                 'cost': row['cost'], 'cost_error': row['cost_stderr']}
 
@@ -130,14 +125,12 @@ class Frontier:
         return samples, time, int(trunk.n_slots)
 
     def point(self, way, setting, unmasking):
-        """A dict: the way, its setting, and numbers. NAME_error is a standard error over samples.
+        """A dict: the way, its setting, and numbers; NAME_error is a standard error over samples.
 
-        nats, cost                 see likelihood
         passes, tokens_per_pass    the passes that revealed a token of a sample, and what each revealed
-        slots                      what a token costs, without padding
-        seconds, tokens_per_sec    generation of all samples
+        seconds, tokens_per_sec    generation of all samples; slots: of a token, without padding
         judge_nats                 nats a token under the judge, in float32, left to right
-        entropy, distinct_2        see text_metrics"""
+        nats, cost: see likelihood; entropy, distinct_2: see text_metrics"""
         samples, time, slots = self.write(unmasking, f'{way} {format_setting(setting)}')
         metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
         passes, n_tokens = [sample['passes'] for sample in samples], sum(sample['blanks'] for sample in samples)
@@ -158,15 +151,14 @@ class Frontier:
                   'held_out': held_out, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
                   'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points}
+        measured = (f'nats and cost in float32: {held_out}, {len(self.text.blocks)} blocks' if held_out else
+                    'neither nats nor cost: they want a --dataset and a temperature above 0')
         left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
-        said = f'nats and cost in float32: {held_out}, {len(self.text.blocks)} blocks' if held_out else (
-            'neither nats nor cost: at temperature 0 one text has probability 1')
         print(f'{checkpoint.about(checkpoint.weights)}, {self.model.n_parameters():,} parameters, {self.device}, '
               f'{self.dtype}, torch {torch.__version__}\n{self.c.n_samples} samples of {self.n_tokens} '
               f'{self.tokenizer.name} tokens, {self.batch_size} at a time, order {name_of(checkpoint.order)}, '
-              f'temperature {self.c.temperature:g}, seed {self.c.seed}\n{said}\n'
-              f'the judge reads left to right: {self.judge.name}, by {self.judge.tokenizer.name} tokens\n'
-              f'{left_out}\n{HEAD}', flush=True)
+              f'temperature {self.c.temperature:g}, seed {self.c.seed}\n{measured}\nthe judge reads left to right: '
+              f'{self.judge.name}, by {self.judge.tokenizer.name} tokens\n{left_out}\n{HEAD}', flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way
             points.append(self.point(way, setting, unmasking))
