@@ -334,7 +334,7 @@ def bench_frontier(config):
     check_out('out', config.out, '.json', config.ckpt, config.judge)
     values = {'n_steps': numbers_or_none(config, 'steps'),
               'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
-              'window': numbers_or_none(config, 'windows'), 'block_length': numbers_or_none(config, 'block_lengths')}
+              'window': numbers_or_none(config, 'windows'), 'blocks': numbers_or_none(config, 'block_lengths')}
     c = Config(config, batch_size=config.batch_size if 'batch_size' in config.given else 32, n_orders=1)
     Frontier(c, values, *resolve_device(config.device, config.dtype)).measure(config, config.out)
 

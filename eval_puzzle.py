@@ -58,7 +58,7 @@ import torch.nn.functional as F
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import open_split
-from anyorder.fast import freeze
+from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
@@ -71,7 +71,6 @@ from anyorder.orders import check_order, derive_seed, draw_orders, given_first, 
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, judge_of
-from anyorder.speed.slots import CountedTrunk
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.sets import kind_of, read_meta
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set

@@ -414,7 +414,7 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
 FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
     ["length = None if policy == 'given' else c.block_length", "length = None"],
 ]
-FAULTS['anyorder/speed/slots.py'] = 'test_frontier test_eval_puzzle', [
+FAULTS['anyorder/fast.py'] = 'test_fast test_eval_puzzle', [
     ['len(x) + x.diff(dim=1).count_nonzero()', 'x.numel()'],
 ]
 FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [

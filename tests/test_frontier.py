@@ -19,7 +19,7 @@ from anyorder.orders import draw_orders
 from anyorder.speed.frontier import REFERENCE, WAYS, Frontier, settings
 from configurator import Config
 
-VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05], 'block_length': [4, 8, 9]}
+VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05], 'blocks': [4, 8, 9]}
 
 
 def save(path, order='random', **config):
@@ -64,7 +64,7 @@ def test_the_ways_of_a_checkpoint(frontier):
 
 def test_a_curve_of_a_policy_begins_at_its_own_one_token_a_step(frontier):
     """In blocks there are at least as many passes as blocks, and no setting twice."""
-    found, wide = frontier().settings, VALUES | {'n_steps': [1, 2, 8], 'block_length': [4]}
+    found, wide = frontier().settings, VALUES | {'n_steps': [1, 2, 8], 'blocks': [4]}
     steps = {way: [setting['n_steps'] for w, setting, _ in found if w == way] for way in ('fixed', 'entropy', *BLOCKS)}
     assert steps == {'fixed': [2, 4], 'entropy': [2, 4, 8], BLOCKS[0]: [2, 4, 8], BLOCKS[1]: [2, 4, 8]}
     found, _ = settings(frontier().checkpoint, wide)
@@ -115,7 +115,7 @@ def test_lossless_lies_on_the_line_of_one_token_a_step(frontier):
 def test_temperature_is_part_of_the_law(frontier):
     tempered = written(it := frontier(temperature=0.5), Unmasking(2), 0.5) / 8
     assert it.likelihood(Unmasking(2))['nats'] == pytest.approx(float(tempered.mean()), abs=1e-6)
-    assert frontier(temperature=0.0).likelihood(Unmasking(2)) == {}
+    assert frontier(temperature=0.0).text is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

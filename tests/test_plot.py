@@ -201,6 +201,7 @@ def test_a_frontier_with_nats_is_drawn_by_them(runs, drawn):
     assert drawn.pop()[0] == [('passes', 'judge_nats'), ('passes', 'entropy')]
     main([new, old])
     assert drawn.pop()[0][0] == ('passes', 'judge_nats')
+    assert len(draw(read_all([new, old]), [('slots', 'nats')], 'x.png').axes) == 1   # the older one has none
     axis, = draw(read_all([new]), [('slots', 'nats')], 'x.png').axes
     assert (axis.get_title('left'), axis.get_xlabel()) == ('held-out text', 'slots a token')
 

@@ -80,7 +80,7 @@ def draw_group(axis, group, x, y, label, style):
         if any(errors):
             notes.add('bars and bands: standard error')
         bound = x == 'members' and len(xs) == 1
-        if bound or any('level' in entry for entry in entries):
+        if bound or xs and any('level' in entry for entry in entries):
             dashed = {'linestyle': '--'} if bound else {}
             axis.axhline(values[0], label=label if bound else None, **style | {'marker': None} | dashed)
             if any(errors):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from anyorder.checkpoint import Checkpoint
-from anyorder.fast import freeze
+from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, steps
@@ -22,7 +22,6 @@ from anyorder.machine.devices import autocast, seconds
 from anyorder.machine.files import write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
-from anyorder.speed.slots import CountedTrunk
 
 REFERENCE = 'one token a step'
 # {way: (the option of Unmasking that varies along its curve, the other options)}. Another way is one entry here
@@ -38,14 +37,13 @@ WAYS = {REFERENCE: ('n_steps', {}),
 def settings(checkpoint, values):
     """([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}) of a checkpoint.
 
-    values   {'n_steps', 'window', 'threshold', 'block_length': [value, ...]}; without n_steps a sixteenth to a half of
-             the tokens. A window holds at most all tokens. Margin has a way for each block_length. The curve of a
+    values   {'n_steps', 'window', 'threshold', 'blocks': [value, ...]}; without n_steps a sixteenth to a half of the
+             tokens. A window holds at most all tokens. Margin has a way for each length of `blocks`. The curve of a
              policy begins at its own one token a step"""
     N, order, found, left_out = checkpoint.config.block_size, name_of(checkpoint.order), [], {}
     values = values | {'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
                        'window': list(dict.fromkeys(min(window, N) for window in values['window']))}
-    blocks = {f'margin blocks of {n}': ('n_steps', {'policy': 'margin', 'block_length': n})
-              for n in values['block_length']}
+    blocks = {f'margin blocks of {n}': ('n_steps', {'policy': 'margin', 'block_length': n}) for n in values['blocks']}
     for way, (option, others) in (WAYS | blocks).items():
         along = [N] if way == REFERENCE else values[option]
         if option == 'n_steps' and 'policy' in others:
@@ -91,12 +89,10 @@ class Frontier:
                                self.c.seed + first, self.device)
 
     def likelihood(self, unmasking):
-        """{'nats', 'cost', each with its error over blocks}, in float32; {} without a held-out text.
+        """{'nats', 'cost', each with its error over blocks}, of the held-out text in float32.
 
         nats   nats a token by the law of this way of writing, which lossless has from one token a step
         cost   the nats less one token a step of the same order, block by block"""
-        if self.text is None:
-            return {}
         drawing = replace(self.drawing, scores=True)
         how = self.c, self.checkpoint, (), self.order(unmasking), unmasking.policy
         sequential = Unmasking(self.n_tokens, policy=unmasking.policy, block_length=unmasking.block_length)
@@ -135,9 +131,9 @@ class Frontier:
         metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
         passes, n_tokens = [sample['passes'] for sample in samples], sum(sample['blanks'] for sample in samples)
         entropies = [text_metrics([sample['tokens']], [[True] * self.n_tokens])['entropy'] for sample in samples]
-        return {'way': way, 'setting': setting, 'samples': len(samples), **self.likelihood(unmasking),
+        return {'way': way, 'setting': setting, **(self.likelihood(unmasking) if self.text else {}),
                 'passes': statistics.fmean(passes), 'passes_error': statistics.stdev(passes) / len(passes) ** 0.5,
-                'tokens_per_pass': n_tokens / sum(passes), 'slots': slots / n_tokens,
+                'samples': len(samples), 'tokens_per_pass': n_tokens / sum(passes), 'slots': slots / n_tokens,
                 'seconds': time, 'tokens_per_sec': n_tokens / time,
                 'judge_nats': metrics['judge']['nats_per_token'], 'judge_nats_error': metrics['judge']['stderr'],
                 'entropy': metrics['entropy'], 'entropy_error': statistics.stdev(entropies) / len(entropies) ** 0.5,
