@@ -19,10 +19,9 @@ train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain
 memory    an update of two micro-batches: the estimate of `train.py --plan`, by part, and the measured peak
 grid      seconds of generation by decoder, mixed network, two streams and encoder; tokens/s of updates of all networks
 frontier  what fewer passes cost a trained model, for every way of unmasking: passes, slots a token and seconds of
-          generation; nats a token of held-out text by its law, as eval_ppl.py --orders measures them; cost, the nats
-          less one token a step of the same order, block by block; samples under a judge, and their entropy. Errors are
-          over blocks or samples, of distinct-2, in the JSON file, the jackknife's. Every way has the same seeds, and so
-          the same orders unless the model chooses. Lossless unmasking has its own random numbers: one text a seed"""
+          generation; nats a token of held-out text by its law, as by eval_ppl.py --orders; cost, the nats less one
+          token a step of the same order, block by block; nats of samples under a judge, and their entropy. Every way
+          has the same seeds. Lossless unmasking has random numbers of its own, and writes one text for all windows"""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, numbers
 

@@ -62,20 +62,19 @@ def settings(checkpoint, values):
 
 
 class Frontier:
-    """A checkpoint in every way of unmasking: the likelihood of held-out text, and its samples, under a judge. Sample r
-    is a function of seed + r."""
+    """Held-out text, and samples under a judge, by every way of unmasking. Sample r is a function of seed + r."""
 
     def __init__(self, c, values, device, dtype):
         """c holds options of bench.py, and n_orders=1; values: see settings."""
         self.c, self.batch_size, self.device, self.dtype = c, min(c.batch_size, c.n_samples), device, dtype
-        self.checkpoint, self.drawing, self.journal = Checkpoint(c.ckpt), Drawing(c.temperature), Journal('', {})
-        self.settings, self.left_out = settings(self.checkpoint, values)
-        self.n_tokens, self.tokenizer = self.checkpoint.config.block_size, self.checkpoint.tokenizer
-        name, data_dir = (c[key] or self.checkpoint.run.get(key, '') for key in ('dataset', 'data_dir'))
+        self.checkpoint = checkpoint = Checkpoint(c.ckpt)
+        self.drawing, self.journal = Drawing(c.temperature), Journal('', {})
+        self.settings, self.left_out = settings(checkpoint, values)
+        self.n_tokens, self.tokenizer = checkpoint.config.block_size, checkpoint.tokenizer
+        name, data_dir = (c[key] or checkpoint.run.get(key, '') for key in ('dataset', 'data_dir'))
         self.text = open_corpus(name, self.n_tokens, self.tokenizer, data_dir or 'data', n_blocks=c.n_blocks,
                                 ckpt=c.ckpt) if name and c.temperature else None
-        self.judge = open_judge(c.judge or c.ckpt)
-        self.model = self.checkpoint.model(self.checkpoint.weights, device)
+        self.judge, self.model = open_judge(c.judge or c.ckpt), checkpoint.model(checkpoint.weights, device)
         with autocast(device, dtype):
             self.network = freeze(self.model)
 
