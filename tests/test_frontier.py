@@ -24,15 +24,15 @@ VALUES = {'n_steps': [2, 4], 'window': [1, 8, 64], 'threshold': [0.05], 'blocks'
 
 def save(path, order='random', **config):
     (path.parent / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
-    model = make_model(block_size=8, vocab_size=320, n_tokens=257, n_layer=1, **config).float()
+    model = make_model(**dict(block_size=8, vocab_size=320, n_tokens=257, n_layer=1) | config).float()
     save_checkpoint(path, model, tokenizer='bytes', config={'order': order, 'dataset': f'{path.parent}/words.txt'})
     return str(path)
 
 
 @pytest.fixture
 def frontier(tmp_path):
-    def make(order='random', attention='causal', **how):
-        name = save(tmp_path / 'ckpt.pt', order, attention=attention)
+    def make(order='random', attention='causal', block_size=8, **how):
+        name = save(tmp_path / 'ckpt.pt', order, attention=attention, block_size=block_size)
         options = {'n_samples': 5, 'batch_size': 2, 'seed': 3, 'temperature': 1.0, 'n_blocks': 5} | how
         c = Config(options, ckpt=name, judge='', dataset='', data_dir='', n_orders=1)
         return Frontier(c, VALUES, torch.device('cpu'), 'float32')
@@ -152,6 +152,12 @@ def test_generation_alone_is_timed(frontier, monkeypatch):
     samples, time, _ = frontier(n_samples=3).write(Unmasking(8), '')
     assert time == 2.5 and len(samples) == 3
     assert done == [[0, 0], 'clock', [0, 0], [0], 'clock']
+
+
+def test_blocks_need_not_fit_into_the_text(frontier):
+    """Of 9 tokens the last 8 warm up, in blocks that do not begin where the text begins."""
+    samples, _, _ = frontier(block_size=9).write(Unmasking(2, policy='margin', block_length=8), '')
+    assert [sample['passes'] for sample in samples] == 5 * [2]
 
 
 def test_every_way_starts_from_the_same_orders(frontier):

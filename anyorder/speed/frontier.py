@@ -105,7 +105,7 @@ class Frontier:
         """(samples, seconds, slots) of this way of unmasking. What a warm-up of a few tokens costs is not counted."""
         canvases = [self.canvas(first, unmasking) for first in range(0, self.c.n_samples, self.batch_size)]
         warm_up, trunk = self.canvas(0, unmasking), CountedTrunk(self.network.trunk)
-        warm_up.known = warm_up.known + max(0, self.n_tokens - 8)
+        warm_up.known = warm_up.first = warm_up.known + max(0, self.n_tokens - 8)
         with (autocast(self.device, self.dtype),
               progress(total=self.c.n_samples * self.n_tokens, unit='token', desc=name, leave=False) as bar):
             def write_all():
