@@ -355,6 +355,22 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
+FAULTS['anyorder/likelihood/written.py'] = 'test_written', [
+    ["unmasking.unmask == 'binomial' or self.several and", 'self.several and'],
+    ['self.several and not unmasking.adaptive', 'self.several'],
+    ['n_given[rows],', 'n_given[rows] * 0,'],
+    ['masked_fill(cut, 0)', 'masked_fill(cut, 1)'],
+    ['kept.masked_fill(cut > 0, math.inf)', 'kept'],
+    ['kept - nats[:, -1]', 'kept'],
+]
+
+FAULTS['anyorder/likelihood/consistency.py'] = 'test_written', [
+    ['order[k:k + 2].sort().values', 'order[k:k + 2]'],
+    ['((first, second), (second, first))', '((first, second), (first, second))'],
+    ['visits += [visit]', 'visits += [k]'],
+    ['logp[..., :m]', 'logp[..., -m:]'],
+]
+
 FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
     ['for key in evaluation.keys() | found.keys()', 'for key in evaluation.keys()'],
     ['if (*name, block) not in self.done', 'if not any(key[-1] == block for key in self.done)'],

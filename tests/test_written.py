@@ -122,11 +122,14 @@ def test_truths_that_are_cut_off_are_counted():
     assert not any('cost' in row for row in beside.values())
 
 
-def test_numbers_of_tokens_that_are_drawn_are_a_bound():
-    it, = made('--orders=margin', '--n_steps=4', '--unmask=binomial', '--n_orders=2')
+@pytest.mark.parametrize('order, label', [('margin', 'margin'), ('l2r', 'left to right'),
+                                          ('margin --block_length=8', 'margin/8')])
+def test_numbers_of_tokens_that_are_drawn_are_a_bound(order, label):
+    """In orders that are drawn and in orders that are not."""
+    it, = made(*f'--orders={order}'.split(), '--n_steps=4', '--unmask=binomial', '--n_orders=2')
     one, other = it.nats(make_model(), BLOCKS, [0], None).view(2, 3)
     row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1], None), text_of(BLOCKS[:2]))
-    assert one[0] != other[0] and row['estimate'] == 'margin in 4 x 2' and row['bound']
+    assert one[0] != other[0] and row['estimate'] == f'{label} in 4 x 2' and row['bound']
 
 
 def test_given_tokens_cost_nothing():

@@ -18,7 +18,7 @@ from anyorder.generation.fill import steps
 from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.orders import derive_seed, has_several
+from anyorder.orders import derive_seed
 
 
 class Oracle(Unmasking):
@@ -55,9 +55,9 @@ class Written(Along):
     def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):
         """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
         self.unmasking, self.drawing, self.one = unmasking, drawing, one
-        drawn = unmasking.unmask == 'binomial'
-        self.several = drawn or has_several(order) and not unmasking.adaptive
         super().__init__(config, checkpoint, asked, order, label)
+        self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
+        self.n_orders = config.n_orders if self.several else 1
         self.work = f'{label} {derive_seed(order, unmasking, drawing):x}'
 
     def nats(self, model, blocks, numbers, bar, given=None):
