@@ -115,6 +115,11 @@ def test_ensembles_and_generation_are_read_from_json(runs, capsys):
     assert said[1].split() == ['d', '2.600'] and said[2].split() == ['e', '2.500'] and '±' not in ''.join(said)
 
 
+def test_a_text_that_is_cut_off_has_no_place_in_a_picture(runs):
+    write(runs / 'd.json', {'results': [result('left to right', None) | {'cut': 3.0}, result('any order x 1', 2.0)]})
+    assert [e['nats'] for e in read_results('d.json')['books']] == [2.0, 2.0]
+
+
 def test_nats_are_drawn_by_the_order(runs, drawn, capsys):
     for name, nats in (('d_seed1', (1.0, 2.0)), ('d_seed2', (1.5, 2.5)), ('e_seed1', (3.0,))):
         rows = [result(order, n) for order, n in zip(('any order x 2', 'left to right'), nats)]

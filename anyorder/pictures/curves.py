@@ -94,8 +94,8 @@ def likelihoods(result):
     """{data set: entries} by members and by orders. Without an ensemble the any-order bound stands as one member."""
     found, bounds, orders = {}, {}, {}
     for row in result['results']:
-        if 'nats_per_token' not in row or row['estimate'].startswith('iw '):   # an accuracy, or another bound
-            continue
+        if 'nats_per_token' not in row or 'cut' in row or row['estimate'].startswith('iw '):
+            continue   # an accuracy, infinite nats, or another bound
         kind, _, members = row['estimate'].partition(' x ')
         entry = {'nats': finite(row['nats_per_token'])}
         entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}
