@@ -72,7 +72,6 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
     options = read_options(globals(), ckpt=())
 
 import io
-import json
 import math
 import time
 
@@ -80,7 +79,7 @@ import numpy as np
 
 from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
 from anyorder.likelihood.judge import measure, open_judge
-from anyorder.machine.files import check_out, reading, replace_file
+from anyorder.machine.files import check_out, plain_json, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
@@ -133,8 +132,7 @@ def save(result, config):
         np.save(data, as_rows(result['samples']))
     else:
         lines = as_rows(result['samples']).tolist() if config.out.endswith('.jsonl') else [result]
-        lines = json.loads(json.dumps(lines), parse_constant=lambda name: None)   # JSON has no Infinity: log 0 is null
-        data.write('\n'.join(map(json.dumps, lines)).encode())
+        data.write('\n'.join(map(plain_json, lines)).encode())
     replace_file(config.out, data.getvalue())
 
 

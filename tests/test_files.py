@@ -2,6 +2,7 @@
 import contextlib
 import gzip
 import json
+import math
 import os
 
 import pytest
@@ -86,8 +87,8 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
     with pytest.raises(FileNotFoundError), whole_files(*paths) as (first, _), open(first, 'w') as f:
         f.write('new')   # the second was not written
     assert paths[0].read_bytes() == b'old' and sorted(os.listdir(tmp_path)) == ['a', 'b']
-    write_json(paths[0], {'ü': [1]})
-    assert json.loads(paths[0].read_text()) == {'ü': [1]}
+    write_json(paths[0], {'ü': [1, -math.inf, math.nan]})
+    assert json.loads(paths[0].read_text(), parse_constant=pytest.fail) == {'ü': [1, None, None]}
 
 
 @pytest.mark.parametrize('cause', [OSError(28, 'No space left on device'), KeyboardInterrupt()])

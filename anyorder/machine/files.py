@@ -64,8 +64,13 @@ def replace_file(path, data):
         f.write(data)
 
 
+def plain_json(value, indent=None):
+    """The text of JSON, which has no Infinity: log 0 is null."""
+    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), indent=indent)
+
+
 def write_json(path, value):
-    replace_file(path, (json.dumps(value, indent=2) + '\n').encode())
+    replace_file(path, (plain_json(value, 2) + '\n').encode())
 
 
 @contextlib.contextmanager
