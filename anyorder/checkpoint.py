@@ -45,7 +45,7 @@ def load_checkpoint(name):
     code from the file (weights_only). Raises ValueError when the file is missing, not whole, or not a checkpoint."""
     check_checkpoint(os.fspath(name))
     if os.fspath(name).startswith(MASKED):
-        raise ValueError(f'{name} is a masked model of others, and a checkpoint of ours is wanted here')
+        raise ValueError(f'{name} is a masked model of others, for sample.py and eval_*.py: name a checkpoint of ours')
     path = local_path(os.fspath(name))
     if os.path.isdir(path):
         config = os.path.join(path, 'config.json')

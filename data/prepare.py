@@ -53,7 +53,7 @@ def main(config):
     where = config.data_dir, config.name, config.source, config.split
     if data_set == 'tokens':
         if type(config.end) not in (int, type(None)) or config.tokenizer:
-            raise ValueError(f'tokens have an integer as --end, no --tokenizer, got {config.end!r}, {config.tokenizer}')
+            raise ValueError(f'tokens have an integer --end, no --tokenizer, got {config.end!r}, {config.tokenizer!r}')
         meta = prepare_tokens(*where, config.end, config.vocabulary, config.shape, config.force)
     elif config.end is not None or config.vocabulary or config.shape:
         raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')

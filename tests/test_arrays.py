@@ -157,7 +157,7 @@ GIVEN = np.zeros((4, 6), bool)
     (npy(ROWS), ['--shape=2'], 'shape must be HxW, as 8x8'),
     (npy(ROWS[0]), ['--shape=2x3'], r'must be rows of 6 tokens, by --shape, got an array \(6,\)'),
     (npy(ROWS), ['--end=9'], 'behind the documents of a stream, got 9 for rows of 6'),
-    (npy(ROWS), ['--end=x'], 'tokens have an integer as --end'), (npy(ROWS), ['--tokenizer=bytes'], 'no --tokenizer'),
+    (npy(ROWS), ['--end=x'], 'tokens have an integer --end'), (npy(ROWS), ['--tokenizer=bytes'], 'no --tokenizer'),
     (npy(ROWS[:1]), [], 'holds one row, which cannot be divided'),
     (npy(ROWS), ['--vocabulary=few.txt'], 'has the token 6, and there are only 3 names'),
     (npy(ROWS), ['--vocabulary=twice.txt'], "each once and without blanks or .*got 'a'"),

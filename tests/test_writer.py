@@ -80,7 +80,7 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     ([0, 1, 2], 'the rows of this model have 6 tokens, got a row of 3'), ([0] * 6, 'there is no blank'),
     ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got 5$'), ([0, -2, 0, 0, 0, 0], 'for a blank'),
     ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'), ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
-    (['a', -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'does not fit into length=6'),
+    (['a', -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'a larger length or'),
     ([], 'got nothing')])
 def test_wrong_rows_are_one_line(grids, row, said):
     with one_line(said):

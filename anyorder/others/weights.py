@@ -30,7 +30,8 @@ def local_path(name, files=('config.json',)):
                 break
         return folder
     except Exception as e:   # many classes: no network, no such repository, no such file
-        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check name and network') from None
+        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
+                         'or download it and give its path') from None
 
 
 def read_weights(folder):

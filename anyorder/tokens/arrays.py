@@ -159,7 +159,7 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
         return meta
     if kept and kind_of(meta) != kind:
         differs = [field for field in kind if kind[field] != kind_of(meta).get(field)]
-        raise ValueError(f'{directory} holds {", ".join(kept)} of another kind ({", ".join(differs)}): use --name')
+        raise ValueError(f'{directory} holds {", ".join(kept)} of another kind ({", ".join(differs)}): name another')
     check_source_is_new(origin, kept)
     if row_length and '' in rows and len(rows['']) < 2:
         raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')

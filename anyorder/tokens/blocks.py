@@ -46,6 +46,6 @@ def only_blank(positions, given):
         found = re.fullmatch(r'(\d+)(?::(\d+))?', part)
         first, end = (int(found[1]), int(found[2] or int(found[1]) + 1)) if found else (N, N)
         if not first < end <= N:
-            raise ValueError(f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or both, got {positions!r}')
+            raise ValueError(f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got {positions!r}')
         given[:, first:end] = False
     return given

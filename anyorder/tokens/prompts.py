@@ -67,7 +67,8 @@ def parse_prompt(prompt, tokenizer, length):
     pieces = [(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces]
     n = sum(len(value) if isinstance(value, list) else value for value, _ in pieces)
     if n > length:
-        raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}')
+        raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
+                         'choose a larger length or a shorter prompt')
     tokens, kinds = [], []
     for value, kind in pieces:
         blanks = length - n if kind == 'rest' else value

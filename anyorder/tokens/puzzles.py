@@ -61,7 +61,7 @@ def check_solutions(rules, known):
     keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
     for s, t in itertools.combinations(keys, 2):
         if shared := len(keys[s] & keys[t]):
-            raise ValueError(f'{shared} solutions of {s} are in {t}, and no two splits may share one: use --name')
+            raise ValueError(f'{shared} solutions of {s} are in {t}, no two splits may share one: use another --name')
 
 
 def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, force=False, seed=0, **options):

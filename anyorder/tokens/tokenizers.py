@@ -133,7 +133,7 @@ def tokenizer_of_set(kind):
 
 
 def encode_documents(documents, tokenizer):
-    """Yields for each document its tokens (n,), in uint16 where ids fit, and its bytes. An end of text is a token."""
+    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes."""
     iterator, dtype = iter(documents), '<u2' if tokenizer.n_tokens <= 2 ** 16 else '<u4'
     end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
     while batch := list(itertools.islice(iterator, 256)):

@@ -62,8 +62,8 @@ def is_hidden(name, p):
 
 
 def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_decay, betas):
-    """A list of torch optimizers, in which every weight stands once: AdamW; 'muon': Muon on the matrices of attention
-    and MLP. Matrices alone decay. Every parameter group carries its `lr_ratio` to learning_rate."""
+    """A list of torch optimizers, in which every weight stands once: 'adamw' for all, or 'muon' for the matrices of
+    attention and MLP, AdamW for the rest. Matrices alone decay. Every group carries its `lr_ratio` to learning_rate."""
     params = {'hidden': [], 'matrices': [], 'vectors': []}
     for name, p in model.named_parameters():
         hidden = optimizer == 'muon' and is_hidden(name, p)
