@@ -127,6 +127,9 @@ def read_ways(c):
     texts, ways, steps = list(dict.fromkeys(c.orders.split(','))) if c.orders else [], [], numbers(c, 'n_steps')
     thresholds = numbers(c, 'threshold', float, 0, 1) if c.threshold else []
     drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
+    if not texts and (any(steps) or drawing != PLAIN):
+        raise ValueError('n_steps, temperature, top_k and top_p say how the rows of orders are written, and there are '
+                         'none: name some, as --orders=l2r,margin')
     for name, there, policies in (('threshold', thresholds, PROBABILITIES),
                                   ('block_length', c.block_length is not None, POLICIES)):
         if there and not {*texts} & {*policies}:

@@ -238,7 +238,8 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
     (['--orders=entropy', '--threshold=.5'], 'threshold is for the policies top_prob, margin'),
     (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
     (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'), (['--orders=margin', '--n_steps=-1'], 'n_steps must'),
-    (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'), (['--n_pairs=0'], 'n_pairs')])
+    (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'), (['--n_pairs=0'], 'n_pairs'),
+    (['--estimates=l2r', '--temperature=.5'], 'name some, as --orders=l2r'), (['--n_steps=8'], 'name some, as')])
 def test_wrong_input_is_one_line(folder, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', *args))
