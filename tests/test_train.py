@@ -44,8 +44,11 @@ def test_every_config_is_a_run(path):
     starts = {'adapt_gpt2': 'auto:gpt2', 'finetune': 'auto:out/quickstart/ckpt.pt'} | dict.fromkeys(known, 'auto')
     assert config.init_from == starts.get(name, 'scratch')
     assert millions is None or abs(model.n_parameters() / 1e6 - millions) < 0.15
-    if 'ao_gpt' in path and 'muon' not in path or 'sigma' in path:
+    if name in known:   # what these files do not say are the defaults of train.py
         assert config.batch_size * config.gradient_accumulation_steps * config.block_size == 524288
+        assert config.learning_rate == (3e-4 if name == 'ao_gpt_medium' else 6e-4)
+        assert (config.min_lr, config.warmup_iters, config.weight_decay, config.beta2) == (6e-5, 2000, 0.05, 0.95)
+        assert (config.block_size, config.optimizer, config.l2r_ratio) == (1024, 'adamw', 0.1)
 
 
 def test_compile_is_for_long_runs(monkeypatch):

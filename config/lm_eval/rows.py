@@ -50,7 +50,8 @@ def choices(documents, rng, n_rows, n_context, n_choice):
     """Rows of choice.jsonl; the choices of a row come from four documents."""
     every = [found for found in (cuts(text, n_context, n_choice) for text in documents) if found]
     if len(every) < 4:
-        raise ValueError(f'choices want 4 documents of more than {n_context + n_choice} letters, got {len(every)}')
+        raise ValueError(f'choices want 4 documents of more than {n_context + n_choice} letters, got '
+                         f'{len(every)}: choose a smaller n_context')
     rows = []
     for _ in range(n_rows):
         (context, right), *others = (rng.choice(found) for found in rng.sample(every, 4))
