@@ -16,7 +16,8 @@ own       the same in the order of the training, if it was neither random nor le
 any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
-consistency  log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) for pairs of blanks a, b; 0 if there is a joint law
+consistency  log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) for pairs of blanks a, b, given what is known, c; 0 if
+          there is a joint law. For a decoder also with each of the four as an ensemble of 2, 4, ... contexts
 accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their perplexity
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random` draws new orders for
@@ -24,11 +25,12 @@ each block. The other families have one order a seed, the same for all blocks; l
 A decoder takes a pass for each order. A network with a masked loss takes a pass for each visit, but for a random order
 a single pass, which is one draw of what is masked.
 
-A policy in `orders`, as margin, is the model's own choice. Its row is exact: the law of sample.py, which writes one
-token a step, or in each of `n_steps` passes (arXiv 2603.01367). The difference to one token a step is what the saved
-passes cost. Rows of random orders, and of numbers of tokens that are drawn, are bounds. A true token that top_k or
-top_p cuts off has probability 0: such tokens are counted. oracle takes the most certain true token next: how much an
-order could give, and no likelihood of a sampler.
+A policy in `orders`, as margin, is the model's own choice. Its row is exact: the law by which sample.py writes, one
+token a step, or `margin in 16` in 16 passes, `margin/8` inside of blocks of 8, `margin >= 0.9` by a threshold (arXiv
+2603.01367). What the saved passes cost is the difference to one token a step, n_steps=0. Rows of random orders, and of
+numbers of tokens that are drawn, are bounds. A true token that top_k or top_p cuts off has probability 0: such tokens
+are counted. Noise on the scores is drawn, so it has no such law. `oracle` takes the most certain true token next. It
+looks at the truth, so no sampler has this likelihood, and it is greedy, so another order may have a better one.
 
 A set is cut once into consecutive blocks of block_size, and its tail is dropped. The orders and contexts of a block are
 a function of the seed and of the block's number among the evaluated blocks: neither the batch size nor the number of
@@ -66,7 +68,8 @@ n_pairs = 8                # consistency: pairs of a block
 # the way of writing, for the rows of `orders`, as in sample.py
 n_steps = '0'              # numbers of passes, with commas; 0 is one token a step
 threshold = ''             # probabilities, with commas: more rows of margin and top_prob
-block_length = None        # a policy chooses inside the first so many blanks, from left to right
+block_length = None        # a policy chooses inside blocks of so many blanks, from left to right; each takes a pass at
+                           # least
 schedule = 'linear'        # tokens a step: 'linear' or 'cosine'
 unmask = 'fixed'           # 'fixed', or 'binomial': how many tokens a step writes is drawn
 temperature = 1.0          # the law that is measured is tempered by it, and cut by the next two
@@ -197,10 +200,12 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         adaptive, name = way.unmasking.adaptive, estimate_of(order)
         label = way.text if adaptive else name_of(order, way.text) if name == 'own' else ESTIMATES[name].label
         label += f'/{c.block_length}' if way.unmasking.block_length else ''
-        # what is beside a number of passes is exact, not drawn
-        exact = not is_decoder and any(other.said for other in ways)
+        # a masked loss is not drawn beside a number of passes: it takes as many passes as tokens
+        exact = not is_decoder and not adaptive and any(other.said for other in ways)
+        label += way.said or f' in {N}' * exact
         if adaptive or way.said or exact or way.drawing != PLAIN:
-            found = Written(c, checkpoint, names, order, label + way.said, *way[3:], ones.get(way.text))
+            label += ', tempered' * (way.drawing != PLAIN)
+            found = Written(c, checkpoint, names, order, label, *way[3:], ones.get(way.text))
         elif name == 'own':
             found = Along(c, checkpoint, names, order, label)
         else:   # any and l2r may be among the estimates already
@@ -235,6 +240,8 @@ def report(text, rows, tokenizer):
     if table:
         table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1))] if text.given is None else []
         lines.append(format_table(table))
+    bounds = [row['estimate'] for part in rows.values() for row in part if row.get('bound')]
+    lines += [f"bounds, means over what is drawn: {', '.join(bounds)}"] if bounds else []
     remarks = (line for estimate, part in rows.items() for line in estimate.remarks(part, text))
     return '\n'.join([*lines, *dict.fromkeys(remarks)])
 
@@ -264,8 +271,7 @@ def main(config):
     there = f'; {len(journal.done):,} results are there already' if journal.done else ''
     say(f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}')
     if any(way.drawing != PLAIN for way in ways):
-        say(f'the orders are measured at temperature {config.temperature:g}, top_k {config.top_k}, top_p '
-            f'{config.top_p:g}')
+        say(f'tempered: temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}')
     if N != 1024 and any(map(has_protocol, datasets)):
         say(f'published numbers have a context of 1024: the numbers below, of context {N}, do not compare with them')
 

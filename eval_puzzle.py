@@ -287,8 +287,9 @@ def main(config):
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
     config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
 
+    blocks = f'the model chooses in blocks of {config.block_length}, ' * (config.block_length is not None)
     print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
-          f'{label}: {len(tokens):,} rows of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
+          f'{label}: {len(tokens):,} rows of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; {blocks}'
           f'temperature {config.temperature:g}, {device}, {dtype}, seed {config.seed}')
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):

@@ -244,6 +244,6 @@ def test_without_a_likelihood(script, tmp_path):
     ckpt = save(tmp_path / 'ckpt.pt')
     how = '--temperature=0', '--n_samples=2', '--steps=4', '--windows=', '--thresholds=', '--block_lengths='
     said = script('bench.py', 'frontier', f'--ckpt={ckpt}', *how, '--dataset=none.txt', '--out=f.json').stdout
-    assert said.count('neither nats nor cost: they want a --dataset and a temp') == 1
+    assert said.count('neither nats nor cost: they want a temperature above 0') == 1
     with open(tmp_path / 'f.json') as f:
         assert not any('nats' in point or 'cost' in point for point in json.load(f)['frontier'])

@@ -18,8 +18,9 @@ from anyorder.likelihood.ensemble import shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
-from anyorder.orders import draw_orders
+from anyorder.orders import draw_orders, stream
 from anyorder.tokens.prepared import prepare
+from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report
 
 BLOCKS = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(1))
@@ -100,16 +101,16 @@ def test_what_passes_cost_is_paired_block_by_block():
     assert math.isclose(rows['margin in 3']['cost_stderr'], cost.std() / 2, rel_tol=1e-9)
     assert rows['margin in 3']['passes'] == 3 and 3 <= rows['margin >= 0.5']['passes'] <= 9
     assert len(journal.done) == 5 * 4   # what they are compared with was not run again
-    said = [line for it in found for line in it.remarks([rows[it.rows(it.measure(model, text, journal), text)[0][
-        'estimate']]], text)]
-    assert [line.partition(':')[0] for line in said if 'bound' in line] == ['any order in 3 x 2']
-    assert sum('block by block' in line for line in said) == 3
+    said = report(text, {it: [row] for it, row in zip(found, rows.values(), strict=True)}, Bytes())
+    assert 'bounds, means over what is drawn: any order x 2, any order in 3 x 2\n' in said
+    assert said.count('more than one token a step, paired by block, in ') == 3
 
 
 def test_an_encoder_is_compared_with_exact_nats():
     alone, = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')
     assert alone.name == 'any' and one.name == three.name == 'written' and three.one is one
+    assert (one.label, three.label) == ('any order in 9', 'any order in 3')   # as many passes as tokens
 
 
 def test_truths_that_are_cut_off_are_counted():
@@ -119,11 +120,11 @@ def test_truths_that_are_cut_off_are_counted():
     fill(model, canvas, it.unmasking, it.drawing)
     torch.testing.assert_close(nats, -canvas.logprob.where(canvas.logprob.isfinite(), 0).sum(1), rtol=0, atol=1e-10)
     assert torch.equal(it.totals(model, text_of(BLOCKS), Journal('', {})).isinf(), cut > 0)
-    row = measured(model, [it])['margin']
+    row = measured(model, [it])['margin, tempered']
     assert row['nats_per_token'] == row['perplexity'] == math.inf and row['stderr'] is None
     assert row['cut'] == cut.sum() > 0 and math.isclose(row['kept_nats'], nats.sum() / (36 - cut.sum()))
     text = report(text_of(BLOCKS), {it: [row]}, SimpleNamespace(n_tokens=11, n_bytes=None))
-    assert f'margin: {int(cut.sum())} of 36 true tokens are cut off, their probability is 0' in text and ' inf ' in text
+    assert f'margin, tempered: {int(cut.sum())} of 36 true tokens are cut off, ' in text and ' inf ' in text
     beside = measured(model, made('--orders=margin', '--top_k=3', '--n_steps=0,3'))
     assert not any('cost' in row for row in beside.values())
 
@@ -168,17 +169,19 @@ def test_gaps_of_pairs_by_hand(network):
 
 def test_contexts_are_mixed_before_they_are_compared():
     """A joint law has no gap."""
-    model, orders, seed = make_model(), draw_orders([0], 9, 3, SEED)[0], torch.Generator().manual_seed
-    got, rng = pair_gaps(model, BLOCKS[0], orders[:1], torch.tensor([6]), 4, seed(1)), seed(1)
-    want, (a, b) = torch.zeros(3, dtype=torch.float64), orders[0, 6:8].sort().values
+    model, orders, known = make_model(), draw_orders([0], 9, 3, SEED)[0], torch.tensor([6])
+    got, two = (pair_gaps(model, BLOCKS[0], orders[:1], known, n, 7) for n in (4, 2))
+    want, row, (a, b) = torch.zeros(3, dtype=torch.float64), 0, orders[0, 6:8].sort().values
     for sign, *pair in ((1, a, b), (-1, b, a)):
         for visit in (6, 7):
             own = torch.tensor([*orders[0, :6], *pair])[:visit + 1]
-            contexts = torch.cat([own[None], shuffled_contexts(own, visit, 3, rng)])
+            contexts = torch.cat([own[None], shuffled_contexts(own, visit, 3, stream(7, row))])
+            row += 1
             logp = model.predict(BLOCKS[:1].expand(4, 9), contexts, visit)[:, 0].log_softmax(-1)
             p = logp[:, BLOCKS[0, own[-1]]].exp()
             want += sign * torch.stack([p[:m].mean().log() for m in (1, 2, 4)])
     torch.testing.assert_close(got[0], want, rtol=0, atol=1e-10)
+    torch.testing.assert_close(two[0], want[:2], rtol=0, atol=1e-10)   # more contexts are more of the same
     for module in (model.lm_head, model.transformer.wtpe):
         module.weight.zero_()
     assert pair_gaps(model, BLOCKS[0], orders, torch.tensor([0, 1, 6])).abs().max() < 1e-10

@@ -140,8 +140,9 @@ class Unmasking:
             if type(self.block_length) is not int or self.block_length < 1:
                 raise ValueError(f'block_length must be an integer from 1, got {self.block_length!r}')
             if not self.adaptive or not isinstance(self.schedule, str):
-                raise ValueError(f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block, '
-                                 f'with a linear or cosine schedule, got {self.policy} with {self.schedule}')
+                what = 'a schedule of ends' if self.adaptive else 'an order that is given'
+                raise ValueError(f'block_length is for the policies {", ".join(SCORES)}, which choose inside a block '
+                                 f'by a linear or cosine schedule, not for {what}')
 
     def check_network(self, slots, n, scores=False):
         """Raises ValueError unless a network with this class of Slots can unmask, or score, n positions so."""

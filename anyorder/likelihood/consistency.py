@@ -3,10 +3,11 @@ import torch
 
 from anyorder.likelihood.ensemble import powers_of_two, shuffled_contexts
 from anyorder.likelihood.nll import ensemble_nll, score_visits
+from anyorder.orders import stream
 
 
 @torch.no_grad()
-def pair_gaps(model, idx, orders, n_known, n_contexts=1, generator=None, batch_size=16):
+def pair_gaps(model, idx, orders, n_known, n_contexts=1, seed=0, batch_size=16):
     """log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) of pairs of blanks of one block; 0 if there is a joint law.
 
     With M contexts each of the four is -log 1/M sum_j p(. | perm_j(what is known)), as in context_logprobs.
@@ -22,7 +23,8 @@ def pair_gaps(model, idx, orders, n_known, n_contexts=1, generator=None, batch_s
             sequence = order.clone()
             sequence[k], sequence[k + 1] = a, b
             for visit in (k, k + 1):
-                rows.append(torch.cat([sequence[None], shuffled_contexts(sequence, visit, n_contexts - 1, generator)]))
+                shuffles = shuffled_contexts(sequence, visit, n_contexts - 1, stream(seed, len(rows)))
+                rows.append(torch.cat([sequence[None], shuffles]))
                 visits += [visit] * n_contexts
     rows, visits, nll = torch.cat(rows), torch.tensor(visits), []
     for part, visit in zip(rows.split(batch_size), visits.split(batch_size)):

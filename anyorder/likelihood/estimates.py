@@ -14,7 +14,7 @@ from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensembl
 from anyorder.likelihood.tables import figure, ratio_error, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of, stream
+from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of
 
 QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
 
@@ -65,7 +65,7 @@ class Estimate:
         turns = [missing[i:i + size] for i in range(0, len(missing), size)]
         total = sum(self.n_tokens(block, N) for block in missing) // world_size
         how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0 or total == 0}
-        with progress(total=total, desc=f"{text.label} {self.work.partition(' ')[0]}", **how) as bar:
+        with progress(total=total, desc=f"{text.label} {self.work.rpartition(' ')[0] or self.work}", **how) as bar:
             for i in range(0, len(turns), world_size):
                 mine = turns[i + rank] if i + rank < len(turns) else []
                 nats = check_finite(self.nats(model, text.blocks, mine, bar, text.given)).tolist() if mine else []
@@ -91,6 +91,7 @@ class Along(Estimate):
             self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
         self.several = self.several and has_several(self.order)
         self.n_orders = config.n_orders if self.several else 1
+        self.bound = self.several and (family_of(self.order['kind']).drawn or self.n_orders > 1)
 
     def n_at_once(self):
         return max(1, self.c.batch_size // self.n_orders)
@@ -128,7 +129,7 @@ class Along(Estimate):
         return f'{self.label} x {self.n_orders}' if self.several else self.label
 
     def rows(self, nats, text):
-        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders)
+        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders) | {'bound': self.bound}
         if self.n_orders > 1 and not family_of(self.order['kind']).drawn:   # orders that all blocks share
             row['orders_stderr'] = float(nats.mean(0).std() / self.n_orders ** 0.5 * len(nats) / row['tokens'])
         elif self.n_orders > 1 and not self.is_drawn:
@@ -137,7 +138,7 @@ class Along(Estimate):
 
     def remarks(self, rows, text):
         between = '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± above leaves out'
-        spread = '{estimate}: log p(x | order) of a block spreads by {spread:.2f} nats over the orders'
+        spread = '{estimate}: standard deviation over the orders of a block {spread:.2f} nats'
         return [said.format(**row) for row in rows for key, said in (('orders_stderr', between), ('spread', spread))
                 if key in row]
 
@@ -240,7 +241,7 @@ class Consistency(Estimate):
         """Columns for 1, 2, 4, ... contexts of every pair. The numbers of known tokens are a stratified sample."""
         (b,), N, P, seed = numbers, blocks.size(1), self.c.n_pairs, self.c.seed
         gaps = pair_gaps(model, blocks[b], draw_orders([b], N, P, seed)[0], draw_known([b], N - 1, P, seed)[0],
-                         self.n_contexts, stream(seed, 'pairs', b), self.c.batch_size)
+                         self.n_contexts, derive_seed(seed, 'pairs', b), self.c.batch_size)
         if bar is not None:
             bar.update(self.n_tokens(b, N))
         return gaps.view(1, -1)

@@ -58,6 +58,7 @@ class Written(Along):
         super().__init__(config, checkpoint, asked, order, label)
         self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
+        self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
         self.work = f'{label} {derive_seed(order, unmasking, drawing):x}'
 
     def nats(self, model, blocks, numbers, bar, given=None):
@@ -90,19 +91,17 @@ class Written(Along):
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
-        return [row | {'passes': float(passes.mean()), 'bound': self.several}]
+        return [row | {'passes': float(passes.mean()), 'bound': self.bound}]
 
     def remarks(self, rows, text):
         row, = rows
         said = []
         if 'cut' in row:
             said.append('{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
-                        'the others have {kept_nats:.4f} nats each')
-        if row.get('cost_stderr'):
-            said.append('{estimate}: {passes:.1f} passes cost {cost:.4f} ± {cost_stderr:.4f} nats/token beside one '
-                        'token a step, block by block')
-        if self.several:
-            said.append('{estimate}: a bound, the mean over what is drawn')
+                        'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes')
+        elif row.get('cost_stderr') is not None:
+            said.append('{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a step, paired by '
+                        'block, in {passes:.1f} passes')
         if isinstance(self.unmasking, Oracle):
-            said.append('oracle looks at the truth: no sampler has its likelihood')
+            said.append('oracle looks at the truth: no sampler has its likelihood; another order may be better still')
         return [line.format(**row) for line in said]

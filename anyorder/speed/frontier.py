@@ -146,12 +146,15 @@ class Frontier:
                   'held_out': held_out, 'judge': self.judge.name, 'judge_tokenizer': self.judge.tokenizer.name,
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
                   'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points}
-        measured = (f'nats and cost in float32: {held_out}, {len(self.text.blocks)} blocks' if held_out else
-                    'neither nats nor cost: they want a --dataset and a temperature above 0')
+        order = name_of(checkpoint.order)
+        law = f'exact where the model chooses, in the order {order} a mean over orders, a bound'
+        measured = (f'nats and cost: {held_out}, {len(self.text.blocks)} blocks, {law}' if held_out else
+                    'neither nats nor cost: they want a '
+                    + ('--dataset' if self.c.temperature else 'temperature above 0'))
         left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
         print(f'{checkpoint.about(checkpoint.weights)}, {self.model.n_parameters():,} parameters, {self.device}, '
               f'{self.dtype}, torch {torch.__version__}\n{self.c.n_samples} samples of {self.n_tokens} '
-              f'{self.tokenizer.name} tokens, {self.batch_size} at a time, order {name_of(checkpoint.order)}, '
+              f'{self.tokenizer.name} tokens, {self.batch_size} at a time, order {order}, '
               f'temperature {self.c.temperature:g}, seed {self.c.seed}\n{measured}\nthe judge reads left to right: '
               f'{self.judge.name}, by {self.judge.tokenizer.name} tokens\n{left_out}\n{HEAD}', flush=True)
         for way, setting, unmasking in self.settings:
