@@ -364,6 +364,13 @@ FAULTS['anyorder/likelihood/written.py'] = 'test_written', [
     ['kept - nats[:, -1]', 'kept'],
 ]
 
+FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
+    ['ones.get(way.text)', 'None'],
+    ["f'/{c.block_length}' if way", "'' if way"],
+    ['any(steps) or drawing != PLAIN', 'any(steps)'],
+    ['adaptive or way.said or exact', 'adaptive or way.said'],
+]
+
 FAULTS['anyorder/likelihood/consistency.py'] = 'test_written', [
     ['order[k:k + 2].sort().values', 'order[k:k + 2]'],
     ['((first, second), (second, first))', '((first, second), (first, second))'],
@@ -434,6 +441,7 @@ FAULTS['anyorder/fast.py'] = 'test_fast test_eval_puzzle', [
     ['len(x) + x.diff(dim=1).count_nonzero()', 'x.numel()'],
 ]
 FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
+    ['warm_up.known = warm_up.first = ', 'warm_up.known = '],
     ['max(n, n_blocks) for n in along', 'n for n in along'],
     ['for n in along), N])', 'for n in along)])'],
     ['replace(self.drawing, scores=True)', 'Drawing(scores=True)'],
