@@ -99,7 +99,7 @@ from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
-from anyorder.likelihood.nll import estimate_of
+from anyorder.likelihood.nll import estimate_of, is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.likelihood.written import Oracle, Written
 from anyorder.machine.files import check_out, write_json
@@ -200,9 +200,9 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         adaptive, name = way.unmasking.adaptive, estimate_of(order)
         label = way.text if adaptive else name_of(order, way.text) if name == 'own' else ESTIMATES[name].label
         label += f'/{c.block_length}' if way.unmasking.block_length else ''
-        # a masked loss is not drawn beside a number of passes: it takes as many passes as tokens
-        exact = not is_decoder and not adaptive and any(other.said for other in ways)
-        label += way.said or f' in {N}' * exact
+        # beside a number of passes a masked loss is not drawn
+        exact = is_drawn(checkpoint.config.slots, order) and any(other.said for other in ways)
+        label += way.said or ', exact' * (exact and not adaptive)
         if adaptive or way.said or exact or way.drawing != PLAIN:
             label += ', tempered' * (way.drawing != PLAIN)
             found = Written(c, checkpoint, names, order, label, *way[3:], ones.get(way.text))
@@ -241,7 +241,7 @@ def report(text, rows, tokenizer):
         table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1))] if text.given is None else []
         lines.append(format_table(table))
     bounds = [row['estimate'] for part in rows.values() for row in part if row.get('bound')]
-    lines += [f"bounds, means over what is drawn: {', '.join(bounds)}"] if bounds else []
+    lines += [f"bounds, by means over what is drawn: {', '.join(bounds)}"] if bounds else []
     remarks = (line for estimate, part in rows.items() for line in estimate.remarks(part, text))
     return '\n'.join([*lines, *dict.fromkeys(remarks)])
 

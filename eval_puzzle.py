@@ -125,6 +125,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
     for policy, n_steps, noise, unmasking, order in runs:
         order = order_of(trained, order)
         policy = policy if unmasking.adaptive else name_of(order, policy)
+        policy += f'/{unmasking.block_length}' if unmasking.block_length else ''
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
             idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, bar)
@@ -287,9 +288,8 @@ def main(config):
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
     config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
 
-    blocks = f'the model chooses in blocks of {config.block_length}, ' * (config.block_length is not None)
     print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
-          f'{label}: {len(tokens):,} rows of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; {blocks}'
+          f'{label}: {len(tokens):,} rows of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
           f'temperature {config.temperature:g}, {device}, {dtype}, seed {config.seed}')
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):

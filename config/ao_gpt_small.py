@@ -13,7 +13,8 @@ factor, and what counts batches by the opposite: --batch_size=32 --gradient_accu
 for 1, 8 or 16 large GPUs.
 
 Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size:
-LAMBADA 52.46, WikiText2 42.10. The released weights saw 1,048,576 tokens an update and a weight decay of 0.03."""
+LAMBADA 52.46, WikiText2 42.10. All is as in the paper; the released weights saw 1,048,576 tokens an update and a weight
+decay of 0.03."""
 out_dir = 'out/ao_gpt_small'
 init_from = 'auto'                  # the same command goes on after a stop
 dataset = 'openwebtext'

@@ -102,7 +102,7 @@ def test_what_passes_cost_is_paired_block_by_block():
     assert rows['margin in 3']['passes'] == 3 and 3 <= rows['margin >= 0.5']['passes'] <= 9
     assert len(journal.done) == 5 * 4   # what they are compared with was not run again
     said = report(text, {it: [row] for it, row in zip(found, rows.values(), strict=True)}, Bytes())
-    assert 'bounds, means over what is drawn: any order x 2, any order in 3 x 2\n' in said
+    assert 'bounds, by means over what is drawn: any order x 2, any order in 3 x 2\n' in said
     assert said.count('more than one token a step, paired by block, in ') == 3
 
 
@@ -110,7 +110,9 @@ def test_an_encoder_is_compared_with_exact_nats():
     alone, = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')
     assert alone.name == 'any' and one.name == three.name == 'written' and three.one is one
-    assert (one.label, three.label) == ('any order in 9', 'any order in 3')   # as many passes as tokens
+    assert (one.label, three.label) == ('any order, exact', 'any order in 3')
+    plain, _ = made('--orders=l2r', '--n_steps=0,3', attention='bidirectional')
+    assert plain.name == 'l2r'   # which is exact
 
 
 def test_truths_that_are_cut_off_are_counted():

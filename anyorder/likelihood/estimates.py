@@ -91,7 +91,7 @@ class Along(Estimate):
             self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
         self.several = self.several and has_several(self.order)
         self.n_orders = config.n_orders if self.several else 1
-        self.bound = self.several and (family_of(self.order['kind']).drawn or self.n_orders > 1)
+        self.bound = family_of(self.order['kind']).drawn or self.n_orders > 1
 
     def n_at_once(self):
         return max(1, self.c.batch_size // self.n_orders)
@@ -173,7 +173,8 @@ class ImportanceWeighted(AnyOrder):
     name = 'iw'
 
     def rows(self, nats, text):
-        return [self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) for k in powers_of_two(self.c.n_orders)]
+        return [self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) | {'bound': True}
+                for k in powers_of_two(self.c.n_orders)]
 
 
 class Ensemble(Estimate):

@@ -87,7 +87,7 @@ class Written(Along):
         row = self.row(self.label_of_all(), kept, text, self.n_orders)
         if cut.any():
             row |= table_row(row['estimate'], math.inf, None, row['blocks'], row['tokens'], row['bytes'])
-            row |= {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / (row['tokens'] - cut.sum()))}
+            row |= {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / max(1, row['tokens'] - cut.sum()))}
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}

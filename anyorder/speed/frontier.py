@@ -147,8 +147,9 @@ class Frontier:
                   'device': str(self.device), 'dtype': self.dtype, 'torch': torch.__version__,
                   'left_out': self.left_out, 'reference': REFERENCE, 'frontier': points}
         order = name_of(checkpoint.order)
+        clues = ', given what the set gives' if self.text and self.text.given is not None else ''
         law = f'exact where the model chooses, in the order {order} a mean over orders, a bound'
-        measured = (f'nats and cost: {held_out}, {len(self.text.blocks)} blocks, {law}' if held_out else
+        measured = (f'nats and cost: {held_out}, {len(self.text.blocks)} blocks{clues}, {law}' if held_out else
                     'neither nats nor cost: they want a '
                     + ('--dataset' if self.c.temperature else 'temperature above 0'))
         left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
