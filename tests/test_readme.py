@@ -1,6 +1,8 @@
 """The README and the pages of results: their commands are understood, cheap ones run, and what they name is there."""
+import ast
 import contextlib
 import glob
+import importlib
 import importlib.util
 import io
 import itertools
@@ -14,15 +16,19 @@ import shlex
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, make_model
 from test_findings import run as findings
 
 import eval_lm
 import train
+from anyorder.checkpoint import save_checkpoint
+from anyorder.likelihood.measured import open_corpus
 from anyorder.puzzles.rules import TASKS
-from anyorder.tokens.prepared import DATA_SETS
+from anyorder.tokens.prepared import DATA_SETS, prepare
+from anyorder.tokens.tokenizers import Bytes
 from anyorder.training.start import check_options
 from configurator import configure
+from model import EMA
 
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
@@ -297,3 +303,28 @@ def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
     rows, half = np.load('labelled.npz'), np.load('half.npy')
     assert [rows[split].shape for split in ('train', 'val', 'test')] == [(1397, 65), (200, 65), (200, 65)]
     assert (half[:, :32] == rows['test'][:16, :32]).all() and (half[:, 32:] == -1).all() and rows['train'].max() == 26
+
+
+def test_the_programs_of_likelihood(tmp_path, monkeypatch, capsys):
+    """What blocks.py and letters.py import is there; the others measure a tiny model as eval_ppl.py would."""
+    monkeypatch.chdir(tmp_path)
+    found = programs('results/likelihood.md')
+    for name, text in found.items():
+        for node in ast.walk(ast.parse(text, name)):
+            if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in ('anyorder', 'config', 'model'):
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), (name, node.module)
+    with open('words.txt', 'w') as f:
+        f.write('The quick brown fox jumps over the lazy dog. ' * 40)
+    prepare('text', 'data', source='words.txt', tokenizer='bytes', name='words')
+    model = make_model(block_size=16, vocab_size=320, n_tokens=257).float()
+    save_checkpoint('ckpt.pt', model, ema=EMA(model, 0.9), tokenizer='bytes', config={'dataset': 'words'})
+    for name, n in (('law_entropy.py', 3), ('pseudo.py', 2)):
+        (tmp_path / name).write_text(found[name])
+        monkeypatch.setattr('sys.argv', [name, 'ckpt.pt', str(n)])
+        runpy.run_path(name, run_name='__main__')
+        said = capsys.readouterr().out
+        blocks = open_corpus('words', 16, Bytes(), 'data', n_blocks=n).blocks
+        nats = float(model(blocks, torch.arange(16).expand(n, 16)).mean())
+        line = next(line for line in said.splitlines() if line.startswith(('given 1.0', 'tensor')))
+        assert float(re.search(r'\d+\.\d{4}', line)[0]) == pytest.approx(nats, abs=2e-4), said
