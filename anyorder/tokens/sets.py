@@ -148,7 +148,8 @@ def read_split(directory, meta, split):
     tokens = np.memmap(path, dtype='<u2', mode='r')
     largest = largest_id(tokens, GIVEN - 1 if meta['given'] else 0xffff)
     if largest >= meta['n_tokens']:
-        raise ValueError(f"{path} has the token {largest}, and tokens are below {meta['n_tokens']}: {again}")
+        raise ValueError(f"{path} has the token {largest}, {meta['tokenizer']} tokens are below {meta['n_tokens']}: "
+                         f'{again}')
     return Split(tokens.reshape(-1, meta['row_length']) if meta.get('row_length') else tokens, meta['given'])
 
 
