@@ -114,7 +114,7 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
 
     generator   draws the numbers of each row; by default torch's own generator of the device
     parameter   what the family lets one choose; None is the family's default
-    seed, length   for a family that is one order: which one, and its positions, of which n are kept; by default n
+    seed, length   for a family that is one order: which one, and how many positions it has; the first n stay
     shape       (H, W) of the grid that the positions are, if they are one"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
