@@ -1,5 +1,6 @@
 """What is the law by which a text is written? All 27 texts of three tokens, and the same number in three ways."""
 import itertools
+from functools import cache
 
 import pytest
 import torch
@@ -20,12 +21,21 @@ WAYS = [*(dict(policy=policy) for policy in SCORES), dict(n_steps=2), dict(polic
 EVERY, ORDER = torch.tensor(list(itertools.product(range(3), repeat=3))), torch.tensor([[2, 0, 1]])
 
 
+@cache
 def choosy(network):
-    """A network of three tokens at three positions. Which blank is surest depends on what is known."""
-    model = make_model(20, block_size=3, vocab_size=3, **NETWORKS[network])
-    model.lm_head.weight.mul_(0.5)
-    model.lm_head.bias.zero_()
-    return model
+    """A network of three tokens at three positions. Which blank is surest depends on what is known: the first seed of
+    which this is true, as versions of torch draw other weights."""
+    for seed in range(20, 120):
+        model = make_model(seed, block_size=3, vocab_size=3, **NETWORKS[network])
+        model.lm_head.weight.mul_(0.5)
+        model.lm_head.bias.zero_()
+        if chooses(model):
+            return model
+
+
+def chooses(model):
+    return all(len({*map(tuple, scored(model, EVERY, ORDER.expand(27, 3), known, range(27), how).order.tolist())}) > 1
+               for known, how in ((0, dict(policy='margin')), (1, dict(policy='margin', block_length=2))))
 
 
 def scored(model, idx, order, known, seeds, how, use_cache=True, **drawing):
@@ -59,9 +69,7 @@ def test_the_probabilities_of_all_texts_sum_to_1(network, how):
 @pytest.mark.parametrize('network', NETWORKS)
 def test_what_is_written_next_depends_on_what_was_written(network):
     """Else the laws above would be laws of one order."""
-    for known, how in ((0, dict(policy='margin')), (1, dict(policy='margin', block_length=2))):
-        canvas = scored(choosy(network), EVERY, ORDER.expand(27, 3), known, range(27), how)
-        assert len({tuple(order) for order in canvas.order.tolist()}) > 1
+    assert chooses(choosy(network))
 
 
 @pytest.mark.parametrize('network, how, known, drawing', [
