@@ -122,7 +122,8 @@ def synchronize(device):
 
 
 def peak_memory(device, reset=False):
-    """The most bytes of the GPU's allocator, else of the process: since the reset, on a Mac since its start. Or nan."""
+    """The most bytes that the GPU's allocator gave, else that the process had: since the last reset on Linux, since its
+    start on a Mac. Windows says nothing: nan."""
     if device.type == 'cuda':
         return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
     try:

@@ -17,7 +17,8 @@ def processes():
 
 
 def start_processes(patience=None):
-    """Join the other processes, if any: gloo on the CPU, NCCL on a GPU. They wait for `patience`, maybe a timedelta."""
+    """Join the other processes, if any: by gloo on the CPU, by NCCL on a GPU. `patience`, a timedelta, is how long a
+    process waits for the others; None is PyTorch's default."""
     if processes()[1] > 1:
         dist.init_process_group('cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo', timeout=patience)
 
@@ -56,7 +57,8 @@ def failing_together():
 
 @contextlib.contextmanager
 def first_process_first():
-    """The body runs in the first process, even if it fails there, and then in the others, which find what it made."""
+    """The body runs in the first process, and then in the others, which find what the first has made. A body that
+    fails in the first process runs in the others too."""
     rank, world_size = processes()
     if world_size > 1 and rank > 0:
         dist.barrier()

@@ -44,7 +44,8 @@ class Sudoku:
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
-        """(n_grids, cells) full grids. A random cell of the fewest digits takes one of them; a dead end starts anew."""
+        """(n_grids, cells) full grids. A random one of the cells with the fewest digits left takes a random one of its
+        digits. A dead end starts anew."""
         grids, cells = [], self.n ** 2
         can = np.ones((n_grids, cells, self.n), bool)
         while len(can):
@@ -62,7 +63,8 @@ class Sudoku:
         return np.concatenate(grids)
 
     def dig(self, solutions, n_clues, rng):
-        """Puzzles of `solutions` with about n_clues (B,) digits, as far as random digits can go with one solution."""
+        """Puzzles of `solutions` with about n_clues (B,) digits left. Digits go in random order, unless that lets in
+        another solution."""
         puzzles, cells = solutions.copy(), self.n ** 2
         order = rng.random(puzzles.shape).argsort(1)
         n_first = cells // 2 if cells > 16 else 0   # half of them go at once, and come back where that is too many
@@ -112,7 +114,8 @@ class Sudoku:
     check_answer = staticmethod(blanks_right)
 
     def read(self, path):
-        """(tokens, given) of a CSV with the column puzzle and maybe solution. Each puzzle has just this one."""
+        """(tokens, given) of a CSV with the column puzzle and maybe the column solution. Raises ValueError for a puzzle
+        that has no solution, several, or another one than the file says."""
         puzzles, solutions = [], []   # a solution that the file lacks is all 0
         with reading_text(path, '') as f:
             lines = list(csv.DictReader(f))

@@ -11,7 +11,8 @@ def zebra_names(n):
 
 
 def zebra_texts(n):
-    """All tokens: nothing, the houses, all clues: A=3 and A=b in a house, A<b right before, A~b next to, A-b before."""
+    """The texts of all tokens: nothing, the houses, and all clues. A=3 and A=b say the same house, A<b right before,
+    A~b next to, A-b somewhere before."""
     houses, items = zebra_names(n)[:n], list(enumerate(zebra_names(n)[n:]))
     return ['.', *houses, *(f'{a}={house}' for _, a in items for house in houses),
             *(f'{a}{relation}{b}' for relation in '=<~-' for i, a in items for j, b in items
@@ -22,7 +23,8 @@ class Zebra:
     """Clues `relation item item`, each one token, then the house of every item, attribute by attribute. An item is a
     value of an attribute; attribute 0 is the house's number, so that `= item house` says where something is. Relations:
     1 in the same house, 2 right before, 3 next to, 4 somewhere before. Tokens: 0 is padding, which is given; 1 to
-    `most` are the houses; then all clues. Puzzles have up to `largest` houses, by default `most`."""
+    `most` are the houses; then come all clues there are. Puzzles have up to `largest` houses and attributes, by default
+    `most`."""
 
     def __init__(self, most, largest=None):
         self.most = self.columns = most      # houses and attributes

@@ -31,14 +31,16 @@ def random_blocks(split, batch_size, block_size):
 
 
 def all_blocks(split, block_size, n_blocks=0):
-    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped; or n_blocks, spread."""
+    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped; with n_blocks only so many,
+    spread evenly."""
     n, tokens = split.packed.size // block_size, split.packed.reshape(-1)
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
     return split.unpack(torch.from_numpy(tokens[:n * block_size].reshape(n, block_size)[keep].astype(np.int64)))
 
 
 def only_blank(positions, given):
-    """`given` (n, N), in which only the positions that an option names, as '32:64,70', are blank. '' is no option."""
+    """`given` (n, N) where the positions that an option names, as '32:64,70', are blank and all others given. ''
+    changes nothing. Raises ValueError for positions that are none."""
     if not positions:
         return given
     N, given = given.size(1), torch.ones_like(given)
