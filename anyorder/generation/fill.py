@@ -53,6 +53,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
     Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept.
 
+    drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
     with_logprob  keep the log-probability of each token"""
     if model.training:

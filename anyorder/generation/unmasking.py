@@ -162,7 +162,7 @@ class Unmasking:
         if self.threshold is not None or self.lossless:
             ends = [[n] for n in n_blanks]
         elif isinstance(self.schedule, str):
-            ends = [list(self.ends_of(n, stream(seed, 'unmask'))) for n, seed in zip(n_blanks, seeds)]
+            ends = [list(self.ends_of(n, seed)) for n, seed in zip(n_blanks, seeds)]
         else:
             steps = list(itertools.pairwise([0, *self.schedule]))
             if any(a >= b for a, b in steps) or (self.schedule[-1] if steps else 0) != max(n_blanks):
@@ -173,14 +173,14 @@ class Unmasking:
         padded = [row + [n] * (width - len(row)) for row, n in zip(ends, n_blanks)]
         return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
 
-    def ends_of(self, n, generator):
+    def ends_of(self, n, seed):
         """Yields the ends of a row of n blanks, block after block."""
-        length = self.block_length or max(n, 1)
+        length, rng = self.block_length or max(n, 1), stream(seed, 'unmask') if self.unmask == 'binomial' else None
         for start in range(0, n, length):
             end = min(start + length, n)
             n_steps = max(1, self.n_steps * end // n - self.n_steps * start // n)
             if self.unmask == 'binomial':
-                ends = binomial_schedule(end - start, n_steps, self.schedule, generator)
+                ends = binomial_schedule(end - start, n_steps, self.schedule, rng)
             else:
                 ends = unmask_schedule(end - start, n_steps, self.schedule)
             yield from (start + k for k in ends)
