@@ -288,6 +288,7 @@ def main(config):
         config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
         check_order(order_of(config), config.block_size, config.block_size)
         model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
+        config = Config(config | {'started_from': start.started_from(config, checkpoint, model)})
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
     if world_size > 1:
         start.check_start(model, resumed, data, config)
@@ -304,7 +305,8 @@ def main(config):
                                         config.max_iters)
         run_id = config.wandb_run_id or (secrets.token_hex(4) if config.wandb_log else '')
         config = Config(config | {'compile': compiled, 'wandb_run_id': run_id})
-        folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment(device))
+        folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed,
+                           environment(device) | {'started_from': config.started_from})
         folder.open()
     state.run_model = start.make_run_model(state.model, compiled, device)
     introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)

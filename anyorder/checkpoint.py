@@ -181,10 +181,10 @@ class Checkpoint:
         return f'{self.name}: {weights} weights, iteration {self.iter_num}'
 
 
-def digest(model):
-    """A hash of the model's sizes and of all of its weights."""
+def digest(model, config=None):
+    """A hash of the model's sizes, or of those in `config`, and of all of its weights."""
     # with a field that all networks once had on, so that journals of evaluations go on
-    sizes = repr(model.config).replace('gpt2_blocks', 'learned_positions=True, gpt2_blocks')
+    sizes = repr(config or model.config).replace('gpt2_blocks', 'learned_positions=True, gpt2_blocks')
     fingerprint = hashlib.blake2b(sizes.encode(), digest_size=16)
     for p in model.parameters():
         fingerprint.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())   # numpy has no bfloat16

@@ -476,7 +476,7 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
     ['block.__class__ = RecomputedBlock', 'pass'],
 ]
 
-FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes', [
+FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2', [
     ["{'order': order_option(config, saved)}", '{}'],
     ["{'order': order_option(config), 'init_from': start}), []", "{'init_from': start}), []"],
     ["saved['order'] = kept_order(order_of(checkpoint.run))", 'pass'],
@@ -486,6 +486,8 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes', [
     ['        if name in config.typed:', '        if name in config.given:'],
     ['given |= {name: fixed[name] for name in overruled}', 'pass'],
     ['if rest == each % n == 0', 'if each % n == 0'],
+    ["config.init_from in ('scratch', 'resume')", "config.init_from == 'scratch'"],
+    ['digest(model, checkpoint.config)', 'digest(model)'],
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
 ]
 

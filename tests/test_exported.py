@@ -21,7 +21,8 @@ pytest.importorskip('safetensors')
 REFERENCE = os.path.join(os.path.dirname(__file__), 'reference')
 SIZES = dict(vocab_size=64, n_tokens=4)   # as sudoku4 has them
 CONFIG = {'out_dir': '/home/me/runs/x', 'data_dir': '/home/me/data', 'dataset': 'mine', 'order': 'block',
-          'order_block': 3, 'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1'}
+          'order_block': 3, 'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1',
+          'started_from': [{'name': 'gpt2', 'digest': '12'}, {'name': 'ckpt.pt', 'digest': '34'}]}
 PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
 
 
@@ -72,6 +73,7 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, script, tm
                     for name in os.listdir(folder))
     assert '/home/me' not in shown and str(tmp_path) not in shown and 'cuda:1' not in shown
     card = (tmp_path / 'hf' / 'README.md').read_text()
+    assert '| started from | gpt2, digest 12; ckpt.pt, digest 34 |' in card
     assert '| any order (bound) | 1.2500 | 3.49 |' in card and '| left to right | 0.5000 | 1.65 |' in card
     assert (tmp_path / 'hf' / 'model.py').read_bytes() == open(os.path.join(ROOT, 'model.py'), 'rb').read()
 

@@ -153,11 +153,14 @@ def test_folders_that_are_not_whole_are_one_line(weights, tmp_path):
 
 def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     import train
-    from anyorder.training.start import start_checkpoint, start_model
+    from anyorder.checkpoint import digest
+    from anyorder.training.start import start_checkpoint, start_model, started_from
     from configurator import configure
     monkeypatch.setattr('anyorder.checkpoint.tokenizer_of_set', lambda kind: None)   # whose vocabulary is a download
     folder = str(write_folder(tmp_path / 'gpt2', weights))
     checkpoint, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}', '--dropout=0.1']))
     assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
     model = start_model(config, checkpoint, GPT2_N_TOKENS)
+    (start,) = started_from(config, checkpoint, model)   # its name but not its path
+    assert start == {'name': 'gpt2/', 'digest': digest(checkpoint.model())}
     assert model.config.dropout == 0.1 and torch.equal(model.transformer.wte.weight[:-47], weights['wte.weight'])

@@ -26,7 +26,7 @@ ENTRIES = 'iter_num', 'tokenizer', 'set', 'puzzle'   # in a checkpoint; the last
 OPTIONS = ('dataset', 'block_size', 'shape', 'order', 'order_seed', 'l2r_ratio', 'batch_size',
            'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr',
            'warmup_iters', 'lr_decay_iters', 'weight_decay', 'beta1', 'beta2', 'grad_clip', 'ema_decay', 'dropout',
-           'seed', 'dtype')
+           'seed', 'dtype', 'started_from')
 
 
 def write_exported(folder, model, entries, tokenizer, weights, measured=()):
@@ -86,6 +86,7 @@ def model_card(model, config, tokenizer, measured):
         tokenizer=tokenizer.name if tokenizer else 'of a tokenizer that is not known', n_read=c.block_size - 1,
         weights='moving average' if config['weights'] == 'ema' else 'raw', updates=config.get('iter_num'),
         order='a list of positions' if isinstance(run['order'], list) else run['order'], half=c.block_size // 2,
+        started_from='; '.join('{name}, digest {digest}'.format(**one) for one in run['started_from'] or ()) or None,
         prompt=tokenizer.texts[0] if isinstance(tokenizer, Symbols) else 'The ',
         measured='\n'.join(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured))
     return re.sub(r'\|.*\| None \|\n', '', card)

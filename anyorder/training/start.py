@@ -116,6 +116,17 @@ def start_model(config, checkpoint, n_tokens):
     return model
 
 
+def started_from(config, checkpoint, model):
+    """[{'name', 'digest'}] of the weights from which the runs before this one, and then this one, started. A path is
+    not kept, but its last part; the digest is without the dropout of this run."""
+    if config.init_from in ('scratch', 'resume'):
+        return checkpoint.run.get('started_from', []) if checkpoint else []
+    name = checkpoint.name
+    if os.path.exists(name):
+        name = os.path.basename(os.path.abspath(name)) + '/' * os.path.isdir(name)
+    return [*checkpoint.run.get('started_from', []), {'name': name, 'digest': digest(model, checkpoint.config)}]
+
+
 def check_start(model, resumed, data, config):
     """Raise ValueError unless all processes go on from the same iteration and weights, on the same data and options."""
     own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
