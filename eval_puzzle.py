@@ -71,8 +71,8 @@ from anyorder.orders import check_order, derive_seed, draw_orders, given_first, 
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, judge_of
-from anyorder.tokens.blocks import all_blocks, check_length, only_blank
-from anyorder.tokens.sets import kind_of, read_meta
+from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
+from anyorder.tokens.sets import PADDING, kind_of, read_meta
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set
 from anyorder.writer import order_and_policy
 
@@ -102,11 +102,13 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
 
     order   arguments of sample_order; puzzle r is a function of (seed, r)"""
     n, N = tokens.shape
-    orders, n_given = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given)
-    blank, device, parts = tokens.masked_fill(~given, 0), model.device, []
+    n_visits = visits_of(tokens)
+    orders, n_given, _ = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given, n_visits)
+    blank, device, parts = tokens.masked_fill(~given, 0).clamp(min=0), model.device, []
     for rows in torch.arange(n).split(batch_size):
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
-        canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds)
+        ends = None if n_visits is None else n_visits[rows]
+        canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds, ends)
         for _, n_new, _ in steps(model, canvas, unmasking, drawing):
             if bar is not None:
                 bar.update(int(n_new.sum()))
@@ -133,7 +135,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
         counts, right = puzzles.check_answer(idx)
         samples = {'tokens': idx, 'wrong': counts & ~right, 'step': step, 'logprob': logprob}
         shown = [{'name': f'puzzle {p}, {policy}, {len({*step[p].tolist()} - {-1})} steps'}
-                 | {name: x[p].tolist() for name, x in samples.items()} for p in show]
+                 | {name: x[p][tokens[p] != PADDING].tolist() for name, x in samples.items()} for p in show]
         cost = {name: value / len(tokens) for name, value in cost.items()}
         yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(counts, right), **cost}, shown
 
@@ -168,7 +170,7 @@ def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
 
 class Puzzles(NamedTuple):
     task: object            # its rules, see anyorder/puzzles/rules.py
-    tokens: torch.Tensor    # (n, N) the solutions, in tokens of the model
+    tokens: torch.Tensor    # (n, N) the solutions, in tokens of the model, PADDING behind shorter ones
     given: torch.Tensor     # (n, N) which tokens are given
     label: str              # name of the set and its split
     symbols: np.ndarray     # the symbol of the task that each token of the model is; -1 for none
@@ -188,12 +190,13 @@ def open_puzzles(checkpoint, c):
     if c.split not in SHARES:
         raise ValueError(f'split must be {", ".join(SHARES)}, got {c.split!r}')
     meta = read_meta(os.path.join(data_dir, name))
-    if meta['tokenizer'] in TEXT if meta else not c.dataset and not isinstance(tokenizer, Symbols):
+    is_text = meta['tokenizer'] in TEXT and not meta.get('prompts') if meta else not isinstance(tokenizer, Symbols)
+    if is_text and (meta or not c.dataset):
         split = f' --split={c.split}' if 'split' in c.given else ''   # the defaults differ
         way_out = '' if isinstance(tokenizer, Symbols) else (
             f': python eval_ppl.py --ckpt={shlex.quote(c.ckpt)} --datasets={name} '
             f'--data_dir={shlex.quote(data_dir)}{split} measures it')
-        raise ValueError(f'{name} is text, not puzzles or rows{way_out}')
+        raise ValueError(f'{name} is text without prompts, not puzzles or rows{way_out}')
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
                          f'--source=FILE --split={c.split}')
@@ -207,21 +210,23 @@ def open_puzzles(checkpoint, c):
     N = kind.get('row_length') or checkpoint.config.block_size
     check_length(split, N, f'{name}/{c.split}')
     tokens, given = all_blocks(split, N, c.n_puzzles)
-    given = only_blank(c.blanks, given)
+    given = only_blank(c.blanks, tokens, given)
     if tokens.size(1) > checkpoint.config.block_size:
         raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
                          f'{tokens.size(1)}: choose another --dataset or --ckpt')
     symbols = np.full(tokenizer.n_tokens, -1)
     symbols[ids] = np.arange(len(ids))
     label = f'{name} ({c.split})' + (f', blanks {c.blanks}' if c.blanks else '')
-    return Puzzles(judge_of(kind), torch.from_numpy(ids)[tokens], given, label, symbols)
+    tokens = torch.from_numpy(ids)[tokens].where(tokens != PADDING, tokens)
+    return Puzzles(judge_of(kind), tokens, given, label, symbols)
 
 
 def ids_of(symbols, tokenizer):
     """(n,) the tokens that a tokenizer has for the symbols of a set; None if it lacks one."""
-    if isinstance(tokenizer, Symbols) and (tokenizer.name, tokenizer.texts) == (symbols.name, symbols.texts):
+    texts = getattr(symbols, 'texts', None)
+    if (tokenizer.name, getattr(tokenizer, 'texts', None)) == (symbols.name, texts):
         return np.arange(symbols.n_tokens)
-    if not isinstance(tokenizer, HuggingFace):
+    if not isinstance(tokenizer, HuggingFace) or texts is None:
         return None
     found = [tokenizer.encode(text) for text in symbols.texts]
     alone = all(len(ids) == 1 and tokenizer.decode(ids) == text for ids, text in zip(found, symbols.texts))

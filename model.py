@@ -347,7 +347,7 @@ class Network(nn.Module):
     def n_parameters(self):
         return sum(p.numel() for p in self.parameters())
 
-    def forward(self, idx, order, n_known=None, columns=None):
+    def forward(self, idx, order, n_known=None, columns=None, n_visits=None):
         """Negative log-likelihood of each visit given the visits before it.
 
         nll[b, d] = -log p(x[order[b, d]] | x[order[b, :d]])                                  (AO eq. of L_AO-AR)
@@ -357,6 +357,8 @@ class Network(nn.Module):
         n_known  (B,), for a masked loss only, and required there: known visits, 0 to T - 1. Their columns are 0 and the
                  others T / (T - n_known) times their nll: for uniform n_known the row's sum is L_MDM of AO in the mean
         columns  (B, n) visits, for a decoder only, by default all T: the head and most of the last block run for these
+        n_visits  (B,), by default T: the visits of a row from n_visits on are padding, which nothing sees. Their nll is
+                 0, and the weights of a masked loss are n_visits / (n_visits - n_known)
         returns nll (B, n) float32 (float64 in a float64 model) in nats, of the positions at `columns` of order
         """
         T = self._check(idx, order)[1]
@@ -370,12 +372,16 @@ class Network(nn.Module):
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
         known = order.new_full((len(order), 1), T - 1) if n_known is None else n_known.to(idx.device).unsqueeze(1)
         columns = None if columns is None else columns.to(idx.device)
-        x = self.trunk(idx, order, self.slots(order, known, columns))                       # (B, n, C)
+        visits, end, plan = torch.arange(T, device=idx.device), T, ()
+        if n_visits is not None:
+            end = n_visits.to(idx.device).unsqueeze(1)
+            plan = (torch.minimum(visits, end - 1), T, end) * self.slots.masked_loss   # a decoder sees no later visit
+        x = self.trunk(idx, order, self.slots(order, known, columns, *plan))                # (B, n, C)
         tokens = idx.gather(1, take(order, columns))                                        # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         if self.slots.masked_loss:
-            nll = torch.where(torch.arange(T, device=idx.device) < known, 0, nll * T / (T - known))
-        return nll
+            nll = torch.where(visits < known, 0, nll * end / (end - known))
+        return nll if n_visits is None else nll.masked_fill((visits if columns is None else columns) >= end, 0)
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
         """Logits of `n_targets` visits, in parallel. Of the other targets a decoder's target sees nothing.

@@ -299,7 +299,7 @@ def main(config):
     del checkpoint, model   # its weights are in the state
 
     # build: how the model is run, and where the run is kept
-    clock = Clock(state.model, config, peak_flops(device, dtype))
+    clock = Clock(state.model, config, peak_flops(device, dtype), data.train.width(config.block_size))
     with failing_together():
         compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters,
                                         config.max_iters)

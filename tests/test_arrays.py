@@ -99,10 +99,10 @@ def test_given_positions_of_all_rows(tmp_path, monkeypatch):
     for name, want in (('train', np.broadcast_to(given, ROWS.shape)), ('val', ~given[None])):
         tokens, there = all_blocks(open_split('data', 'mine', name)[0], 6)
         assert (tokens.numpy() == ROWS[:len(want)]).all() and (there.numpy() == want).all()
-    assert only_blank('1,3:5', there)[0].tolist() == [True, False, True, False, False, True]
+    assert only_blank('1,3:5', tokens, there)[0].tolist() == [True, False, True, False, False, True]
     for positions in ('6', '3:3', 'x', '1:', ':2', '-1', '1,,2'):
         with one_line('blanks must be positions from 0 to 5'):
-            only_blank(positions, there)
+            only_blank(positions, tokens, there)
     stream = Split(np.array([1, 2 ** 15, 2 ** 15, 3, 2 ** 15], '<u2'), True)
     check_length(stream, 3, 'mine')
     with one_line('has 2 given tokens in a row: block_size must be larger'):

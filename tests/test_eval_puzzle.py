@@ -229,7 +229,7 @@ def test_eval_ppl_measures_the_blanks_of_puzzles(folder, script, blanks):
     with open(folder / 'ppl.json') as f:
         rows = {row['kind']: row for row in json.load(f)['results']}
     tokens, given = all_blocks(open_split(folder / 'data', 'sudoku4', 'test')[0], 16)
-    given = only_blank(blanks, given)
+    given = only_blank(blanks, tokens, given)
     own = Config(batch_size=7, dtype='float32', order='random')
     nats = validate(model_from_checkpoint(f'{folder}/sudoku4.pt'), tokens, given, own)['l2r']
     assert rows['l2r']['nats_per_block'] == pytest.approx(float(nats.mean()), rel=1e-6)

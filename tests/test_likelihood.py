@@ -36,7 +36,7 @@ class Network:
     def __init__(self, nll):
         self.nll, self.asked = nll, []
 
-    def __call__(self, idx, order, columns=None):
+    def __call__(self, idx, order, n_known=None, columns=None, n_visits=None):
         self.asked.append((idx, order, columns))
         nll = self.nll(idx, order)
         return nll if columns is None else nll.gather(1, columns.expand(len(idx), -1))
@@ -99,9 +99,9 @@ def test_numbers_of_known_visits_are_stratified_and_a_function_of_seed_and_block
     assert torch.equal(known[[7, 2]], draw_known([7, 2], 8, 4, 3))
     assert not torch.equal(known, draw_known(range(50), 8, 4, 4)) and len(known.unique(dim=0)) > 8
     n_given = torch.arange(50).unsqueeze(1) % 8
-    after = draw_known(range(50), 8, 1, 3, n_given)
+    after = draw_known(range(50), 8 - n_given, 1, 3, n_given)
     assert (after >= n_given).all() and (after < 8).all()
-    assert draw_known(range(50), 8, 1, 3, 5).unique().tolist() == [5, 6, 7]
+    assert draw_known(range(50), 3, 1, 3, 5).unique().tolist() == [5, 6, 7]
 
 
 def test_numbers_of_known_visits_have_a_stream_of_their_own():

@@ -190,6 +190,10 @@ def test_what_is_given_comes_first():
         order, g = sample_order(50, n, l2r_ratio=0.3), torch.Generator().manual_seed(0)
         given = torch.rand(50, n, generator=g) < 0.4
         given[0], given[1] = True, False
-        new, n_given = given_first(order, given)
-        for row, was, mask, k in zip(new.tolist(), order.tolist(), given.tolist(), n_given.tolist()):
-            assert row == [p for p in was if mask[p]] + [p for p in was if not mask[p]] and k == sum(mask)
+        for n_visits in (None, torch.arange(50) % n + 1):
+            new, n_given, n_blanks = given_first(order, given, n_visits)
+            ends = n_visits.tolist() if n_visits is not None else [n] * 50
+            rows = zip(*(x.tolist() for x in (new, order, given, n_given, n_blanks)), ends, strict=True)
+            for row, was, mask, *counts, end in rows:
+                first, blank = ([p for p in was if p < end and mask[p] == want] for want in (True, False))
+                assert row == first + blank + [p for p in was if p >= end] and counts == [len(first), len(blank)]

@@ -288,8 +288,8 @@ def test_a_batch_of_puzzles_has_what_is_given_first():
     given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
     rows = Split(tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2'), True)
     draw = partial(draw_batch, rows, Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}), device=torch.device('cpu'))
-    idx, order, n_known, n_given = draw(masked_loss=False)
-    assert n_known is None and n_given.tolist() == [3] * 6 and idx.max() == 3
+    idx, order, n_known, n_visits, n_given, n_blanks = draw(masked_loss=False)
+    assert n_known is n_visits is None and n_given.tolist() == [3] * 6 == (n_blanks - 3).tolist() and idx.max() == 3
     assert all(set(row[:3]) == {0, 3, 6} for row in order.tolist())
     n_known = torch.cat([draw(masked_loss=True)[2] for _ in range(20)])
     assert set(n_known.tolist()) == set(range(3, 9))

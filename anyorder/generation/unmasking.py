@@ -211,7 +211,7 @@ class Unmasking:
             score[row, column] += noise.to(device, score.dtype)[row, part.order[row, visit]]
         best = score.argsort(dim=1, descending=True, stable=True)                           # columns, the best first
         if sure is not None:
-            best, n_sure = given_first(best, sure)
+            best, n_sure, _ = given_first(best, sure)
             n_new = n_sure.cpu().clamp(min=1)
         part.order[row, visit] = part.order[row, visit - column + best[row, column]]
         start = (n_scored.cumsum(0) - n_scored).to(device, non_blocking=True)               # where a row is in logits

@@ -15,6 +15,7 @@ from anyorder.likelihood.tables import figure, ratio_error, share_error, summari
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of
+from anyorder.tokens.blocks import visits_of
 
 QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
 
@@ -105,18 +106,18 @@ class Along(Estimate):
         return is_drawn(self.checkpoint.config.slots, self.order) and ImportanceWeighted.name not in self.asked
 
     def orders(self, blocks, numbers, given=None):
-        """(orders (len(numbers) K, N), n_given (len(numbers), 1)) of the blocks of these numbers."""
-        orders = draw_orders(numbers, blocks.size(1), self.n_orders, self.c.seed, self.order).flatten(0, 1)
-        if given is None:
-            return orders, torch.zeros(len(numbers), 1, dtype=torch.long)
-        orders, _ = given_first(orders, given[numbers].repeat_interleave(self.n_orders, 0))
-        return orders, given[numbers].sum(1, keepdim=True)
+        """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of the blocks of these numbers."""
+        K, N, blocks = self.n_orders, blocks.size(1), blocks[numbers].repeat_interleave(self.n_orders, 0)
+        orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)
+        given = torch.zeros_like(blocks) > 0 if given is None else given[numbers].repeat_interleave(K, 0)
+        orders, *counts = given_first(orders, given, visits_of(blocks))
+        return orders, *(n[::K].unsqueeze(1) for n in counts)
 
     def nats(self, model, blocks, numbers, bar, given=None):
         """A column for each order."""
-        K, known, (orders, n_given) = self.n_orders, None, self.orders(blocks, numbers, given)
+        K, known, (orders, n_given, n_blanks) = self.n_orders, None, self.orders(blocks, numbers, given)
         if self.is_drawn:
-            known = draw_known(numbers, blocks.size(1), K, self.c.seed, n_given).flatten()
+            known = draw_known(numbers, n_blanks, K, self.c.seed, n_given).flatten()
         repeated = blocks[numbers].repeat_interleave(K, 0)
         return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known,
                          n_given=n_given.repeat_interleave(K)).view(-1, K)

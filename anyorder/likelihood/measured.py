@@ -60,7 +60,7 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
         tokens, origin = read_set(name, split, data_dir, tokenizer)
     check_length(tokens, block_size, name)
     blocks, given = all_blocks(tokens, block_size, n_blocks)
-    given = only_blank(blanks, given)
+    given = only_blank(blanks, blocks, given)
     n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks[~given]].sum())
     label += f', blanks {blanks}' if blanks else ''
     return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes,

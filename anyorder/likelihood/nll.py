@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
 from anyorder.orders import stream
+from anyorder.tokens.blocks import visits_of
 from model import KVCache, float32_or_better
 
 
@@ -31,8 +32,8 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
 
-    blocks   (n, N) tokens in natural order
-    orders   (n, N) positions
+    blocks   (n, N) tokens in natural order, maybe with PADDING behind, which costs nothing
+    orders   (n, N) positions, those of padding last
     n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are uniform, one pass is an
              unbiased draw. Without them such a network takes N passes, one for each visit.
     n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them
@@ -40,14 +41,15 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     returns  (n,) float64"""
     device, sums = model.device, []
     for rows in torch.arange(len(blocks)).split(batch_size):
-        idx, order = blocks[rows].to(device), orders[rows].to(device)
+        n_visits = visits_of(blocks[rows])
+        idx, order = blocks[rows].clamp(min=0).to(device), orders[rows].to(device)   # nobody reads a token of padding
         with autocast(device, dtype):
             if model.slots.masked_loss and n_known is None:
-                nll = one_by_one(model, idx, order)
+                nll = one_by_one(model, idx, order, n_visits=n_visits)
             else:
-                nll = model(idx, order, n_known if n_known is None else n_known[rows])      # (B, N)
+                nll = model(idx, order, n_known if n_known is None else n_known[rows], n_visits=n_visits)   # (B, N)
         if n_given is not None:
-            nll = nll_of_blanks(nll, n_given[rows].to(device), n_known is not None)
+            nll = nll_of_blanks(nll, n_given[rows].to(device), n_known is not None, n_visits)
         if counted is not None:
             nll = nll.masked_fill(~counted[rows].to(device), 0)
         sums.append(nll.sum(-1, dtype=widest(device)))
@@ -56,12 +58,14 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
     return torch.cat(sums).cpu().double() if sums else torch.zeros(0, dtype=torch.float64)
 
 
-def nll_of_blanks(nll, n_given, masked_loss):
+def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
     """nll (B, T) of Network.forward without the first n_given (B,) visits, which are given and cost nothing. A masked
-    loss comes weighted by T / (T - n_known); with given visits the weight is (T - n_given) / (T - n_known)."""
+    loss comes weighted by n / (n - n_known), where n is n_visits (B,), by default T; with given visits the weight is
+    (n - n_given) / (n - n_known)."""
     n_given, T = n_given.unsqueeze(1), nll.size(1)
     if masked_loss:
-        return nll * ((T - n_given).to(nll.dtype) / T)
+        n = T if n_visits is None else n_visits.to(nll.device).unsqueeze(1)
+        return nll * ((n - n_given).to(nll.dtype) / n)
     return nll.masked_fill(torch.arange(T, device=nll.device) < n_given, 0)
 
 
@@ -82,15 +86,18 @@ def score_visits(model, idx, order, first, n):
     return model(idx, order, columns=(first.unsqueeze(1) + torch.arange(n)).to(order.device))
 
 
-def one_by_one(model, idx, order, first=0, n=None):
-    """score_visits by a pass for each; by default of all visits from `first` on."""
+def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
+    """score_visits by a pass for each; by default of all visits from `first` on. Padding, from n_visits on,
+    has 0."""
     first = torch.as_tensor(first).expand(len(order))
     n = order.size(1) - int(first.max()) if n is None else n
-    visits = (first.unsqueeze(1) + torch.arange(n)).to(order.device)
-    targets, nll = idx.gather(1, order).gather(1, visits).T, []                             # (n, B)
-    for logits, target in zip(logits_one_by_one(model, idx, order, first, first + n), targets):
+    visits, end = first.unsqueeze(1) + torch.arange(n), first + n                           # (B, n) and (B,)
+    end = end if n_visits is None else torch.minimum(end, n_visits)
+    targets, nll = idx.gather(1, order).gather(1, visits.to(order.device)).T, []            # (n, B)
+    for logits, target in zip(logits_one_by_one(model, idx, order, first, end, n_visits), targets):
         nll.append(F.cross_entropy(float32_or_better(logits), target, reduction='none'))
-    return torch.stack(nll, 1)
+    nll += [torch.zeros_like(nll[0])] * (n - len(nll))   # the visits at which all rows are padding
+    return torch.stack(nll, 1).masked_fill((visits >= end.unsqueeze(1)).to(order.device), 0)
 
 
 def logits_one_by_one(model, idx, order, first, end, n_visits=None):
@@ -117,16 +124,17 @@ def is_drawn(slots, order):
     return slots.masked_loss and estimate_of(order) == 'any'
 
 
-def draw_known(numbers, block_size, n_orders=1, seed=0, n_given=0):
+def draw_known(numbers, n_blanks, n_orders=1, seed=0, n_given=0):
     """Numbers of known visits of the passes of a masked loss, a function of the seed and of the block's number.
 
-    The K numbers of a block are a stratified sample: one is uniform in each of K equal parts of n_given .. N - 1.
+    The K numbers of a block are a stratified sample: one is uniform in each of K equal parts of the n_blanks numbers
+    from n_given on.
 
     numbers  of blocks
-    n_given  visits that are given, 0 or (len(numbers), 1)
+    n_blanks, n_given  visits of a block that are blank and that are given, a number or (len(numbers), 1)
     returns  (len(numbers), K) int64, K = n_orders"""
     u = [torch.rand(n_orders, dtype=torch.float64, generator=stream(seed, int(b), 'known')) for b in numbers]
-    return n_given + ((torch.arange(n_orders) + torch.stack(u)) / n_orders * (block_size - n_given)).long()
+    return n_given + ((torch.arange(n_orders) + torch.stack(u)) / n_orders * n_blanks).long()
 
 
 def ensemble_nll(logprobs):

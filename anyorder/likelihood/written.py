@@ -19,6 +19,7 @@ from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
 from anyorder.orders import derive_seed
+from anyorder.tokens.blocks import visits_of
 
 
 class Oracle(Unmasking):
@@ -35,8 +36,8 @@ def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batc
     returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the others, passes"""
     found = []
     for rows in torch.arange(len(blocks)).split(batch_size):
-        canvas = Canvas(blocks[rows].to(model.device), orders[rows].to(model.device), n_given[rows],
-                        [seeds[r] for r in rows.tolist()])
+        idx, order = (x[rows].clamp(min=0).to(model.device) for x in (blocks, orders))
+        canvas = Canvas(idx, order, n_given[rows], [seeds[r] for r in rows.tolist()], visits_of(blocks[rows]))
         for _, n_new, _ in steps(model, canvas, unmasking, drawing):
             if bar is not None:
                 bar.update(int(n_new.sum()))
@@ -63,7 +64,7 @@ class Written(Along):
 
     def nats(self, model, blocks, numbers, bar, given=None):
         """Three columns for each order, see written_nats."""
-        K, (orders, n_given) = self.n_orders, self.orders(blocks, numbers, given)
+        K, (orders, n_given, _) = self.n_orders, self.orders(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
         nats = written_nats(model, blocks[numbers].repeat_interleave(K, 0), orders, n_given.repeat_interleave(K), seeds,
                             self.unmasking, self.drawing, self.c.batch_size, bar)

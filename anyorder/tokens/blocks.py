@@ -4,7 +4,7 @@ import re
 import numpy as np
 import torch
 
-from anyorder.tokens.sets import GIVEN
+from anyorder.tokens.sets import PADDING
 
 
 def check_length(split, block_size, name):
@@ -12,10 +12,17 @@ def check_length(split, block_size, name):
     if tokens.ndim == 2 and tokens.shape[1] != block_size:
         raise ValueError(f'the rows of {name} are {tokens.shape[1]} tokens: block_size must be {tokens.shape[1]}, '
                          f'got {block_size}')
-    if tokens.ndim == 1 and len(tokens) < block_size:
+    if split.ends is not None:
+        starts = split.ends - split.lengths
+        n_blanks = np.append(0, np.cumsum(tokens < split.mark))   # before each token
+        whole = n_blanks[np.minimum(starts + block_size, split.ends)] == n_blanks[starts]
+        if whole.any():
+            raise ValueError(f'the prompt of document {whole.argmax() + 1} of {name} fills a block: block_size must be '
+                             f'larger, got {block_size}')
+    elif tokens.ndim == 1 and len(tokens) < block_size:
         raise ValueError(f'block_size={block_size} is beyond the data: {name} has {len(tokens)} tokens')
-    if tokens.ndim == 1 and split.marked:
-        blank = np.flatnonzero(tokens < GIVEN)
+    elif tokens.ndim == 1 and split.marked:
+        blank = np.flatnonzero(tokens < split.mark)
         longest = np.diff(blank, prepend=-1, append=len(tokens)).max() - 1
         if longest >= block_size:
             raise ValueError(f'{name} has {longest} given tokens in a row: block_size must be larger, got {block_size}')
@@ -24,25 +31,45 @@ def check_length(split, block_size, name):
 def random_blocks(split, batch_size, block_size):
     """(B, N) int64 blocks as on disk, at uniform offsets or whole rows, drawn from torch's default generator."""
     tokens = split.packed
+    if split.ends is not None:
+        return documents(split, torch.randint(len(split.ends), (batch_size,)).numpy(), block_size)
     if tokens.ndim == 2:
         return torch.from_numpy(tokens[torch.randint(len(tokens), (batch_size,)).numpy()].astype(np.int64))
     starts = torch.randint(len(tokens) - block_size + 1, (batch_size, 1)).numpy()
     return torch.from_numpy(tokens[starts + np.arange(block_size)].astype(np.int64))
 
 
+def documents(split, numbers, block_size):
+    """(B, N) int64, the documents of these numbers as on disk, N = split.width(block_size): longer ones are cut, and
+    PADDING stands behind shorter ones."""
+    columns = (split.ends - split.lengths)[numbers, None] + np.arange(split.width(block_size))
+    inside = columns < split.ends[numbers, None]
+    return torch.from_numpy(np.where(inside, split.packed[np.where(inside, columns, 0)].astype(np.int64), PADDING))
+
+
+def visits_of(blocks):
+    """(B,) how many tokens of each block (B, N), on the host, stand before its padding; None: no block has padding."""
+    n_visits = (blocks != PADDING).sum(1)
+    return n_visits if (n_visits < blocks.size(1)).any() else None
+
+
 def all_blocks(split, block_size, n_blocks=0):
-    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped; with n_blocks only so many,
-    spread evenly."""
-    n, tokens = split.packed.size // block_size, split.packed.reshape(-1)
+    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped, or the documents that are its
+    rows; with n_blocks only so many, spread evenly."""
+    tokens, n = split.packed.reshape(-1), split.packed.size // block_size if split.ends is None else len(split.ends)
     keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
+    if split.ends is not None:
+        return split.unpack(documents(split, keep, block_size))
     return split.unpack(torch.from_numpy(tokens[:n * block_size].reshape(n, block_size)[keep].astype(np.int64)))
 
 
-def only_blank(positions, given):
-    """`given` (n, N) where the positions that an option names, as '32:64,70', are blank and all others given. ''
-    changes nothing. Raises ValueError for positions that are none."""
+def only_blank(positions, tokens, given):
+    """`given` (n, N) where the positions of `tokens` (n, N) that an option names, as '32:64,70', are blank and all the
+    others given. '' changes nothing. Raises ValueError for positions that are none."""
     if not positions:
         return given
+    if visits_of(tokens) is not None:
+        raise ValueError(f'blanks are positions of blocks of one length, these are documents: leave out {positions}')
     N, given = given.size(1), torch.ones_like(given)
     for part in positions.split(','):
         found = re.fullmatch(r'(\d+)(?::(\d+))?', part)

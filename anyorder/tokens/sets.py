@@ -1,5 +1,6 @@
 """
-What is a prepared set? A folder with meta.json and a file <split>.bin for each split: tokens as little-endian uint16.
+What is a prepared set? A folder with meta.json and a file <split>.bin for each split: tokens as little-endian uint16,
+or as uint32 where more than 2^15 tokens may be marked as given.
 
     {"name": "books", "tokenizer": "bytes", "n_tokens": 257, "eos": 256,
      "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647, "sha256": "3a4...", "source": "a.txt"},
@@ -9,7 +10,8 @@ rows counts documents, and tokens their tokens, the ends of text included. A set
 
     row_length   tokens of a row, where all rows have one length; none: the tokens are a stream
     shape        [H, W] where a row is a grid, row by row, or none
-    given        whether bit 15 of a token says that it is given
+    given        whether the highest bit of a token says that it is given
+    prompts      whether each document is a row, and begins with a prompt, which is given
     vocabulary   the names of the tokens, where they have any, or none
     puzzle       the options of a task that generates and judges the rows
 """
@@ -26,7 +28,8 @@ from anyorder.tokens.tokenizers import TOKENIZERS
 
 FIELDS = {'name', 'tokenizer', 'n_tokens', 'eos', 'splits'}
 SPLIT_FIELDS = {'rows', 'tokens', 'text_bytes', 'sha256', 'source'}
-GIVEN = 1 << 15      # in a token of a set with given positions
+GIVEN = 1 << 15      # in a token of 16 bits of a set with given positions
+PADDING = -1         # in a block, behind a document that is shorter
 CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
@@ -70,12 +73,34 @@ def print_meta(out, meta, before, force):
 @dataclass
 class Split:
     """The tokens of a split."""
-    packed: np.ndarray     # uint16 as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
-    marked: bool = False   # whether bit 15 of a token says that it is given
+    packed: np.ndarray     # as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
+    marked: bool = False   # whether the highest bit of a token says that it is given
+    ends: np.ndarray | None = None   # of a stream whose documents are rows: where each of them ends, (rows,)
+
+    @property
+    def mark(self):
+        return 1 << 8 * self.packed.itemsize - 1
+
+    @property
+    def lengths(self):
+        """(rows,) tokens of each document."""
+        return np.diff(self.ends, prepend=0)
+
+    def width(self, block_size):
+        """Tokens of a block, which is no longer than the longest document."""
+        return block_size if self.ends is None else min(block_size, int(self.lengths.max()))
 
     def unpack(self, blocks):
-        """(tokens, given) of blocks of `packed`, (B, N) integers and bool."""
-        return (blocks & (GIVEN - 1), blocks >= GIVEN) if self.marked else (blocks, blocks < 0)
+        """(tokens, given) of blocks of `packed`, (B, N) integers and bool. PADDING stays, and is no blank."""
+        if not self.marked:
+            return blocks, blocks < 0
+        padding = blocks == PADDING
+        return (blocks & (self.mark - 1)) - padding * self.mark, (blocks >= self.mark) | padding
+
+
+def dtype_of(meta):
+    """The type of a token on disk."""
+    return np.dtype('<u4' if meta['given'] and meta['n_tokens'] > GIVEN else '<u2')
 
 
 def bin_path(directory, split):
@@ -86,7 +111,7 @@ def whole_splits(directory, meta):
     """{split: its entry in meta.json}, for the splits whose files have the size that the entry says."""
     return {split: info for split, info in meta.get('splits', {}).items()
             if os.path.exists(bin_path(directory, split))
-            and os.path.getsize(bin_path(directory, split)) == 2 * info['tokens']}
+            and os.path.getsize(bin_path(directory, split)) == dtype_of(meta).itemsize * info['tokens']}
 
 
 def is_there(directory, meta, wanted, source, same, force):
@@ -137,20 +162,23 @@ def write_rows(path, rows):
 
 def read_split(directory, meta, split):
     """The Split of this name, whose file must have the size that meta.json says, and ids that the tokenizer has."""
-    path, n = bin_path(directory, split), meta['splits'][split]['tokens']
-    again = f'prepare {meta["name"]} again with --force'
-    if os.path.getsize(path) != 2 * n:
-        raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {2 * n} expected: {again}')
+    path, dtype = bin_path(directory, split), dtype_of(meta)
+    n, again = dtype.itemsize * meta['splits'][split]['tokens'], f'prepare {meta["name"]} again with --force'
+    if os.path.getsize(path) != n:
+        raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {n} expected: {again}')
     tokenizer = TOKENIZERS.get(meta['tokenizer'])
     if tokenizer and tokenizer.n_tokens != meta['n_tokens']:
         raise ValueError(f"{directory} has {meta['n_tokens']} {meta['tokenizer']} tokens, there are "
                          f'{tokenizer.n_tokens} now: {again}')
-    tokens = np.memmap(path, dtype='<u2', mode='r')
-    largest = largest_id(tokens, GIVEN - 1 if meta['given'] else 0xffff)
+    tokens = np.memmap(path, dtype=dtype, mode='r')
+    found = Split(tokens, meta['given'], np.flatnonzero(tokens == meta['eos']) + 1 if meta.get('prompts') else None)
+    largest = largest_id(tokens, found.mark - 1 if found.marked else 0xffff)
     if largest >= meta['n_tokens']:
         raise ValueError(f"{path} has the token {largest}, {meta['tokenizer']} tokens are below {meta['n_tokens']}: "
                          f'{again}')
-    return Split(tokens.reshape(-1, meta['row_length']) if meta.get('row_length') else tokens, meta['given'])
+    if meta.get('row_length'):
+        found.packed = tokens.reshape(-1, meta['row_length'])
+    return found
 
 
 def largest_id(tokens, mask):

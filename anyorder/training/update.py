@@ -11,7 +11,7 @@ from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_b
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
 from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, sample_order
-from anyorder.tokens.blocks import random_blocks
+from anyorder.tokens.blocks import random_blocks, visits_of
 from anyorder.training.sharding import SplitMuon
 
 
@@ -132,20 +132,21 @@ class TrainState:
 
 
 def draw_batch(split, config, masked_loss, device):
-    """(idx (B, N), order (B, N), n_known (B,) or None, n_given (B,)) of a micro-batch, from torch's default generators.
-    n_known, of a masked loss alone, is uniform over the blanks; n_given visits come first and cost nothing."""
-    B, N = config.batch_size, config.block_size
-    idx = random_blocks(split, B, N)
-    idx = (idx.pin_memory() if device.type == 'cuda' else idx).to(device, non_blocking=True)
+    """(idx, order, n_known, n_visits, n_given, n_blanks) of a micro-batch, (B, N) twice and (B,), from torch's default
+    generators. n_given visits come first and cost nothing; nor does padding, from n_visits on, which is None without
+    padding. n_known, of a masked loss alone, is uniform over the blanks."""
+    idx = random_blocks(split, config.batch_size, config.block_size)
+    (B, N), n_visits = idx.shape, visits_of(idx) if split.ends is not None else None
+    idx, n_visits = ((x.pin_memory() if device.type == 'cuda' else x).to(device, non_blocking=True)
+                     if x is not None else None for x in (idx, n_visits))
     order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
-    n_given = order.new_zeros(B)
+    n_known, n_given, n_blanks = None, order.new_zeros(B), order.new_full((B,), N)
     if split.marked:
         idx, given = split.unpack(idx)
-        order, n_given = given_first(order, given)
-    if not masked_loss:
-        return idx, order, None, n_given
-    n_more = (torch.rand(B, device=device, dtype=widest(device)) * (N - n_given)).long()
-    return idx, order, n_given + n_more, n_given
+        order, n_given, n_blanks = given_first(order, given, n_visits)
+    if masked_loss:
+        n_known = n_given + (torch.rand(B, device=device, dtype=widest(device)) * n_blanks).long()
+    return idx.clamp(min=0), order, n_known, n_visits, n_given, n_blanks
 
 
 def update(state, split, lr, config):
@@ -158,13 +159,14 @@ def update(state, split, lr, config):
     loss = torch.zeros((), device=device)
     for micro in micros:
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
-        idx, order, n_known, n_given = draw_batch(split, config, state.model.slots.masked_loss, device)
-        n_blanks = (config.block_size - n_given).sum()
+        batch = draw_batch(split, config, state.model.slots.masked_loss, device)
+        idx, order, n_known, n_visits, n_given, n_blanks = batch
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
             with autocast(device, config.dtype, cache=False):   # every weight is read once
-                nll = nll_of_blanks(state.run_model(idx, order, n_known), n_given, n_known is not None)   # (B, N)
-                micro_loss = nll.sum() / n_blanks / len(micros)
+                nll = state.run_model(idx, order, n_known, n_visits=n_visits)               # (B, N)
+                nll = nll_of_blanks(nll, n_given, n_known is not None, n_visits)
+                micro_loss = nll.sum() / n_blanks.sum() / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
     norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf))
@@ -176,33 +178,36 @@ def update(state, split, lr, config):
     state.ema.update(state.model)
     state.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
     state.iter_num += 1
-    state.n_seen += config.batch_size * config.gradient_accumulation_steps * config.block_size
+    state.n_seen += config.batch_size * config.gradient_accumulation_steps * idx.size(1)
 
 
 PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}   # the part of all pairs of slots that training needs; others need all
 
 
-def training_flops(model, batch_size):
-    """Model FLOPs of a training step on batch_size whole sequences, forward and backward: for every weight of a matrix
-    product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 12 N C times the share of the pairs that
-    see each other, a slot and layer. The content of two streams has no last layer but its keys."""
-    c, tokens = model.config, batch_size * model.config.block_size
+def training_flops(model, batch_size, N=None):
+    """Model FLOPs of a training step on batch_size sequences of N tokens, by default block_size, forward and backward:
+    for every weight of a matrix product 6 a slot (AdaLN: 6 a position; embeddings: none), and for attention 12 N C
+    times the share of the pairs that see each other, a slot and layer. The content of two streams has no last layer but
+    its keys."""
+    c, N = model.config, N or model.config.block_size
+    tokens = batch_size * N
     n_more = int(c.target_position == 'two_stream')
     matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
     adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
     of_content = sum(n for name, n in matrices.items() if '.h.' in name and (
         f'.h.{c.n_layer - 1}.' not in name or 'c_attn' in name))   # in the last layer it gives keys alone
-    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * c.block_size * c.n_embd * PAIRS.get(c.attention, 1)
-    return 6 * (tokens * (sum(matrices.values()) - adaln + n_more * of_content) + c.block_size * adaln + attention)
+    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * N * c.n_embd * PAIRS.get(c.attention, 1)
+    return 6 * (tokens * (sum(matrices.values()) - adaln + n_more * of_content) + N * adaln + attention)
 
 
 class Clock:
     """How fast a run is. `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one."""
 
-    def __init__(self, model, config, peak):
+    def __init__(self, model, config, peak, N=None):
+        """N tokens of a sequence, by default block_size."""
         steps, (_, world_size) = config.gradient_accumulation_steps, processes()
-        self.tokens_per_iter = config.batch_size * steps * config.block_size
-        self.flops_per_iter = training_flops(model, config.batch_size) * steps / world_size
+        self.tokens_per_iter = config.batch_size * steps * (N or config.block_size)
+        self.flops_per_iter = training_flops(model, config.batch_size, N) * steps / world_size
         self.peak, self.max_iters = peak, config.max_iters
 
     def start(self, iter_num):
@@ -229,10 +234,11 @@ def validate(model, blocks, given, config):
     if not masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
     for name, order in orders.items():
-        order, n_given = given_first(order, given)
-        known = draw_known(range(n), N, n_given=n_given.unsqueeze(1))[mine, 0] if masked_loss else None
+        order, *counts = given_first(order, given, visits_of(blocks))
+        n_given, n_blanks = (n.unsqueeze(1) for n in counts)
+        known = draw_known(range(n), n_blanks, n_given=n_given)[mine, 0] if masked_loss else None
         nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
         nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
-                                 n_given=n_given[mine])
+                                 n_given=n_given[mine, 0])
         result[name] = summed(nats)[:n]
     return result
