@@ -141,7 +141,11 @@ def introduce(state, data, clock, config, compiled, changed):
         return
     print(f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; {config.dataset}: '
           f'{data.train.packed.size:,} {data.tokenizer.name} tokens; '
-          f'validation on {len(data.blocks):,} blocks of {config.block_size}')
+          f'validation on {len(data.blocks):,} blocks of {data.blocks.size(1)}')
+    if data.train.ends is not None:
+        lengths, N = data.train.lengths, data.train.width(config.block_size)
+        print(f'documents are rows, their prompts given: {len(lengths):,} of {lengths.mean():.1f} tokens in the mean, '
+              f'{(lengths > N).sum():,} cut at {N}; {1 - lengths.clip(max=N).mean() / N:.0%} of a batch is padding')
     print(f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
           f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}')
     if data.train.packed.size < 10 ** 7 and not (data.train.marked or state.iter_num or config.order == 'l2r'):

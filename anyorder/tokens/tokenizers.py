@@ -141,6 +141,16 @@ def encode_documents(documents, tokenizer):
             yield np.append(np.asarray(ids, dtype), end), len(text.encode())
 
 
+def encode_pairs(pairs, tokenizer, dtype):
+    """encode_documents of pairs (prompt, text), each of which is a document. The highest bit of `dtype` marks the
+    prompt as given, see sets.py; the bytes are the text's."""
+    pairs, again = itertools.tee(pairs)
+    prompts = encode_documents((prompt for prompt, _ in pairs), tokenizer)
+    for (prompt, _), (text, n_bytes) in zip(prompts, encode_documents((text for _, text in again), tokenizer)):
+        mark = 1 << 8 * dtype.itemsize - 1
+        yield np.append(prompt[:-1].astype(dtype) | mark, text.astype(dtype)), n_bytes   # one end of text, behind both
+
+
 def split_documents(tokens, eos):
     """Yields the ids of each document in a stream of tokens (n,). A document ends in `eos`, which is left out."""
     for part in np.split(tokens, np.flatnonzero(tokens == eos) + 1):

@@ -1,0 +1,166 @@
+"""Prompts that are not trained on: documents are rows, whose prompts come first and cost nothing."""
+import numpy as np
+import pytest
+import torch
+from conftest import make_model, one_line
+from toy_runs import assert_alike, assert_same_runs, resume, run
+
+from anyorder.checkpoint import model_from_checkpoint
+from anyorder.datasets import open_split
+from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
+from anyorder.orders import draw_orders, given_first
+from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
+from anyorder.tokens.sets import GIVEN, PADDING, Split, dtype_of, read_split, write_splits
+from anyorder.tokens.tokenizers import encode_pairs, get_tokenizer
+from anyorder.training import update as updates
+from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
+from configurator import Config
+from model import EMA
+
+PAIRS = [('2+2=', '4'), ('', 'one'), ('10-9=', '1.'), ('x=', 'longer than a block')]
+KINDS = [{}, {'rotary': True}, {'attention': 'mixed'}, {'attention': 'bidirectional'},
+         {'target_position': 'two_stream'}]
+OPTIONS = {'batch_size': 5, 'block_size': 9, 'l2r_ratio': 0.0, 'order': 'random', 'dtype': 'float32', 'seed': 3,
+           'gradient_accumulation_steps': 2, 'grad_clip': 0.0}
+
+
+def network(**kind):
+    return make_model(vocab_size=320, n_tokens=257, **kind)
+
+
+def write(folder, pairs, tokenizer='bytes', splits=('train', 'val')):
+    """A prepared set of these pairs in `folder`; returns its meta.json."""
+    tok = get_tokenizer(tokenizer)
+    meta = {'name': folder.name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': True,
+            'prompts': True}
+    parts = {split: (len(pairs), encode_pairs(pairs, tok, dtype_of(meta))) for split in splits}
+    return write_splits(folder, meta, {}, 'by hand', parts)
+
+
+@pytest.fixture
+def split(tmp_path):
+    return read_split(tmp_path / 'qa', write(tmp_path / 'qa', PAIRS), 'train')
+
+
+def row_of(pair, block_size=9):
+    """(tokens, n_given) of a document, by hand."""
+    prompt, text = pair
+    return [*(prompt + text).encode(), 256][:block_size], len(prompt)
+
+
+def nats_by_hand(model, tokens, n_given, order, known=None):
+    """-log p of the answer in the order of its positions, by a row without padding."""
+    idx, order = torch.tensor([tokens]), [p for p in order if p < len(tokens)]
+    order = torch.tensor([sorted(order, key=lambda p: p >= n_given)])
+    if known is None:
+        logits = [model.predict(idx, order, d, 1)[0, 0] for d in range(n_given, len(tokens))]
+        return sum(-x.log_softmax(-1)[tokens[order[0, d]]] for d, x in enumerate(logits, n_given))
+    logp = model.predict(idx, order, known)[0].log_softmax(-1)
+    nats = -logp.gather(1, idx[0, order[0, known:]].unsqueeze(1)).sum()
+    return nats * (len(tokens) - n_given) / (len(tokens) - known)
+
+
+def test_a_document_is_a_row_whose_prompt_is_given(split):
+    assert split.marked and split.lengths.tolist() == [6, 4, 8, 22] and split.width(9) == 9 and split.width(99) == 22
+    tokens, given = all_blocks(split, 9)
+    for row, mask, n, pair in zip(tokens.tolist(), given.tolist(), visits_of(tokens).tolist(), PAIRS, strict=True):
+        want, n_given = row_of(pair)
+        assert row == want + [PADDING] * (9 - len(want)) and n == len(want)
+        assert mask == [p < n_given or p >= n for p in range(9)]
+    assert visits_of(all_blocks(split, 4)[0]) is None   # a block that all documents fill
+    assert all_blocks(split, 9, 2)[0][:, 0].tolist() == [ord('2'), ord('1')]
+    torch.manual_seed(0)
+    drawn = {tuple(row) for row in split.unpack(random_blocks(split, 50, 9))[0].tolist()}
+    assert drawn == {tuple(row) for row in tokens.tolist()}
+
+
+@pytest.mark.parametrize('tokenizer, dtype', [('bytes', '<u2'), ('gpt2', '<u4')])
+def test_a_large_vocabulary_has_room_for_the_mark(tmp_path, tokenizer, dtype):
+    pairs = [('How many beehives?', ' Zwölf.'), ('', 'x'), (' flourish', '')]
+    try:
+        meta = write(tmp_path / 'qa', pairs, tokenizer)
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached')
+    split, tok = read_split(tmp_path / 'qa', meta, 'val'), get_tokenizer(tokenizer)
+    assert split.packed.dtype == dtype and meta['splits']['val']['text_bytes'] == 8 + 1 and split.mark >= GIVEN
+    tokens, given = all_blocks(split, 50)
+    for row, mask, (prompt, text) in zip(tokens, given, pairs, strict=True):
+        row, mask = row[row != PADDING], mask[row != PADDING]
+        assert row.tolist() == [*tok.encode(prompt), *tok.encode(text), tok.eos]
+        assert mask.tolist() == [True] * len(tok.encode(prompt)) + [False] * (len(tok.encode(text)) + 1)
+    if tokenizer == 'gpt2':
+        assert tokens.max() > GIVEN
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=str)
+def test_loss_and_validation_are_of_the_answers_alone(split, kind, monkeypatch):
+    """By hand: three documents and a cut one, a row each without padding, a pass for each token."""
+    model, (tokens, given) = network(**kind), all_blocks(split, 9)
+    rows, orders = [row_of(pair) for pair in PAIRS], draw_orders(range(4), 9)[:, 0]
+    blanks, before = (torch.tensor(x).unsqueeze(1) for x in zip(*((len(row) - n, n) for row, n in rows)))
+    known = draw_known(range(4), blanks, n_given=before)[:, 0].tolist() if model.slots.masked_loss else [None] * 4
+    want = [nats_by_hand(model, *row, order, n) for row, order, n in zip(rows, orders.tolist(), known)]
+    found = validate(model, tokens, given, Config(OPTIONS | {'batch_size': 3}))['any']
+    torch.testing.assert_close(found, torch.stack(want), rtol=0, atol=1e-9)
+    if model.slots.masked_loss:   # exactly, by a pass for each visit
+        order, n_given, _ = given_first(orders, given, visits_of(tokens))
+        want = [nats_by_hand(model, *row, order) for row, order in zip(rows, orders.tolist())]
+        found = block_nll(model, tokens, order, 3, n_given=n_given)
+        torch.testing.assert_close(found, torch.stack(want), rtol=0, atol=1e-9)
+
+    seen, total = [], 0
+    monkeypatch.setattr(updates, 'draw_batch', lambda *args: seen.append(draw_batch(*args)) or seen[-1])
+    model = model.requires_grad_(True)
+    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
+    update(state, split, 1e-12, Config(OPTIONS))
+    for idx, order, n_known, n_visits, n_given, n_blanks in seen:
+        nats = 0
+        for r, n in enumerate(n_visits.tolist()):
+            tokens = [t for t in idx[r, :n].tolist()]
+            known = None if n_known is None else int(n_known[r])
+            assert (tokens, int(n_given[r])) in rows and n == n_given[r] + n_blanks[r]
+            assert known is None or n_given[r] <= known < n
+            nats = nats + nats_by_hand(model, tokens, int(n_given[r]), order[r].tolist(), known)
+        total = total + nats / n_blanks.sum() / 2
+    torch.testing.assert_close(state.totals[0], total.detach(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=str)
+def test_padding_changes_nothing(split, kind):
+    """Other tokens in its place, and more of it: the nll of the answers stays, its own is 0."""
+    model, (blocks, given) = network(**kind), all_blocks(split, 7)
+    n_visits, orders = visits_of(blocks), draw_orders(range(4), 9)[:, 0]
+    known = torch.tensor([5, 2, 5, 3]) if model.slots.masked_loss else None
+    answers = []
+    for width, token in (7, 0), (7, 99), (9, 5):
+        idx = torch.nn.functional.pad(blocks, (0, width - 7), value=PADDING)
+        order = torch.stack([torch.tensor([p for p in row if p < width]) for row in orders.tolist()])
+        order, n_given, _ = given_first(order, torch.nn.functional.pad(given, (0, width - 7), value=True), n_visits)
+        nll = model(idx.masked_fill(idx == PADDING, token), order, known, n_visits=n_visits)
+        assert (nll[torch.arange(width) >= n_visits.unsqueeze(1)] == 0).all()
+        answers.append(nll_of_blanks(nll, n_given, known is not None, n_visits)[:, :7])
+    for answer in answers[1:]:
+        torch.testing.assert_close(answer, answers[0], rtol=0, atol=1e-10)
+    assert (answers[0].sum(1) > 0.5).all()
+
+
+def test_a_prompt_that_fills_the_block_is_one_line(split):
+    with one_line(r'the prompt of document 3 of qa/val fills a block: block_size must be larger, got 5'):
+        check_length(split, 5, 'qa/val')
+    check_length(split, 6, 'qa/val')
+    assert Split(np.zeros(4, '<u2')).width(3) == 3
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_path, monkeypatch, forked):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / 'data' / 'qa', [(f'{a}+{b}=', str(a + b)) for a in range(5, 12) for b in range(5, 12)])
+    options = ['--dataset=qa', '--gradient_accumulation_steps=2', '--dtype=float32', '--lr_decay_iters=9']
+    run('--max_iters=9', *options, '--out_dir=whole')
+    run('--max_iters=6', *options)
+    resume('--max_iters=9')
+    assert_same_runs('whole', 'out', entries_of_one=[6])
+    first, second = forked(*2 * [lambda: run('--max_iters=9', *options, '--out_dir=two')])
+    assert (first.code, second.code) == (0, 0), (first.said, second.said)
+    assert_alike('whole', 'two')
+    assert open_split('data', 'qa', 'val')[0].width(16) == 9
+    assert model_from_checkpoint('two/ckpt.pt').config.block_size == 16
