@@ -49,6 +49,7 @@ datasets = ''              # prepared sets by name, text files by path, with com
 protocol = 'paper'         # splits of zero-shot sets: 'paper' (test, but WikiText2 train, as SEDD) or 'clean' (test)
 split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
+block_size = 0             # tokens of a block, at most as many as the model has positions; 0 is as many
 n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 blanks = ''                # positions that are measured given all others, as 32:64,70; '' what the set does not give
 # which estimates
@@ -160,9 +161,8 @@ def check_options(c):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     if c.protocol not in PROTOCOLS:
         raise ValueError(f'protocol must be {" or ".join(PROTOCOLS)}, got {c.protocol!r}')
-    at_least(c, 1, 'batch_size', 'n_orders')
+    at_least(c, 1, 'batch_size', 'n_orders', 'n_pairs')
     at_least(c, 0, 'n_blocks')
-    at_least(c, 1, 'n_pairs')
     check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','), *c.orders.split(','))
     return names, read_ways(c)
@@ -192,10 +192,12 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         if not is_decoder and ESTIMATES[name].decoder_only:
             raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
     estimates = [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
-    ones, N = {}, checkpoint.config.block_size   # {text: the estimate of one token a step}
+    ones, N = {}, c.block_size or checkpoint.config.block_size   # {text: the estimate of one token a step}
+    if 'own' in names:
+        check_order(checkpoint.order, N, checkpoint.config.block_size)   # before anything is measured
     for way in ways:
         order = order_of(checkpoint.run, way.order)
-        check_order(order, N, N)   # before anything is measured
+        check_order(order, N, checkpoint.config.block_size)
         way.unmasking.check_network(checkpoint.config.slots, N)
         adaptive, name = way.unmasking.adaptive, estimate_of(order)
         label = way.text if adaptive else name_of(order, way.text) if name == 'own' else ESTIMATES[name].label
@@ -222,6 +224,8 @@ def open_journal(c, checkpoint, estimates, model, dtype):
         return Journal('', {})
     options = [name for estimate in ESTIMATES.values() for name in estimate.options]
     evaluation = {'model': digest(model), 'dtype': dtype} | {name: c[name] for name in ('weights', 'seed', *options)}
+    if c.block_size not in (0, checkpoint.config.block_size):   # blocks of other lengths may be the same bytes
+        evaluation['block_size'] = c.block_size
     if checkpoint.config.slots.masked_loss:
         evaluation['one_by_one'] = any(estimate.name == 'iw' for estimate in estimates)
     return Journal(f'{c.out}.blocks.jsonl', evaluation)
@@ -249,7 +253,10 @@ def report(text, rows, tokenizer):
 def main(config):
     names, ways = check_options(config)
     checkpoint = open_checkpoint(config.ckpt)
-    tokenizer, N = checkpoint.tokenizer, checkpoint.config.block_size
+    tokenizer, own = checkpoint.tokenizer, checkpoint.config.block_size
+    N = config.block_size or own
+    if not min(2, own) <= N <= own:
+        raise ValueError(f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got {N}')
     datasets = choose_datasets(config, checkpoint)
     estimates = choose_estimates(names, ways, datasets, config, checkpoint)
     device, dtype = own_device(config.device, config.dtype)
@@ -267,7 +274,7 @@ def main(config):
 
     rank, world_size = processes()
     say = print if rank == 0 else lambda *a, **k: None
-    say(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters')
+    say(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters, {own} positions')
     there = f'; {len(journal.done):,} results are there already' if journal.done else ''
     say(f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}')
     if any(way.drawing != PLAIN for way in ways):

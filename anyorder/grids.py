@@ -50,7 +50,7 @@ def size_for(function, n, shape):
         return n
     if not shape or math.prod(shape) != n:
         raise ValueError(f'an order of a grid wants all of its HxW cells, got {n} positions and shape={shape}: prepare '
-                         'the set with --shape=HxW, or choose another order')
+                         'the set with --shape=HxW, or choose another order or block_size')
     return shape
 
 

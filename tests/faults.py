@@ -289,6 +289,7 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_unmasking test_generation tes
 
 FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['text[max(0, end - block_size):first]', 'text[max(0, first - block_size):first]'],
+    ['length or model.config.block_size', 'model.config.block_size'],
     ['given_first(orders[:self.n_passes], given', 'given_first(orders[:self.n_passes], ~given'],
     ['stream(self.seed, context, tokens)', 'stream(self.seed)'],
     ['draw_orders([derive_seed(context, tokens)]', 'draw_orders([0]'],
@@ -371,6 +372,9 @@ FAULTS['anyorder/likelihood/written.py'] = 'test_written', [
 FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
     ['ones.get(way.text)', 'None'],
     ["f'/{c.block_length}' if way", "'' if way"],
+    ['N = config.block_size or own', 'N = own'],
+    ["evaluation['block_size'] = c.block_size", 'pass'],
+    ["    if 'own' in names:", '    if False:'],
     ['any(steps) or drawing != PLAIN', 'any(steps)'],
     ['adaptive or way.said or exact', 'adaptive or way.said'],
 ]

@@ -31,8 +31,8 @@ class Network:
         return self.logits.expand(len(picked[0]), 300)
 
 
-def scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
-    found = sorted(continuation_scores(model, rows, reading, batch_size))
+def scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, length=None):
+    found = sorted(continuation_scores(model, rows, reading, batch_size, length))
     assert [r for r, *_ in found] == list(range(len(rows)))
     return [tuple(rest) for _, *rest in found]
 
@@ -95,6 +95,7 @@ def test_contexts_are_cut_from_the_left_and_what_is_longer_than_the_model_is_sco
     assert math.isclose(whole, want) and math.isclose(rest, want + cut)
     assert math.isclose(cut, slowly(model, text[15:18], text[18:])[0])
     assert math.isclose(part, slowly(model, [], text[9:18])[0])
+    assert scores(model, [(text[:7], text[7:9])], length=4) == scores(model, [(text[5:7], text[7:9])])
 
 
 @pytest.mark.parametrize('order', ['random', 'block:2', 'r2l', 'fixed'])

@@ -239,8 +239,9 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
     text.tokens = tokens
     it, seen = estimate('accuracy'), []
 
-    def continuation_scores(model, rows, batch_size):
+    def continuation_scores(model, rows, batch_size, length):
         seen.append(rows)
+        assert length == 9   # a word sees what fits into a block
         for r, (_, word) in enumerate(rows):
             yield r, float(word[1] - 96), word[1] < 100
     monkeypatch.setattr(estimates, 'continuation_scores', continuation_scores)

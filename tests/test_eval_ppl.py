@@ -15,6 +15,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Unmasking
 from anyorder.likelihood import estimates
 from anyorder.likelihood.journal import Journal
+from anyorder.likelihood.nll import draw_known, one_by_one
 from anyorder.likelihood.tables import summarize
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, draw_orders, sample_order
@@ -50,7 +51,8 @@ def test_which_estimates_are_made():
     for asked, said, how in ((['own'], 'take any', {}), (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
                              (['accuracy'], 'accuracy is measured on lambada, .* ptb', {'datasets': ['ptb']}),
                              (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
-                             (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'})):
+                             (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'}),
+                             (['own'], 'another order or block_size', {'order': {'kind': 'rows', 'shape': (4, 2)}})):
         with pytest.raises(ValueError, match=said):
             names(*asked, **how)
 
@@ -102,6 +104,7 @@ def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
             ('n_contexts', ['--n_contexts=8'], {}), ('n_positions', ['--n_positions=6'], {}),
             ('ensemble_block', ['--ensemble_block=4'], {}), ('dtype', [], {'dtype': 'bfloat16'}),
             ('model', [], {'model': scaled}), ('model', [], {'model': make_model(rotary=True)}),   # equal weights
+            ('block_size', ['--block_size=3'], {}),
             ('one_by_one', [], {'attention': 'bidirectional', 'asked': ['iw']})):
         with pytest.raises(ValueError, match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)'):
             journal(*args, **how)
@@ -140,7 +143,7 @@ def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
         p = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_orders=2', f'--out={name}.json',
                    f'--datasets=words, {folder}/words.txt', *args)
         lines = p.stdout.splitlines()
-        assert f'{folder}/ckpt.pt: raw weights, iteration 7, ' in lines[0]
+        assert f'{folder}/ckpt.pt: raw weights, iteration 7, ' in lines[0] and lines[0].endswith(', 16 positions')
         assert 'blocks of 16 bytes tokens, cpu, float32' in lines[1]
         assert 'words (val), from ' in p.stdout and p.stdout.count('unigram, whole set') == 2
         assert max(len(line) for line in lines[1:] if 'from' not in line) <= 80 and lines[-1] == f'written: {name}.json'
@@ -156,6 +159,33 @@ def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     for row, orders in ((a[2], sample_order(n, 16, 'l2r')[:, None]), (a[3], draw_orders(range(n), 16, 2, SEED))):
         nll = [model(text, orders[:, k]).double().sum() / (16 * n) for k in range(orders.size(1))]
         assert math.isclose(row['nats_per_token'], sum(nll) / len(nll), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize('sizes', [
+    dict(), dict(rotary=True), dict(target_position='input', gpt2_blocks=True), dict(attention='bidirectional')])
+def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
+    """Nats of its first positions, in its own order of them; for a decoder also those of the start of long blocks."""
+    N, n, own, decoder = 6, 5, torch.randperm(16).tolist(), 'attention' not in sizes
+    model = make_model(block_size=16, vocab_size=320, n_tokens=257, **sizes).float()
+    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', config={'order': own, 'block_size': 16})
+    eval_ppl.main(options(f'--ckpt={tmp_path}/ckpt.pt', '--weights=raw', f'--block_size={N}', f'--n_blocks={n}',
+                          f'--datasets={folder}/words.txt', '--n_contexts=1', f'--out={tmp_path}/x.json',
+                          '--orders=margin', '--estimates=any,own,consistency' + ',l2r,ensemble' * decoder))
+    found = {row['kind']: row for row in results(tmp_path / 'x.json')}
+    text = torch.tensor([*(folder / 'words.txt').read_bytes()])
+    starts = N * (torch.arange(n) * (1801 // N) // n).unsqueeze(1)
+    short, long = text[starts + torch.arange(N)], text[starts + torch.arange(16)]
+    orders = {'own': torch.tensor([[p for p in own if p < N]] * n), 'any': draw_orders(range(n), N, 1, SEED)[:, 0]}
+    if decoder:
+        want = {name: model(short, order) for name, order in orders.items()} | {
+            'l2r': model(long, sample_order(n, 16, 'l2r'))[:, :N]}
+        want['ensemble'] = want['any']
+    else:
+        want = {'own': one_by_one(model, short, orders['own']),
+                'any': model(short, orders['any'], draw_known(range(n), N, 1, SEED)[:, 0])}
+    for name, nll in want.items():
+        assert math.isclose(found[name]['nats_per_token'], nll.sum() / (n * N), rel_tol=1e-5), name
+    assert {row.get('tokens', n * N) for row in found.values()} == {n * N} and found['written']['passes'] == N
 
 
 EVERY = ['--weights=raw', '--estimates=l2r,any,iw,ensemble', '--n_orders=4', '--n_contexts=5', '--n_positions=6',
@@ -269,6 +299,7 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
     (['--datasets=,'], '--datasets='), (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'),
     (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'), (['--device=tpu'], 'device'),
     (['--out=data'], '--out=data'), (['--weights=ema'], "ask for weights='raw'"),
+    (['--block_size=17'], 'must be 2 to 16, the positions of the model'), (['--block_size=1'], 'must be 2'),
     (['--n_blocks=3', '--ckpt=large.pt'], 'not finite'),
     (['--ckpt=large.pt', '--datasets=lambada', '--estimates=accuracy'], 'not finite')])
 def test_wrong_input_is_one_line(folder, monkeypatch, args, said):

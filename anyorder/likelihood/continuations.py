@@ -117,17 +117,17 @@ class Piece:
 
 
 @torch.no_grad()
-def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16):
+def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, length=None):
     """Yields (r, nats, greedy) of all rows, the longest first: -log p(continuation | context), and whether greedy
     decoding writes it, in the first of the orders; of several contexts, whether their mixture does.
 
     A decoder takes a pass for an order. A network with a masked loss takes a pass for each token, or one for each draw
     of the bound over random orders; `greedy` then speaks of the tokens that the first draw asks for. With an Unmasking
     a row costs the passes by which it would be written, and `greedy` is what they write at temperature 0. A row that
-    is longer than the model is scored in `pieces`.
+    is longer than `length`, by default the model's, is scored in `pieces`.
 
     rows  [(context tokens, continuation tokens)], lists; either may be empty"""
-    parts = [[Piece(r, *piece, reading) for piece in pieces(*row, model.config.block_size)]
+    parts = [[Piece(r, *piece, reading) for piece in pieces(*row, length or model.config.block_size)]
              for r, row in enumerate(rows)]
     yield from ((r, 0.0, True) for r, of_row in enumerate(parts) if not of_row)
     longest_first = sorted((piece for of_row in parts for piece in of_row),

@@ -160,7 +160,6 @@ class OwnOrder(Along):
         if estimate_of(order) != self.name:
             raise ValueError('own is for a model trained neither in random order nor left to right, this one was '
                              f'trained in {name_of(order)}: take {estimate_of(order)}')
-        family_of(order['kind'])   # before anything is measured: it may be a function that nobody typed
 
 
 class AnyOrder(Along):
@@ -269,7 +268,7 @@ class Consistency(Estimate):
 
 class LastWord(Estimate):
     """The share of passages whose last word greedy decoding writes, and the perplexity of these words, left to right.
-    Networks with a masked loss take a pass for each token."""
+    A word sees what fits into a block. Networks with a masked loss take a pass for each token."""
     name = work = 'accuracy'
     dataset = 'lambada'
 
@@ -281,7 +280,8 @@ class LastWord(Estimate):
         if not rows:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-            for _, nats, greedy in continuation_scores(model, mine, batch_size=self.c.batch_size):
+            how = {'batch_size': self.c.batch_size, 'length': text.blocks.size(1)}
+            for _, nats, greedy in continuation_scores(model, mine, **how):
                 scores.append((nats, greedy))
                 bar.update()
         return list(chain.from_iterable(gather(scores)))
