@@ -293,7 +293,7 @@ FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['given_first(orders[:self.n_passes], given', 'given_first(orders[:self.n_passes], ~given'],
     ['stream(self.seed, context, tokens)', 'stream(self.seed)'],
     ['draw_orders([derive_seed(context, tokens)]', 'draw_orders([0]'],
-    ['self.n_passes, self.seed, n)[0]', 'self.n_passes, self.seed)[0]'],
+    ['self.n_passes, self.seed, len(context))[0]', 'self.n_passes, self.seed)[0]'],
     ['draw_known([derive_seed(context, tokens)]', 'draw_known([0]'],
     ['self.mixture.logaddexp(logp)', 'logp'],
     ['            right = argmax(self.mixture) == tokens\n', ''],

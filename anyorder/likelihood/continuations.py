@@ -69,8 +69,7 @@ class Reading:
 
     def known(self, context, tokens):
         """(n_passes,) numbers of known visits of the draws of a masked loss, see is_drawn."""
-        n, T = len(context), len(context) + len(tokens)
-        return draw_known([derive_seed(context, tokens)], T, self.n_passes, self.seed, n)[0]
+        return draw_known([derive_seed(context, tokens)], len(tokens), self.n_passes, self.seed, len(context))[0]
 
 
 LEFT_TO_RIGHT = Reading(order_of({}, 'l2r'))
