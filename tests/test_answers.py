@@ -3,18 +3,22 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
+from test_written import made
 from toy_runs import assert_alike, assert_same_runs, resume, run
 
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
+from anyorder.generation import Drawing, Unmasking, generate
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
-from anyorder.orders import draw_orders, given_first
+from anyorder.likelihood.written import Written, written_nats
+from anyorder.orders import derive_seed, draw_orders, given_first, order_of
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
 from anyorder.tokens.sets import GIVEN, PADDING, Split, dtype_of, read_split, write_splits
 from anyorder.tokens.tokenizers import encode_pairs, get_tokenizer
 from anyorder.training import update as updates
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
 from configurator import Config
+from eval_puzzle import solve
 from model import EMA
 
 PAIRS = [('2+2=', '4'), ('', 'one'), ('10-9=', '1.'), ('x=', 'longer than a block')]
@@ -142,6 +146,40 @@ def test_padding_changes_nothing(split, kind):
     for answer in answers[1:]:
         torch.testing.assert_close(answer, answers[0], rtol=0, atol=1e-10)
     assert (answers[0].sum(1) > 0.5).all()
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=str)
+def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
+    """As by hand, or as the same law of a row without padding."""
+    model, (tokens, given), K = network(**kind), all_blocks(split, 9), 3
+    ways = made('--orders=l2r,random,margin,entropy', '--n_steps=0,2', f'--n_orders={K}',
+                attention=kind.get('attention', 'causal'))
+    for found in ways:
+        nats = found.nats(model, tokens, [3, 0, 2, 1], None, given)
+        orders = draw_orders(range(4), 9, found.n_orders, found.c.seed, found.order)
+        for b, column in zip([3, 0, 2, 1], nats.view(4, found.n_orders, -1)):
+            row, n = row_of(PAIRS[b])
+            for k, order in enumerate(orders[b].tolist()):
+                if isinstance(found, Written):
+                    order = torch.tensor([sorted((p for p in order if p < len(row)), key=lambda p: p >= n)])
+                    seeds = [derive_seed(found.c.seed, 'written', b, k)]
+                    want = written_nats(model, torch.tensor([row]), order, torch.tensor([n]), seeds, found.unmasking,
+                                        found.drawing, 1)[0]
+                else:
+                    want = nats_by_hand(model, row, n, order)[None]
+                torch.testing.assert_close(column[k], want, rtol=0, atol=1e-9)
+    assert len(ways) == 8
+
+
+@pytest.mark.parametrize('policy', ['given', 'margin'])
+def test_answers_are_written_as_without_padding(split, policy):
+    model, (tokens, given) = network(), all_blocks(split, 9)
+    idx, step, _ = solve(model, tokens, given, order_of({}, 'l2r'), Unmasking(9, policy=policy), Drawing(0.0), 5, 3)
+    for b, (row, n) in enumerate(map(row_of, PAIRS)):
+        alone, trace = generate(model, torch.tensor([row]), torch.arange(len(row))[None], n, policy=policy,
+                                temperature=0, seeds=[0], return_trace=True)
+        assert idx[b, :len(row)].tolist() == alone[0].tolist() and row[:n] == alone[0, :n].tolist()
+        assert step[b, :len(row)].tolist() == trace['step'][0].tolist()
 
 
 def test_a_prompt_that_fills_the_block_is_one_line(split):
