@@ -9,7 +9,7 @@ from anyorder.machine.files import MASKED, check_checkpoint, reading, whole_file
 from anyorder.machine.processes import whole
 from anyorder.orders import order_of
 from anyorder.others.exported import read_exported
-from anyorder.others.families import MaskedCheckpoint
+from anyorder.others.families import MaskedCheckpoint, masked_family
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.others.weights import WithoutDraws, local_path, read_json
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
@@ -51,8 +51,8 @@ def load_checkpoint(name):
         config = os.path.join(path, 'config.json')
         kind = read_json(config).get('model_type', 'gpt2')
         if kind not in list(FOLDERS):   # a list: it may be any value of JSON
-            raise ValueError(f'{config} has model_type={kind!r}: {" and ".join(FOLDERS)} can be read; the name of a '
-                             f'masked model of others is {MASKED}{path}')
+            masked_family(kind, config)   # raises for what is no masked model
+            raise ValueError(f'{config} has model_type={kind!r}: its name as a masked model is {MASKED}{path}')
         return FOLDERS[kind](path)
     with reading(f'{path} ({os.path.getsize(path):,} bytes)', 'a checkpoint', 'name another, or copy it again'):
         checkpoint = torch.load(path, map_location='cpu', weights_only=True)

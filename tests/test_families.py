@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from conftest import one_line
 from masked_kinds import KINDS, TEXT, write_tokenizer
 
 pytest.importorskip('transformers')
@@ -107,12 +108,15 @@ def test_a_chat_template_that_fails_is_one_line(folders, tmp_path, template, sai
 
 
 def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
-    (tmp_path / 'config.json').write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match="'gpt2'; understood are llada, Dream.*any callable"):
-        open_checkpoint(f'masked:{tmp_path}')
-    (tmp_path / 'config.json').write_text('{"model_type": ["bert"]}')
-    with pytest.raises(ValueError, match=r"model_type=\['bert'\]; understood are"):
-        open_checkpoint(f'masked:{tmp_path}')
+    for kind, name in (('gpt2', f'masked:{tmp_path}'), (['bert'], f'masked:{tmp_path}'),
+                       ('llama', f'masked:{tmp_path}'), ('llama', str(tmp_path)), ('qwen2', tmp_path)):
+        (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind}))
+        with one_line(re.escape(f'model_type={kind!r}') + ', which is not understood: FOLDER may be aogpt, or gpt2, .*'
+                      'masked:FOLDER may be llada, Dream, .* causal network must first .* a2d-llama'):
+            open_checkpoint(name)
+    (tmp_path / 'config.json').write_text('{"model_type": "a2d-llama"}')
+    with one_line(f"model_type='a2d-llama': its name as a masked model is masked:{tmp_path}$"):
+        open_checkpoint(tmp_path)
     (tmp_path / 'config.json').write_text('{"model_type": "llada"}')
     with pytest.raises(ValueError, match='holds no weights'):
         open_checkpoint(f'masked:{tmp_path}')

@@ -144,13 +144,16 @@ FAMILIES = {
 
 def masked_family(kind, path):
     """The MaskedFamily of a model_type. Raises ValueError for one that is not understood."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
     if kind in list(FAMILIES):   # a list: a model_type may be any value of JSON
         return FAMILIES[kind]
+    need_extra('transformers', 5, 2)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
     if kind in list(OF_TRANSFORMERS):
         return MaskedFamily(load_mlm, writes_end=False)
-    raise ValueError(f'{path} has model_type={kind!r}; understood are {", ".join(FAMILIES)} and the masked models of '
-                     'transformers, as bert; in Python anyorder.others.masked.MaskedModel takes any callable')
+    raise ValueError(f'{path} has model_type={kind!r}, which is not understood: FOLDER may be aogpt, or gpt2, which '
+                     f'train.py --init_from adapts; {MASKED}FOLDER may be {", ".join(FAMILIES)} or a masked model of '
+                     'transformers, as bert; another causal network must first learn to fill blanks, as a2d-llama did; '
+                     'in Python anyorder.others.masked.MaskedModel takes any callable that sees all tokens')
 
 
 class File(dict):
