@@ -22,7 +22,7 @@ spec.loader.exec_module(bert)
 def test_a_row_is_its_symbols_between_cls_and_sep_and_clues_are_fixed():
     tokenizer, symbols = bert.make_tokenizer('1234', 6), get_tokenizer('sudoku4')
     given = 1 << 15
-    (ids, fixed), = bert.as_rows(Split(np.array([[3, 0 + given, 2, 1 + given]]), True), symbols, tokenizer)
+    (ids, fixed), = bert.as_rows(Split(np.array([[3, 0 + given, 2, 1 + given]], np.uint16), True), symbols, tokenizer)
     assert ids.tolist() == [1, 8, 5, 7, 6, 2] and tokenizer.convert_ids_to_tokens(ids) == [
         '[CLS]', '4', '1', '3', '2', '[SEP]']
     assert fixed.tolist() == [True, False, True, False, True, True]
