@@ -1,17 +1,21 @@
 """Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
 
     python data/prepare.py pydocs                                        # what the quickstart reads; no network
-    python data/prepare.py text --source=books.jsonl.xz --name=books     # any .txt or .jsonl, also .xz and .gz
+    python data/prepare.py text --source=books.jsonl.xz --name=books     # also .txt, .csv, .parquet, a folder of .txt
     python data/prepare.py text --source=test.txt --name=books --split=test
+    python data/prepare.py text --source=hf:OWNER/NAME --name=qa --text_key=answer --prompt_key=question
     python data/prepare.py shakespeare [--source=input.txt]
     python data/prepare.py openwebtext                                   # 8 million documents through `datasets`
     python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
     python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8   # integers that are no text
 
 Every document is followed by the end-of-text token. Without --split the documents are divided into train and val by a
-fixed seed; a text of one document is cut instead. The sets for zero-shot perplexity come with their own splits: a
-source is their test split unless --split says otherwise. Their documents are rows, detokenized. A second run does
-nothing unless --force. Without a network, GPT-2's vocabulary is read from the folder that TIKTOKEN_CACHE_DIR names.
+fixed seed; a text of one document is cut instead. A data set on the hub, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and a
+folder that `datasets` saved have splits of their own: --split takes the one of this name, and val also a validation.
+Without --split their train and their validation are taken; without a validation the train is divided. The sets for
+zero-shot perplexity come with their own splits: a source is their test split unless --split says otherwise. Their
+documents are rows, detokenized. A second run does nothing unless --force. Without a network, GPT-2's vocabulary is read
+from the folder that TIKTOKEN_CACHE_DIR names, and a data set on the hub from the cache of `datasets`.
 
 Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a .parquet with one
 column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.
@@ -32,8 +36,12 @@ from configurator import configure
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
-source = ''      # local file to read, also .gz and .xz: a .jsonl has a document a line under the key "text";
-                 # a .txt is one document, or for a zero-shot set one row a line, like a .raw
+source = ''      # what to read: a .txt is one document, or for a zero-shot set one row a line, like a .raw;
+                 # a .jsonl, .csv or .parquet has a document a row; all but the last also as .gz, .xz or .bz2;
+                 # a folder is all .txt in it, a document each, or what `datasets` saved; hf:OWNER/NAME is on the hub
+text_key = 'text'      # field of a row that holds its text
+prompt_key = 'auto'    # field of a row that holds a prompt, which comes first and costs nothing; auto is "prompt"
+                       # where the rows have one, '' is none
 split = ''       # the whole source is this split (train, val, test); '' divides it into train and val,
                  # or is test for a zero-shot set
 name = ''        # folder to write under `data_dir`; '' is the name of the data set
@@ -51,6 +59,9 @@ def main(config):
     data_set, = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
     where = config.data_dir, config.name, config.source, config.split
+    keys = {key: config[key] for key in ('text_key', 'prompt_key')}
+    if config.given & keys.keys() and data_set != 'text':
+        raise ValueError(f'text_key and prompt_key are for text, not for {data_set}')
     if data_set == 'tokens':
         if type(config.end) not in (int, type(None)) or config.tokenizer:
             raise ValueError(f'tokens have an integer --end, no --tokenizer, got {config.end!r}, {config.tokenizer!r}')
@@ -58,7 +69,7 @@ def main(config):
     elif config.end is not None or config.vocabulary or config.shape:
         raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')
     else:
-        meta = prepare(data_set, *where, config.tokenizer, config.force)
+        meta = prepare(data_set, *where, config.tokenizer, config.force, **keys)
     print_meta(config.data_dir, meta, before, config.force)
 
 

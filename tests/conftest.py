@@ -73,7 +73,7 @@ def data(tmp_path, monkeypatch):
     from anyorder.tokens import prepared as p
     monkeypatch.chdir(tmp_path)
     texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
-    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda source: texts, 'bytes', 0.1, True, '')})
+    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda: texts, 'bytes', 0.1, True, '')})
     p.prepare('pydocs', 'data')
     return tmp_path
 

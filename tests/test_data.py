@@ -1,4 +1,6 @@
 """Sources to prepared sets: formats, splits, and what is said of a source that is missing or broken."""
+import bz2
+import csv
 import gzip
 import hashlib
 import json
@@ -11,7 +13,7 @@ from conftest import one_line
 
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
-from anyorder.tokens.sources import name_source, pydocs
+from anyorder.tokens.sources import name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
@@ -43,7 +45,7 @@ def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
     assert again == meta
 
 
-@pytest.mark.parametrize('opener, ending', [(gzip.open, 'gz'), (lzma.open, 'xz')])
+@pytest.mark.parametrize('opener, ending', [(gzip.open, 'gz'), (lzma.open, 'xz'), (bz2.open, 'bz2')])
 def test_packed_files_and_given_splits(jsonl, tmp_path, opener, ending):
     with opener(f'{jsonl}.{ending}', 'wb') as f:
         f.write(jsonl.read_bytes())
@@ -106,8 +108,8 @@ def test_a_second_split_is_added_not_written_over(jsonl, tmp_path):
 
 
 @pytest.mark.parametrize('content, said', [
-    (b'{"text": "a"}\n{"txt": "b"}\n', 'document 2'), (b'not json\n', 'document 1'), (b'[' * 20000, 'document 1'),
-    (b'{"text": 3}\n', 'document 1'), (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'),
+    (b'{"text": "a"}\n{"txt": "b"}\n', 'line 2'), (b'not json\n', 'line 1'), (b'[' * 20000, 'line 1'),
+    (b'{"text": 3}\n', 'line 1'), (b'{"text": ""}\n', 'no text'), (b'{"text": "a\\ud800"}\n', 'Unicode'),
     (b'\xff\xfe\n', 'cannot be read'), (b'', 'no text')])
 def test_broken_sources_leave_nothing_behind(tmp_path, content, said):
     (tmp_path / 'bad.jsonl').write_bytes(content)
@@ -123,10 +125,10 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     p.prepare('text', tmp_path, source=str(jsonl), tokenizer='bytes')
     before = files()
     (tmp_path / 'bad.jsonl').write_text('{"text": "fine"}\n' * 30 + '{"text": "\\ud800"}\n' * 30)
-    with pytest.raises(ValueError, match='document 31 .* in valid Unicode'):
+    with pytest.raises(ValueError, match='line 31 .* in valid Unicode'):
         p.prepare('text', tmp_path, source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes', force=True)
     assert files() == before
-    with pytest.raises(ValueError, match='document 31'):
+    with pytest.raises(ValueError, match='line 31'):
         p.prepare('text', tmp_path, name='other', source=str(tmp_path / 'bad.jsonl'), tokenizer='bytes')
     assert not (tmp_path / 'other').exists()
     (tmp_path / 'text' / 'val.bin').write_bytes(b'')                              # a damaged file is made again
@@ -141,16 +143,15 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
             p.prepare('text', tmp_path, source=str(jsonl), **wrong)
     with pytest.raises(ValueError, match='plain name'):
         open_split(tmp_path, '../x', 'train')
-    for source, said in ((str(jsonl), 'no --source'), ('none.txt', 'no file none.txt')):
-        with pytest.raises(ValueError, match=said):
-            p.prepare('pydocs', tmp_path, source=source)
+    with pytest.raises(ValueError, match='no --source'):
+        p.prepare('pydocs', tmp_path, source=str(jsonl))
 
 
 @pytest.mark.parametrize('args, said', [
     ([], 'name one of pydocs, text'), (['pydos'], "'pydos' is none of pydocs, text"),
     (['pydos'], "the nearest is 'pydocs'"), (['text', 'pydocs'], 'got text pydocs'),
     (['text', '--sourc=x'], "nearest is 'source'"), (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'),
-    (['text'], '--source=FILE'), (['text', '--source=.'], '. is a folder: name a file in it'),
+    (['text'], '--source=FILE'), (['text', '--source=.'], '. is a folder without a .txt'),
     (['pydocs', '--data_dir='], "--data_dir must name a folder that can be written to, got ''"),
     (['text', '--source'], '--source needs a value'), (['text', '--source=none.txt', '--name=../x'], 'plain name')])
 def test_command_line_errors_are_one_line(script, args, said):
@@ -183,13 +184,13 @@ def test_pydocs_are_the_docstrings_of_a_library_once(tmp_path, monkeypatch):
         (tmp_path / path).write_text(text)
     monkeypatch.setattr('sysconfig.get_path', lambda name: str(tmp_path))
     monkeypatch.setattr('pydoc_data.topics.topics', {'z': '  last', 'b': 'first', 'c': 'first'})
-    assert pydocs(None) == ['first', 'last', f'{long}.', f'{long}, of b.', f'{long}:\n\nindented']
+    assert pydocs() == ['first', 'last', f'{long}.', f'{long}, of b.', f'{long}:\n\nindented']
 
 
 @pytest.mark.slow
 def test_pydocs_are_english_enough_and_reproducible():
-    documents = pydocs(None)
-    assert documents == pydocs(None) and len(documents) == len(set(documents))
+    documents = pydocs()
+    assert documents == pydocs() and len(documents) == len(set(documents))
     assert sum(len(d) for d in documents) > 1_000_000 and sum(' the ' in d for d in documents) > 200
 
 
@@ -212,6 +213,149 @@ def test_zero_shot_rows_are_detokenized(tmp_path, name):
     meta = p.prepare(name, tmp_path, source=str(tmp_path / 'rows.txt'), tokenizer='bytes')
     assert meta['splits']['test']['rows'] == len(rows)
     assert read_documents(tmp_path / name, 'test') == [clean for _, clean in rows]
+
+
+ROWS = [{'question': f'{i} + {i}', 'text': t, 'prompt': f'{i}, "\n?'} for i, t in enumerate(TEXTS[:2] + TEXTS[3:])]
+
+
+def write_rows(kind, path, rows=ROWS):
+    """The rows as a source of this kind; returns its path."""
+    import datasets
+    table = datasets.Dataset.from_list(rows)
+    path = str(path / f'rows.{kind}')
+    match kind.split('.')[0]:
+        case 'parquet':
+            with open(path, 'wb') as f:
+                table.to_parquet(f, batch_size=5)
+        case 'csv' | 'jsonl':
+            with {'gz': gzip.open, 'xz': lzma.open}.get(kind[-2:], open)(path, 'wt', newline='', encoding='utf-8') as f:
+                writer = csv.DictWriter(f, rows[0])
+                writer.writeheader() if kind.startswith('csv') else None
+                for row in rows:
+                    writer.writerow(row) if kind.startswith('csv') else f.write(json.dumps(row) + '\n\n')
+        case 'saved':
+            table.save_to_disk(path, num_shards=2)
+    return path
+
+
+@pytest.mark.parametrize('kind', ['jsonl', 'csv', 'csv.gz', 'parquet', 'saved'])
+def test_all_kinds_of_rows_are_the_same_documents(tmp_path, kind):
+    path = write_rows(kind, tmp_path)
+    answers, questions = [row['text'] for row in ROWS], [row['question'] for row in ROWS]
+    for keys, wanted in (({'prompt_key': ''}, answers), ({'text_key': 'question', 'prompt_key': ''}, questions),
+                         ({'prompt_key': 'question'}, list(zip(questions, answers))),
+                         ({}, [(row['prompt'], row['text']) for row in ROWS])):
+        origin, documents = open_source(path, '', **keys)
+        assert list(documents) == [''] and list(documents['']) == list(documents['']) == wanted
+        assert len(documents['']) == len(wanted) and origin == name_source(path)
+    with one_line("has no 'txt', it has 'question', 'text', 'prompt': --text_key=OTHER"):
+        list(open_source(path, '', text_key='txt')[1][''])
+    p.prepare('text', tmp_path, name='rows', source=path, split='train', tokenizer='bytes', prompt_key='')
+    assert read_documents(tmp_path / 'rows', 'train') == answers
+
+
+@pytest.mark.parametrize('rows, keys, said', [
+    ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'text': 'b'}], {}, 'line 17 of .* has no prompt, unlike the first row'),
+    ([{'text': 'b'}] * 8 + [{'prompt': 'a', 'text': 'b'}], {}, 'line 17 of .* has a prompt, unlike the first row'),
+    ([{'q': 'a', 'text': 'b'}] * 8 + [{'text': 'b'}], {'prompt_key': 'q'}, "line 17 of .* has no 'q', it has 'text'"),
+    ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'prompt': 'a', 'text': ''}], {}, 'line 17 of .* its text is empty'),
+    ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'prompt': 5, 'text': 'b'}], {}, 'prompt in line 17 of .* a string'),
+    ([{'text': 'b'}] * 8 + [{'text': None}], {}, 'text in line 17 of .* a string'),
+    ([{'prompt': 'a', 'completion': 'b'}], {}, "line 1 .* has no 'text', it has 'prompt', 'completion': --text_key")])
+def test_rows_without_a_prompt_or_a_text_are_told_by_their_line(tmp_path, rows, keys, said):
+    path = tmp_path / 'rows.jsonl'
+    path.write_text(''.join(json.dumps(row) + '\n\n' for row in rows))
+    with one_line(said):
+        list(open_source(str(path), '', **keys)[1][''])
+
+
+def test_a_csv_whose_commas_are_not_quoted_is_told(tmp_path):
+    for content, said in (('text\na\nb, c\n', 'row 2 of .* put texts with commas in quotes'),
+                          ('text,x\na,b\nc\n', 'x in row 2'), ('text\n"a\n', 'cannot be read as text')):
+        (tmp_path / 'rows.csv').write_text(content)
+        with one_line(said):
+            list(open_source(str(tmp_path / 'rows.csv'), '', text_key='x' if ',x' in content else 'text')[1][''])
+
+
+def test_a_folder_of_texts_is_a_document_each(tmp_path):
+    folder = tmp_path / 'texts'
+    for name in ('b.txt', 'a/c.txt', 'a/z.md'):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(f'text of {name}\n')
+    p.prepare('text', tmp_path, name='set', source=f'{folder}/', split='train', tokenizer='bytes')
+    assert read_documents(tmp_path / 'set', 'train') == ['text of a/c.txt\n', 'text of b.txt\n']
+    before = name_source(folder)
+    (folder / 'b.txt').rename(folder / 'd.txt')
+    assert before.startswith('texts, sha256 ') and name_source(folder) != before
+    with one_line('no file'):
+        name_source(tmp_path / 'none')
+    with one_line('text without fields'):
+        p.prepare('text', tmp_path, source=str(folder), prompt_key='prompt')
+
+
+@pytest.mark.parametrize('names, split, wanted', [
+    (['train', 'test'], '', {'': 'train'}),
+    (['train', 'validation', 'test'], '', {'train': 'train', 'val': 'validation'}),
+    (['train', 'validation'], 'val', {'val': 'validation'}), (['extra'], '', {'': 'extra'}),
+    (['train', 'test'], 'test', {'test': 'test'}), (['train', 'test'], 'val', None),
+    (['test', 'validation'], '', None)])
+@pytest.mark.parametrize('hub', [False, True])
+def test_splits_of_a_data_set_of_its_own(tmp_path, monkeypatch, names, split, wanted, hub):
+    import datasets
+    monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
+    monkeypatch.chdir(tmp_path)
+    texts = {s: {'text': [f'{s} {i}' for i in range(3)]} for s in names}
+    sets = datasets.DatasetDict({s: datasets.Dataset.from_dict(texts[s]) for s in names})
+    if hub:   # `datasets` takes a folder of this name for the repository
+        (tmp_path / 'owner' / 'set').mkdir(parents=True)
+        for s in names:
+            sets[s].to_parquet(f'owner/set/{s}.parquet')
+    else:
+        sets.save_to_disk('set')
+    source = 'hf:owner/set' if hub else 'set'
+    if not wanted:
+        with one_line(f'{source} has the splits .*: name one of them by --split'):
+            open_source(source, split)
+        return
+    origin, documents = open_source(source, split)
+    assert {s: list(texts) for s, texts in documents.items()} == {
+        s: texts[theirs]['text'] for s, theirs in wanted.items()}
+    assert origin.startswith('hf:owner/set, fingerprint ' if hub else 'set, sha256 ')
+    assert origin == open_source(source, split)[0]
+
+
+def test_splits_of_one_data_set_stand_beside_each_other(tmp_path):
+    import datasets
+    texts = {s: datasets.Dataset.from_dict({'text': [f'{s} {i}' for i in range(9)]}) for s in ('train', 'test')}
+    datasets.DatasetDict(texts).save_to_disk(tmp_path / 'set')
+    where = dict(data_dir=tmp_path, name='mine', source=str(tmp_path / 'set'), tokenizer='bytes')
+    p.prepare('text', **where)
+    p.prepare('text', **where, split='test')
+    assert read_documents(tmp_path / 'mine', 'test') == texts['test']['text']
+    with one_line('is the source of val already'):   # val is a part of the train that was divided
+        p.prepare('text', **where, split='train', force=True)
+
+
+BAD = [('rows.parquet', ['--text_key=txt'], "has no 'txt', it has 'question', 'text', 'prompt'"),
+       ('rows.jsonl', ['--prompt_key=ask'], "line 1 of rows.jsonl has no 'ask', it has"),
+       ('hf:owner/none', [], 'cannot load owner/none from the Hugging Face hub'),
+       ('hf:none', [], 'a data set on the hub is hf:OWNER/NAME'), ('rows.jsonl.parquet.gz', [], 'must end in .txt'),
+       ('broken.parquet', [], 'broken.parquet cannot be read as a .parquet'),
+       ('empty.jsonl', [], 'line 1 of empty.jsonl has a prompt, but its text is empty')]
+
+
+@pytest.mark.parametrize('source, options, said', BAD)
+def test_bad_rows_are_one_line_and_leave_nothing(script, tmp_path, source, options, said):
+    for kind in ('parquet', 'jsonl'):
+        write_rows(kind, tmp_path)
+    write_rows('jsonl', tmp_path, [ROWS[0] | {'text': ''}])
+    (tmp_path / 'rows.jsonl').rename(tmp_path / 'empty.jsonl')
+    write_rows('jsonl', tmp_path)
+    (tmp_path / 'broken.parquet').write_bytes(b'PAR1 and no more')
+    (tmp_path / 'rows.jsonl.parquet.gz').write_bytes(b'')
+    said_now = script('data/prepare.py', 'text', f'--source={source}', '--data_dir=out', *options, code=1).stderr
+    assert said in said_now and said_now.count('\n') == 1 and not (tmp_path / 'out').exists()
+    script('data/prepare.py', 'pydocs', '--text_key=x', code=1)
 
 
 def test_wikitext2_comes_with_both_splits_from_the_hub(tmp_path, monkeypatch):

@@ -138,7 +138,7 @@ def test_a_resume_says_what_it_changes(data, capsys):
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=2')
     assert 'changed' not in capsys.readouterr().out   # the same options, the same data
-    p.DATA_SETS['pydocs'] = p.DataSet(lambda source: ['Other text, other text. ' * 30] * 20, 'bytes', 0.1, True, '')
+    p.DATA_SETS['pydocs'] = p.DataSet(lambda: ['Other text, other text. ' * 30] * 20, 'bytes', 0.1, True, '')
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=3', '--batch_size=4')
     changed = 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data\n'

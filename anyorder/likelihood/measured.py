@@ -11,7 +11,7 @@ from anyorder.datasets import open_split
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import Split, kind_of
-from anyorder.tokens.sources import TextFile
+from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, Symbols, encode_documents, tokenizer_of_set
 
 # which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
@@ -49,7 +49,7 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     n_blocks  spread evenly over the set, 0 is all
     ckpt      the name of the checkpoint, for the command that an error names
     blanks    positions that are measured given all others, see only_blank"""
-    if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.xz', '.gz')):
+    if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')):
         label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
         tokens = Split(tokens)
     else:
@@ -78,7 +78,7 @@ def read_file(path, tokenizer, ckpt):
     if not is_text:
         raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
                          f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right')
-    documents = list(encode_documents(TextFile(path), tokenizer))
+    documents = list(encode_documents(open_texts(path), tokenizer))
     if not any(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')
     tokens = np.concatenate([tokens for tokens, _ in documents])

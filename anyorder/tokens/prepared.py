@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT, detokenize
 from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
-from anyorder.tokens.sources import TextFile, from_hub, name_source, openwebtext, pydocs, shakespeare
+from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, shakespeare
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
 SPLIT_SEED = 2357
@@ -13,7 +13,7 @@ SPLIT_SEED = 2357
 
 @dataclass
 class DataSet:
-    documents: Callable      # source -> documents; if the set has `splits`, (source, split) -> documents
+    documents: Callable | None   # () -> documents without a --source; (source, split) -> them if it has `splits`
     tokenizer: str           # default
     val_ratio: float         # share of the documents for validation
     about: str
@@ -24,8 +24,8 @@ class DataSet:
 def benchmark(name, repository, config, field, rules, about, splits=('test',)):
     """A set for zero-shot perplexity: rows of the hub, or of a local file in the original form, detokenized."""
     def documents(source, split):
-        rows = (TextFile(source, by_line=True) if source else
-                from_hub(repository, config, split, field, f'{name} --split={split}'))
+        rows = (open_texts(source, by_line=True) if source else
+                from_hub(repository, config, split, f'{name} --split={split}')[field])
         return [detokenize(row, rules) for row in rows]
     return DataSet(documents, 'gpt2', 0, about, splits=splits)
 
@@ -33,7 +33,7 @@ def benchmark(name, repository, config, field, rules, about, splits=('test',)):
 DATA_SETS = {
     'pydocs': DataSet(pydocs, 'bytes', 0.05, 'English of the Python documentation, about 2 MB; no network',
                       offline=True),
-    'text': DataSet(TextFile, 'gpt2', 0.1, 'a .txt or .jsonl file of your own (--source)'),
+    'text': DataSet(None, 'gpt2', 0.1, 'documents of your own: a file, a folder, a data set on the hub (--source)'),
     'shakespeare': DataSet(shakespeare, 'gpt2', 0.1, '1.1 MB of plays, downloaded'),
     'openwebtext': DataSet(openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'),
     'lambada': benchmark('lambada', 'EleutherAI/lambada_openai', 'default', 'text', LAMBADA,
@@ -55,6 +55,8 @@ def divide(splits, val_ratio):
     documents, n = splits[''], len(splits[''])
     if n == 1:
         text, = documents
+        if isinstance(text, tuple):
+            raise ValueError('one document with a prompt cannot be divided into train and val: name its --split')
         cut = int(len(text) * (1 - val_ratio))
         return {'train': (1, [text[:cut]]), 'val': (1, [text[cut:]])}
     val = set(random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))))
@@ -63,16 +65,17 @@ def divide(splits, val_ratio):
 
 
 def check_source_is_new(origin, kept):
-    """Raise ValueError if a split that is `kept` is from a file of the same content: no two splits may share text."""
-    _, is_file, sha = origin.rpartition(', sha256 ')
-    twice = [split for split, info in kept.items() if info['source'].rpartition(', sha256 ')[2] == sha]
-    if is_file and twice:
+    """Raise ValueError if a split that is `kept` is from a source of the same content: no two splits may share text."""
+    _, is_own, content = origin.rpartition(', ')   # its hash or fingerprint
+    twice = [split for split, info in kept.items() if info['source'].rpartition(', ')[2] == content]
+    if is_own and twice:
         raise ValueError(f'{origin} is the source of {twice[0]} already, and no two splits may share text: name '
                          'another file, or divide this one by --force without --split')
 
 
-def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', force=False):
-    """Prepare one row of DATA_SETS into data_dir/name; returns its meta. Splits that are there stay unless `force`."""
+def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', force=False, **keys):
+    """Prepare one row of DATA_SETS into data_dir/name; returns its meta. Splits that are there stay unless `force`.
+    `keys` are the text_key and the prompt_key of a source with fields."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
     row, name = DATA_SETS[data_set], name or data_set
@@ -82,19 +85,26 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     if row.splits and source and not split:
         split = 'test'
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
-    origin = name_source(source) if source else data_set
+    if source and row.offline:
+        raise ValueError(f'{data_set} has no --source; of your own: python data/prepare.py text --source={source}')
+    if row.splits or not source and row.documents:
+        origin, documents = name_source(source) if source else data_set, {}
+    else:
+        origin, documents = open_source(source, split, **keys)
     if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
         return meta
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
     check_source_is_new(origin, kept)
     # by split; '' is still to be divided
-    documents = {s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents(source)}
+    documents = documents or ({s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents()})
+    if not all(map(any, documents.values())):
+        raise ValueError(f'{origin} holds no text')
+    if any(isinstance(next(iter(texts)), tuple) for texts in documents.values()):
+        raise ValueError(f"{origin} has prompts, which no set holds yet: --prompt_key='' leaves them out")
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
     if kept and tok.name != meta['tokenizer']:
         raise ValueError(f"{directory} holds {', '.join(kept)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
-    if not all(map(any, documents.values())):
-        raise ValueError(f'{origin} holds no text')
     meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': False}
     splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
     return write_splits(directory, meta, kept, origin, splits, 'doc')
