@@ -383,7 +383,8 @@ class Network(nn.Module):
             nll = torch.where(visits < known, 0, nll * end / (end - known))
         return nll if n_visits is None else nll.masked_fill((visits if columns is None else columns) >= end, 0)
 
-    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None):
+    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None,
+                head=None):
         """Logits of `n_targets` visits, in parallel. Of the other targets a decoder's target sees nothing.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
@@ -397,6 +398,7 @@ class Network(nn.Module):
         picked     index of (B, n), as (rows, columns), (m,) each: the head runs for these, (m, V); slice(0): for none
         first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with known visits, each
                    given those before it
+        head       by default lm_head; another reader of (B, n, C), or of (m, C), gives what is returned
         returns logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns past the end of a row
                    are undefined"""
         B, T = self._check(idx, order)
@@ -424,7 +426,7 @@ class Network(nn.Module):
         x = self.trunk(idx, order, self.slots(order, known, asked, number, n_keys, end), cache)
         if cache is not None:
             cache.length = kept
-        return self.lm_head(x if picked is None else x[picked])
+        return (head or self.lm_head)(x if picked is None else x[picked])
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):

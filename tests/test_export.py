@@ -32,9 +32,9 @@ def views(tmp_path):
         (tmp_path / 'hf').mkdir()
         write_exported(tmp_path / 'hf', model, {}, None, 'ema')
 
-        def load(name='', dtype=torch.float64):
+        def load(name='', dtype=torch.float64, **how):
             auto = getattr(transformers, f'AutoModel{name and "For"}{name}')
-            return auto.from_pretrained(tmp_path / 'hf', trust_remote_code=True).to(dtype)
+            return auto.from_pretrained(tmp_path / 'hf', trust_remote_code=True, **how).to(dtype)
         return model.double(), load
     return export
 
@@ -77,14 +77,15 @@ def test_left_to_right_each_column_predicts_the_next_token(views, batch, sizes):
     of_next = found.logits[:, :-1].log_softmax(-1).gather(-1, idx[:, 1:, None])[..., 0]
     torch.testing.assert_close(-of_next, nll[:, 1:], rtol=0, atol=1e-12)
     torch.testing.assert_close(found.loss, nll[:, 1:].mean(), rtol=0, atol=1e-12)
-    assert found.logits[:, -1].isnan().all() and causal(idx[:, :-1]).logits.isfinite().all()
+    assert torch.equal(found.logits[:, -1], model.lm_head.bias.expand(5, -1))   # no position is left to predict
     labels = idx.masked_fill(torch.arange(N) != 4, -100)
     torch.testing.assert_close(causal(idx, labels=labels).loss, nll[:, 4].mean(), rtol=0, atol=1e-12)
 
 
 def test_padding_at_either_end_changes_nothing(views, batch):
     """Each row has as many tokens as it has alone; a padded batch may be wider than the model is long."""
-    causal, idx = views()[1]('CausalLM'), batch[0]
+    model, load = views()
+    causal, idx = load('CausalLM'), batch[0]
     alone = [causal(row[None, :n]).logits[0] for row, n in zip(idx, (8, 1, 5, 4, 8))]
     for left in (0, 3):
         padded, mask = torch.full((5, 13), 10), torch.zeros(5, 13, dtype=torch.long)
@@ -93,28 +94,113 @@ def test_padding_at_either_end_changes_nothing(views, batch):
         found = causal(padded, attention_mask=mask).logits
         for r, logits in enumerate(alone):
             torch.testing.assert_close(found[r, left:left + len(logits)], logits, rtol=0, atol=1e-12)
-    for hidden in ((0, 5), (1,)):   # within a row, and a whole row
-        wrong = mask.clone()
-        wrong[hidden] = 0
-        with pytest.raises(ValueError, match='attention_mask must leave tokens in every row, and hide the ends'):
+    mask[1] = 0   # before a token, and in an empty row, a column is given [None]
+    first = model.predict(idx, torch.arange(1).expand(5, -1), 0)
+    torch.testing.assert_close(causal(padded, attention_mask=mask).logits[1], first[1].expand(13, -1))
+    mask[0, 5] = 0
+    for wrong in (mask, mask[:, 1:]):   # within a row, and narrower than the text
+        with pytest.raises(ValueError, match='attention_mask must have a column for each token, .* hide the ends'):
             causal(padded, attention_mask=wrong)
+
+
+@pytest.mark.parametrize('sizes', [dict(n_tokens=7), dict(n_tokens=7, target_position='input', gpt2_blocks=True)])
+def test_losses_are_over_the_real_tokens(views, batch, sizes):
+    """Smoothing, KL, and the head and the hidden states that TRL multiplies by itself."""
+    model, load = views(**sizes)
+    causal, masked, idx = load('CausalLM'), load('MaskedLM'), batch[0].clamp(max=6)
+    order = torch.arange(N).expand(5, -1)
+    logp = model.predict(idx, order, N - 1, N, first=0)[..., :7].log_softmax(-1)[:, 1:]
+    found, labels = causal(idx, labels=idx), idx[:, 1:, None]
+    smooth = torch.nn.functional.cross_entropy(found.logits[:, :-1].transpose(1, 2), idx[:, 1:], label_smoothing=0.1)
+    expected = -0.9 * logp.gather(-1, labels).mean() - 0.1 * logp.mean()
+    torch.testing.assert_close(smooth, expected, rtol=0, atol=1e-12)
+    blanks = idx.masked_fill(order % 2 == 0, 7)
+    for logits in (found.logits, masked(blanks).logits):
+        q = logits.log_softmax(-1)
+        assert torch.nn.functional.kl_div(q, q, reduction='sum', log_target=True) == 0
+        assert logits.size(-1) == causal.config.vocab_size == 7
+    head, hidden = causal.get_output_embeddings(), causal.base_model(input_ids=idx, use_cache=False).last_hidden_state
+    theirs = (hidden @ head.weight.T + head.bias).log_softmax(-1)[:, :-1]
+    torch.testing.assert_close(theirs[..., :7], logp, rtol=0, atol=1e-12)
+    assert theirs[..., 7:].exp().eq(0).all() and head.weight.shape == model.lm_head.weight.shape
+    found = causal(idx, labels=idx, num_items_in_batch=torch.tensor(80)).loss
+    torch.testing.assert_close(found, -logp.gather(-1, labels).sum() / 80, rtol=0, atol=1e-12)
+
+
+def test_arguments_of_other_models_are_done_or_refused(views, batch):
+    load, idx = views()[1], batch[0]
+    causal, masked, shown = load('CausalLM'), load('MaskedLM'), torch.ones(5, N).tril(3)
+    place, logits = torch.arange(N).expand(5, -1), causal(idx, attention_mask=shown).logits
+    silent = dict(inputs_embeds=None, output_attentions=False, return_dict=None)
+    assert torch.equal(causal(idx, attention_mask=shown, position_ids=place, **silent).logits, logits)
+    found = causal(idx, shown, return_dict=False, logits_to_keep=torch.tensor([1, 4]))[0]
+    torch.testing.assert_close(found, logits[:, [1, 4]], rtol=0, atol=1e-12)
+    assert torch.equal(masked(idx, **silent).logits, masked(idx).logits)
+    for view, name, given in ((causal, 'inputs_embeds', torch.zeros(5, N, 16)), (masked, 'output_attentions', True)):
+        with pytest.raises(ValueError, match=f'{name} must be left out: an AO-GPT reads input_ids'):
+            view(input_ids=idx, **{name: given})
+    with pytest.raises(ValueError, match='position_ids must count the tokens of a row from 0: .* no packing'):
+        causal(idx, attention_mask=shown, position_ids=place % 3)
+    with pytest.raises(ValueError, match='attn_implementation must be sdpa, which is the default, got eager'):
+        load('CausalLM', attn_implementation='eager')
+    assert load('CausalLM', attn_implementation='sdpa').resize_token_embeddings(V + 1).num_embeddings == V
+    with pytest.raises(ValueError, match=f'the vocabulary must keep its {V} tokens, got 20'):
+        causal.resize_token_embeddings(20)
+
+
+@pytest.mark.parametrize('name', ['CausalLM', 'MaskedLM'])
+def test_checkpointing_computes_each_block_twice(views, batch, monkeypatch, name):
+    view, idx, calls, gradients = views()[1](name).train(), batch[0].masked_fill(batch[1] % 2 == 0, V), [], []
+    idx = idx if name == 'MaskedLM' else batch[0]
+    attend = type(view.network.transformer.h[0].attn).attend
+    monkeypatch.setattr(type(view.network.transformer.h[0].attn), 'attend',
+                        lambda self, *args: calls.append(1) or attend(self, *args))
+    for change in ('disable', 'enable', 'disable'):
+        calls.clear()
+        getattr(view, f'gradient_checkpointing_{change}')()
+        view(idx, labels=batch[0]).loss.backward()
+        gradients.append([p.grad for p in view.parameters() if p.grad is not None])
+        view.zero_grad()
+        assert len(calls) == (4 if change == 'enable' else 2)
+    assert all(torch.equal(a, b) for a, b in zip(*gradients[:2]))
+
+
+def test_a_cache_comes_back_with_more_text(views):
+    """As chat loops do: to generate() with the whole text, and to the model with what is new."""
+    causal, how = views()[1]('CausalLM'), dict(do_sample=False, max_new_tokens=2)
+    prompts, mask = torch.tensor([[0, 0, 3], [5, 1, 7]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    out = causal.generate(prompts, attention_mask=mask, return_dict_in_generate=True, **how)
+    longer = torch.cat([out.sequences, torch.tensor([[4, 2], [6, 6]])], 1)
+    shown = torch.nn.functional.pad(mask, (0, 4), value=1)
+    for text in (prompts, longer.flip(1)):
+        with pytest.raises(ValueError, match='given the whole text of past_key_values, and more tokens behind it'):
+            causal.generate(text, past_key_values=out.past_key_values, **how)
+    with pytest.raises(ValueError, match='past_key_values must be the cache that this model made for 1 texts'):
+        causal(longer[:1], past_key_values=out.past_key_values)
+    found = causal.generate(longer, attention_mask=shown, past_key_values=out.past_key_values, **how)
+    assert torch.equal(found, causal.generate(longer, attention_mask=shown, use_cache=False, **how))
+    part = causal(longer[:, :4], attention_mask=shown[:, :4], use_cache=True)
+    rest = causal(longer[:, 4:], attention_mask=shown, past_key_values=part.past_key_values)
+    logits = torch.cat([part.logits, rest.logits], 1)
+    torch.testing.assert_close(logits, causal(longer, attention_mask=shown).logits, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize('how', [dict(do_sample=False), dict(do_sample=True, top_k=0), dict(num_beams=3)])
 def test_generate_with_the_cache_is_without_it_and_alone(views, how):
+    """The last prompt is empty."""
     causal, texts = views()[1]('CausalLM'), []
-    prompts, mask = torch.tensor([[0, 0, 3], [5, 1, 7]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    prompts, mask = torch.tensor([[0, 0, 3], [5, 1, 7], [0, 0, 0]]), torch.tensor([[0, 0, 1], [1, 1, 1], [0, 0, 0]])
     for use_cache in (True, False):
         torch.manual_seed(0)
         texts.append(causal.generate(prompts, attention_mask=mask, use_cache=use_cache, max_new_tokens=6, **how))
-    assert torch.equal(*texts) and texts[0].shape == (2, 9)
+    assert torch.equal(*texts) and texts[0].shape == (3, 9)
     if how == dict(do_sample=False):
         for r, start in enumerate((2, 0)):
             alone = causal.generate(prompts[r:r + 1, start:], max_new_tokens=6, **how)
             assert torch.equal(alone[0], texts[0][r, start:])
         with pytest.raises(ValueError, match=f'generate with max_length={N}, or a smaller max_new_tokens'):
             causal.generate(prompts, max_new_tokens=7, **how)
-        with pytest.raises(ValueError, match='past_key_values must be the cache of generate'):
+        with pytest.raises(ValueError, match='past_key_values must be the cache that this model made'):
             causal(prompts, past_key_values=transformers.DynamicCache())
 
 
@@ -141,10 +227,10 @@ def test_blanks_are_predicted_given_all_else(views, batch, sizes):
     for r in range(5):
         known, blanks = (~blank[r]).nonzero()[:, 0], blank[r].nonzero()[:, 0]
         logp = found.logits[r].log_softmax(-1)
-        assert torch.equal(logp[known].exp(), torch.nn.functional.one_hot(idx[r, known], V).double())
+        assert torch.equal(logp[known].exp(), torch.nn.functional.one_hot(idx[r, known], mask_id).double())
         assert found.logits[r, known].amax(-1).eq(0).all()
         if len(blanks):
-            own = model.predict(idx[r:r + 1], torch.cat([known, blanks])[None], len(known))[0]
+            own = model.predict(idx[r:r + 1], torch.cat([known, blanks])[None], len(known))[0, :, :mask_id]
             torch.testing.assert_close(found.logits[r, blanks], own, rtol=0, atol=1e-12)
             nats += own.log_softmax(-1).gather(1, idx[r, blanks, None])[:, 0].tolist()
     torch.testing.assert_close(found.loss, -torch.tensor(nats, dtype=torch.float64).mean(), rtol=0, atol=1e-12)
@@ -206,7 +292,7 @@ def test_the_program_of_the_model_card_runs(tmp_path, name, sizes):
                                              found['text'][0, -1] == 256)
 
 
-def test_a_pipeline_writes_text(tmp_path):
+def test_a_pipeline_writes_text(tmp_path, caplog):
     import export_hf
     from configurator import configure
     model = make_model(vocab_size=320, n_tokens=257).float()
@@ -215,3 +301,8 @@ def test_a_pipeline_writes_text(tmp_path):
     write = transformers.pipeline('text-generation', model=str(tmp_path / 'hf'), trust_remote_code=True)
     ids = write('ab', return_tensors=True)[0]['generated_token_ids']   # which asks for 256 by default
     assert ids[:2] == [97, 98] and (len(ids) == N or ids[-1] == 256) and write('ab')[0]['generated_text'][:2] == 'ab'
+    ids = write('ab' * N, truncation=True, return_tensors=True)[0]['generated_token_ids']   # to what is read
+    assert ids[:-1] == write.tokenizer('ab' * N)['input_ids'][:N - 1]
+    caplog.clear()
+    assert len(write.model.generate(torch.tensor([[97, 98]]), max_new_tokens=3, eos_token_id=None)[0]) == 5
+    assert not caplog.messages

@@ -47,7 +47,9 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
               'tie_word_embeddings': model.config.gpt2_blocks, 'model_args': asdict(model.config), 'weights': weights,
               **{name: entries[name] for name in ENTRIES if name in entries},
               'training': {name: run[name] for name in OPTIONS if name in run}}
-    files = {'config.json': config} | (tokenizer_files(tokenizer, model.config.block_size) if tokenizer else {})
+    # left to right the last position is predicted and never read
+    n_read = model.config.block_size - (not masked)
+    files = {'config.json': config} | (tokenizer_files(tokenizer, n_read) if tokenizer else {})
     if not masked:
         end = {} if tokenizer is None or tokenizer.eos is None else dict.fromkeys(
             ('bos_token_id', 'eos_token_id', 'pad_token_id'), tokenizer.eos)

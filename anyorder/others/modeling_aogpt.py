@@ -2,13 +2,23 @@
 
     AutoModel              the network: its forward is -log p of every visit of an order, predict gives logits
     AutoModelForCausalLM   left to right: logits[:, i] predict token i + 1 given tokens 0 to i
-    AutoModelForMaskedLM   blanks, written as the id of [MASK], in parallel, given all other tokens"""
+    AutoModelForMaskedLM   blanks, written as the id of [MASK], in parallel, given all other tokens
+
+V is here the number of real tokens, without the padding of the vocabulary, which the weights keep."""
 import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
+from transformers.loss.loss_utils import fixed_cross_entropy
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MaskedLMOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.generic import can_return_tuple
 
-from .model import AOGPT, AOGPTConfig, KVCache, float32_or_better, take
+from .model import AOGPT, AOGPTConfig, Block, Head, KVCache, float32_or_better, take
+
+# the Trainer shifts labels that it smooths for the classes of this table alone
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES['aogpt'] = 'AOGPTForCausalLM'
+NEVER = -1e4   # a logit whose probability is 0, and 0 times its logarithm is 0 and not NaN
 
 
 class AOGPTHubConfig(PreTrainedConfig):
@@ -21,8 +31,7 @@ class AOGPTHubConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
     sizes = property(lambda self: AOGPTConfig(**self.model_args))
-    vocab_size = property(lambda self: self.sizes.vocab_size)
-    mask_token_id = property(lambda self: self.sizes.n_real)
+    vocab_size = mask_token_id = property(lambda self: self.sizes.n_real)
     hidden_size = property(lambda self: self.sizes.n_embd)
     num_hidden_layers = property(lambda self: self.sizes.n_layer)
     num_attention_heads = property(lambda self: self.sizes.n_head)
@@ -30,29 +39,53 @@ class AOGPTHubConfig(PreTrainedConfig):
     max_position_embeddings = property(lambda self: self.sizes.block_size - 1)
 
 
+class HubBlock(GradientCheckpointingLayer, Block):
+    """A block that after gradient_checkpointing_enable() keeps its input alone, and is computed twice."""
+
+
+class HubHead(Head):
+    """A head for callers who multiply by `weight` and add `bias` themselves: the bias rules out the padding."""
+    @property
+    def bias(self):
+        bias, padding = self._parameters['bias'], torch.arange(self.out_features) >= self.n_real
+        bias = self.weight.new_zeros(()) if bias is None else bias
+        return torch.where(padding.to(bias.device), NEVER, bias)
+
+
 class AOGPTView(PreTrainedModel):
     """What the three views share: the network, under the names of its weights."""
     config_class = AOGPTHubConfig
     base_model_prefix = 'network'
+    supports_gradient_checkpointing = _supports_sdpa = True
     _tied_weights_keys = {'network.lm_head.weight': 'network.transformer.wte.weight'}   # noqa: RUF012
+    network_class = AOGPT
 
     def __init__(self, config):
         super().__init__(config)
-        self.network = AOGPT(config.sizes)
+        self.network = self.network_class(config.sizes)
+        for block in self.network.transformer.h:
+            block.__class__ = HubBlock
+        self.network.lm_head.__class__ = HubHead
         self.post_init()
 
     def _init_weights(self, module):
         """AOGPT has drawn its own."""
 
-    def get_input_embeddings(self):
-        return self.network.transformer.wte
+    # get_input_embeddings and get_output_embeddings ask for these names
+    embed_tokens = property(lambda self: self.network.transformer.wte)
+    lm_head = property(lambda self: self.network.lm_head)
+    predict = property(lambda self: self.network.predict)
 
-    def get_output_embeddings(self):
-        return self.network.lm_head
+    def _check_and_adjust_attn_implementation(self, attn_implementation, *args, **kwargs):
+        if attn_implementation not in (None, 'sdpa'):
+            raise ValueError(f'attn_implementation must be sdpa, which is the default, got {attn_implementation}')
+        return 'sdpa'
 
-    def predict(self, *args, **kwargs):
-        """AOGPT.predict."""
-        return self.network.predict(*args, **kwargs)
+    def resize_token_embeddings(self, new_num_tokens=None, *args, **kwargs):
+        V = self.config.vocab_size
+        if new_num_tokens not in (None, V, V + 1):   # the tokenizer has [MASK] too
+            raise ValueError(f'the vocabulary must keep its {V} tokens, got {new_num_tokens}: train with another one')
+        return self.get_input_embeddings()
 
 
 class AOGPTModel(AOGPTView):
@@ -61,32 +94,78 @@ class AOGPTModel(AOGPTView):
         return self.network(input_ids, order, n_known, columns)
 
 
+def refuse(others):
+    """Arguments of other models, which peft and trainers pass as None or False, mean nothing here."""
+    for name, value in others.items():
+        if value is not None and value is not False:
+            raise ValueError(f'{name} must be left out: an AO-GPT reads input_ids, and gives their logits and the loss')
+
+
 def without_padding(input_ids, attention_mask):
-    """(idx (B, n), lengths (B,), place (B, T)): rows without the padding at their ends, a column's place in idx."""
-    B, T = input_ids.shape
-    columns = torch.arange(T, device=input_ids.device)
-    if attention_mask is None:
-        return input_ids, input_ids.new_full((B,), T), columns.expand(B, T)
-    shown = attention_mask.bool()
-    lengths, place = shown.sum(1), shown.cumsum(1) - 1
-    start = shown.int().argmax(1, keepdim=True)
-    if not torch.equal(shown, (columns >= start) & (columns < start + lengths.unsqueeze(1))) or not lengths.all():
-        raise ValueError('attention_mask must leave tokens in every row, and hide the ends of rows alone')
-    idx = input_ids.gather(1, (start + columns[:int(lengths.max())]).clamp(max=T - 1))
-    return idx, lengths, place.clamp(min=0)
+    """(idx (B, n), lengths (B,), place (B, T), shown (B, T)): rows without the padding at their ends; the place in idx
+    of a column's token, or of the last one before it, or -1; and whether a column has a token."""
+    shown = torch.ones_like(input_ids).bool() if attention_mask is None else attention_mask.bool()
+    columns = torch.arange(input_ids.size(1), device=input_ids.device)
+    start, lengths = shown.int().argmax(1, keepdim=True), shown.sum(1)
+    if not torch.equal(shown, (columns >= start) & (columns < start + lengths.unsqueeze(1))):
+        raise ValueError('attention_mask must have a column for each token, in past_key_values too, and hide the ends '
+                         'of rows alone')
+    idx = input_ids.gather(1, (start + columns[:int(lengths.max())]).clamp(max=len(columns) - 1))
+    return idx, lengths, shown.cumsum(1) - 1, shown
 
 
-class BeamCache(KVCache):
+class TextCache(KVCache):
+    """Keys and values of `text` (B, T), the columns that were read, of which generate() gives all again."""
+    is_compileable = is_croppable = False   # transformers asks
+
+    def get_seq_length(self):
+        return self.text.size(1)
+
     def reorder_cache(self, rows):
         """Row r becomes what row rows[r] was."""
         self.k, self.v, self.length = self.k[:, rows], self.v[:, rows], self.length[rows.cpu()]
+        self.text = self.text[rows]
+
+
+class LeftToRight(AOGPT):
+    """The network as transformers has a model without its head: it gives what the head reads."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None,
+                logits_to_keep=0, **others):
+        """last_hidden_state (B, T, C), for the tokens after each of input_ids (B, T), see AOGPTForCausalLM.forward."""
+        refuse(others)
+        cache, T, N = past_key_values, input_ids.size(1), self.config.block_size
+        if cache is None and use_cache:
+            cache = TextCache(self.config, len(input_ids), self.device, self.dtype)
+            cache.text = input_ids[:, :0]
+        if cache is not None:
+            if not isinstance(cache, TextCache) or len(cache.text) != len(input_ids):
+                raise ValueError(f'past_key_values must be the cache that this model made for {len(input_ids)} texts')
+            input_ids = torch.cat([cache.text, input_ids], 1)
+        idx, lengths, place, shown = without_padding(input_ids, attention_mask)
+        if idx.size(1) > N:
+            raise ValueError(f'the model reads at most {N} tokens, got {idx.size(1)}')
+        place = place[:, -T:]
+        if position_ids is not None and ((position_ids != place) & shown[:, -T:]).any():
+            raise ValueError('position_ids must count the tokens of a row from 0: give one text a row, and no packing')
+        place = place[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else place[:, logits_to_keep]
+        n_visits = min(idx.size(1) + 1, N)
+        order = torch.arange(n_visits, device=idx.device).expand(len(idx), -1)
+        first = place.amin(1, keepdim=True)                              # visit 0 is given no token
+        x = self.predict(F.pad(idx, (0, 1))[:, :n_visits], order, lengths.cpu(), int((place - first).max()) + 1, cache,
+                         first=first[:, 0].cpu() + 1, head=torch.nn.Identity())
+        if cache is not None:
+            cache.text = input_ids
+        x = take(x, place - first).masked_fill((place == N - 1).unsqueeze(-1), 0)
+        return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=cache)
 
 
 class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     """The order from left to right, which a decoder of any order reads too. The network reads [None] before the first
-    token. It predicts N positions given at most N - 1 tokens: for N tokens the last column of logits is NaN. `loss` is
-    the mean over labels[:, 1:], as everywhere in transformers."""
+    token. It predicts N positions given at most N - 1 tokens: for N tokens the last column of logits says nothing, and
+    is finite. `loss` is the mean over labels[:, 1:], as everywhere in transformers."""
     _is_stateful = True   # no assisted generation: a cache cannot go back
+    network_class = LeftToRight
 
     def __init__(self, config):
         if config.sizes.slots.masked_loss:
@@ -94,34 +173,30 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
                              'load it with AutoModelForMaskedLM, or AutoModel')
         super().__init__(config)
 
-    def forward(self, input_ids, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
-                logits_to_keep=0, return_dict=None):
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
+                logits_to_keep=0, position_ids=None, num_items_in_batch=None, **others):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
-        Padding at the ends of rows changes nothing. `past_key_values` is generate()'s cache, beside the whole text."""
-        idx, lengths, place = without_padding(input_ids, attention_mask)
-        if past_key_values is not None and not isinstance(past_key_values, BeamCache):
-            raise ValueError('past_key_values must be the cache of generate(), which makes its own')
-        N, width = self.network.config.block_size, idx.size(1)
-        if width > N:
-            raise ValueError(f'the model reads at most {N} tokens, got {width}')
-        n_visits = min(width + 1, N)
-        order = torch.arange(n_visits, device=idx.device).expand(len(idx), -1)
-        place = place[:, -logits_to_keep:]
-        first = place[:, :1]                                             # visit 0 is given one token
-        column, known = place - first, lengths.cpu()
-        logits = self.network.predict(F.pad(idx, (0, 1))[:, :n_visits], order, known,
-                                      int(column.max()) + 1, past_key_values, first=first[:, 0].cpu() + 1)
-        logits = logits if attention_mask is None else take(logits, column)
-        if width == N:
-            logits = logits.masked_fill((place == N - 1).unsqueeze(-1), torch.nan)
+        Padding at the ends of rows changes nothing; before the first token it predicts the first. `past_key_values`
+        comes from generate() or use_cache=True; input_ids are then the tokens behind it, attention_mask covers all."""
+        read = self.network(input_ids, attention_mask, position_ids, past_key_values, use_cache, logits_to_keep,
+                            **others)
+        logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten())
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+            loss = fixed_cross_entropy(float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten(),
+                                       num_items_in_batch)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=read.past_key_values)
 
     @classmethod
     def _supports_default_dynamic_cache(cls):
         return False   # the cache of transformers knows nothing of slots
+
+    def _prepare_generated_length(self, generation_config, *args, **kwargs):
+        """generation_config.json has a max_length for texts of no length, which beside max_new_tokens would warn."""
+        if generation_config.max_new_tokens and generation_config.max_length == self.generation_config.max_length:
+            generation_config.max_length = None
+        return super()._prepare_generated_length(generation_config, *args, **kwargs)
 
     def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, use_cache=None,
                                       **ignored):
@@ -130,29 +205,33 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         if longest >= N:
             raise ValueError(f'the text has {N} tokens, and the model no position left: generate with '
                              f'max_length={N}, or a smaller max_new_tokens')
-        if use_cache and past_key_values is None:
-            past_key_values = BeamCache(self.network.config, len(input_ids), self.device, self.dtype)
-        return {'input_ids': input_ids, 'attention_mask': attention_mask, 'past_key_values': past_key_values,
-                'logits_to_keep': 1}
+        text = getattr(past_key_values, 'text', input_ids[:, :0])
+        if text.size(1) == input_ids.size(1) or not torch.equal(text, input_ids[:, :text.size(1)]):
+            raise ValueError('generate() must be given the whole text of past_key_values, and more tokens behind it')
+        return {'input_ids': input_ids[:, text.size(1):], 'attention_mask': attention_mask, 'use_cache': use_cache,
+                'past_key_values': past_key_values, 'logits_to_keep': 1}
 
 
 class AOGPTForMaskedLM(AOGPTView):
     """Blanks in parallel, given all known tokens, which a decoder reads from left to right and an encoder at once. A
-    blank is the id config.mask_token_id. A known token has logit 0 for itself and -inf for others."""
+    blank is the id config.mask_token_id. A known token has logit 0 for itself and NEVER for others."""
+    accepts_loss_kwargs = False   # the Trainer counts labels of known tokens too
 
-    def forward(self, input_ids, attention_mask=None, labels=None, return_dict=None):
+    @can_return_tuple
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **others):
         """Logits (B, T, V) of input_ids (B, T); `loss` is the mean over the blanks whose label is not -100."""
-        idx, lengths, place = without_padding(input_ids, attention_mask)
+        refuse(others)
+        idx, lengths, place, _ = without_padding(input_ids, attention_mask)
         real = torch.arange(idx.size(1), device=idx.device) < lengths.unsqueeze(1)          # (B, n)
         blank = real & (idx == self.config.mask_token_id)
         order = (blank + 2 * ~real).argsort(dim=1, stable=True)                             # known, blanks, padding
         known, idx = (lengths - blank.sum(1)).cpu(), idx.masked_fill(blank | ~real, 0)
         logits = self.network.predict(idx, order, known, max(1, idx.size(1) - int(known.min())), n_visits=lengths.cpu())
+        logits = logits[..., :self.config.vocab_size]
         column = order.argsort(dim=1) - known.to(idx.device).unsqueeze(1)
-        itself = torch.full_like(logits[:, :1], -torch.inf).expand(-1, idx.size(1), -1)
-        itself = itself.scatter(-1, idx.unsqueeze(-1), 0.0)
+        itself = (1 - F.one_hot(idx, logits.size(-1)).to(logits.dtype)) * NEVER
         logits = torch.where(blank.unsqueeze(-1), take(logits, column.clamp(0, logits.size(1) - 1)), itself)
-        logits = take(logits, place)
+        logits = take(logits, place.clamp(min=0))
         loss = None
         if labels is not None:
             labels = labels.masked_fill(input_ids != self.config.mask_token_id, -100)

@@ -5,8 +5,8 @@ MASK = '<|mask|>'
 BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
 
 
-def tokenizer_files(tokenizer, block_size):
-    """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py."""
+def tokenizer_files(tokenizer, n_read):
+    """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py; a model reads `n_read`."""
     of_symbols = isinstance(tokenizer, Symbols)
     eos = [] if tokenizer.eos is None or of_symbols else [END_OF_TEXT]
     n_plain = tokenizer.n_tokens - len(eos)
@@ -19,7 +19,7 @@ def tokenizer_files(tokenizer, block_size):
                                'normalizer': None, 'post_processor': None, **parts},
             'tokenizer_config.json': {'tokenizer_class': 'PreTrainedTokenizerFast', 'padding_side': 'left',
                                       'model_input_names': ['input_ids', 'attention_mask'],
-                                      'model_max_length': block_size, 'clean_up_tokenization_spaces': False, **names}}
+                                      'model_max_length': n_read, 'clean_up_tokenization_spaces': False, **names}}
 
 
 def byte_level(name):
