@@ -6,7 +6,7 @@ import numpy as np
 
 from anyorder.machine.files import reading_text
 from anyorder.machine.terminal import progress
-from anyorder.puzzles.solver import blanks_right, count_solutions
+from anyorder.puzzles.solver import blanks_right, count_solutions, propagate
 
 
 class Sudoku:
@@ -19,28 +19,12 @@ class Sudoku:
         box = row // b * b + column // b
         units = np.concatenate([np.arange(n)[:, None] == part for part in (row, column, box)])
         self.units = units.astype(np.float32)                                                   # (3 n, cells)
-        self.peers = ((units.T @ units > 0) & ~np.eye(n * n, dtype=bool)).astype(np.float32)    # (cells, cells)
-
-    def propagate(self, can, owner=None):
-        """What count_solutions wants of the rules: naked and hidden singles until nothing changes."""
-        active, can = np.arange(len(can)), can.copy()
-        while len(active):
-            now = can[active]
-            single = (now & (now.sum(2, keepdims=True) == 1)).astype(np.float32)
-            new = now & (np.matmul(self.peers, single) == 0)          # what a peer has is taken
-            alone = np.matmul(self.units, new.astype(np.float32)) == 1
-            only = new & (np.matmul(self.units.T, alone.astype(np.float32)) > 0)
-            new = np.where(only.any(2, keepdims=True), only, new)     # the only cell of a unit for that digit
-            can[active] = new
-            active = active[(new != now).any((1, 2)) & new.any(2).all(1)]
-        has_place = (np.matmul(self.units, can.astype(np.float32)) > 0).all((1, 2))   # saves branches
-        return can, can.any(2).all(1) & has_place
 
     def solve(self, grids):
         """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
         digits = np.arange(1, self.n + 1)
         can = (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
-        count, solution = count_solutions(can, self.propagate)
+        count, solution = count_solutions(can, self.units)
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
@@ -49,7 +33,7 @@ class Sudoku:
         grids, cells = [], self.n ** 2
         can = np.ones((n_grids, cells, self.n), bool)
         while len(can):
-            can, sound = self.propagate(can)
+            can, sound = propagate(can, self.units)
             can[~sound] = True
             left = can.sum(2)
             done = sound & (left == 1).all(1)

@@ -50,27 +50,13 @@ class Zebra:
         at = np.arange(can.shape[1])[:, None]
         of_a, of_b = ((clues[:, None, :, i] == at).astype(np.float32) for i in (1, 2))                   # (B, items, M)
 
-        def propagate(can, owner):
-            can, active = can.copy(), np.arange(len(can))
-            while len(active):
-                before, who = can[active], owner[active]
-                here, there = (np.take_along_axis(before, clues[who, :, i, None], 1).astype(np.float32) for i in (1, 2))
-                # houses that an item of a clue cannot have, as no house of the other item goes with them
-                lone_a = (holds[who] @ there[..., None])[..., 0] == 0
-                lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
-                now = before & (of_a[who] @ lone_a.astype(np.float32) + of_b[who] @ lone_b.astype(np.float32) == 0)
-                by = now.reshape(-1, k + 1, n, n)                             # attribute, value, house
-                single = by & (by.sum(3, keepdims=True) == 1)
-                by = by & (single | (single.sum(2, keepdims=True) == 0))      # a house that is taken
-                only = by & (by.sum(2, keepdims=True) == 1)
-                by = np.where(only.any(3, keepdims=True), only, by)           # a house that nothing else can take
-                now = by.reshape(now.shape)
-                can[active] = now
-                active = active[(now != before).any((1, 2)) & now.any(2).all(1)]
-            by = can.reshape(-1, k + 1, n, n)
-            taken = (by & (by.sum(3, keepdims=True) == 1)).sum(2)   # how many take it; this and any(2) save branches
-            return can, by.any(3).all((1, 2)) & by.any(2).all((1, 2)) & (taken < 2).all((1, 2))
-        return count_solutions(can, propagate)
+        def narrow(can, who):
+            here, there = (np.take_along_axis(can, clues[who, :, i, None], 1).astype(np.float32) for i in (1, 2))
+            # houses that an item of a clue cannot have, as no house of the other item goes with them
+            lone_a = (holds[who] @ there[..., None])[..., 0] == 0
+            lone_b = (here[:, :, None] @ holds[who])[:, :, 0] == 0
+            return can & (of_a[who] @ lone_a.astype(np.float32) + of_b[who] @ lone_b.astype(np.float32) == 0)
+        return count_solutions(can, np.kron(np.eye(k + 1), np.ones(n)).astype(np.float32), narrow)
 
     def clues(self, house, n, k, n_clues, rng):
         """(B, n_clues, 3) true clues about house (B, (k + 1) n), of random pairs; the rarer relations are preferred."""
