@@ -109,8 +109,8 @@ from anyorder.orders import check_order, name_of, order_of
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
 from anyorder.tokens.blocks import all_blocks, check_length
-from anyorder.tokens.sets import kind_of
-from anyorder.tokens.tokenizers import tokenizer_of_set
+from anyorder.tokens.sets import PADDING, kind_of
+from anyorder.tokens.tokenizers import END_OF_TEXT, tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.plan import lines_of
 from anyorder.training.run_folder import RunFolder
@@ -246,6 +246,11 @@ def finish(state, data, val, folder, config):
         for command, option in (first, ('eval_ppl.py', 'orders')):
             order = f' --{option}={name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{order}')
+        if data.train.ends is not None:
+            tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]
+            prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + '[[..]]'
+            print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)} --order=l2r --temperature=0 '
+                  f"--stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}")
     end_processes()
 
 

@@ -31,7 +31,7 @@ seconds = 180   # after which the tests hang
 # by file: the names of the tests that must catch its faults, and the faults, each [text, what to put there]
 FAULTS = {}
 
-FAULTS['model.py'] = 'test_model test_equalities', [
+FAULTS['model.py'] = 'test_model test_equalities test_answers', [
     ['reads = self.visit.clamp(max=known) - 1', 'reads = self.visit.clamp(max=known - 1) - 1'],
     ['.masked_fill(reads == NONE, -1)', '.masked_fill(reads == NONE, 0)'],
     ['return end, torch.minimum(known + 1, end)', 'return end, known + 1'],
@@ -82,7 +82,7 @@ FAULTS['model.py'] = 'test_model test_equalities', [
     ['bool((end < end.max()).any())', 'False'],
 ]
 
-FAULTS['anyorder/orders.py'] = 'test_orders test_grids', [
+FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['m + 1, device=device, dtype=dtype', 'm + 1, device=device, dtype=torch.float32'],
     ['torch.where(u[:, m:] < l2r_ratio', 'torch.where(u[:, :1] < l2r_ratio'],
     ['return torch.Generator().manual_seed(derive_seed(*names))',
@@ -334,7 +334,7 @@ FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities', [
     ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
 ]
 
-FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
+FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_answers', [
     ['turns[i + rank] if i + rank < len(turns)', 'turns[i] if i < len(turns)'],
     ['nats.mean(1), text, self.n_orders', 'nats[:, 0], text, self.n_orders'],
     ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
@@ -360,10 +360,11 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal', [
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
-FAULTS['anyorder/likelihood/written.py'] = 'test_written', [
+FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
     ["unmasking.unmask == 'binomial' or self.several and", 'self.several and'],
     ['self.several and not unmasking.adaptive', 'self.several'],
     ['n_given[rows],', 'n_given[rows] * 0,'],
+    [', visits_of(blocks[rows]))', ')'],
     ['masked_fill(cut, 0)', 'masked_fill(cut, 1)'],
     ['kept.masked_fill(cut > 0, math.inf)', 'kept'],
     ['kept - nats[:, -1]', 'kept'],
@@ -396,7 +397,7 @@ FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
     ['math.isfinite(x) for nats', 'x == x for nats'],
 ]
 
-FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles', [
+FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles test_answers', [
     ['nll * ((n - n_given)', 'nll * ((n + n_given)'],
     ['n = T if n_visits is None', 'n = T if True'],
     ['nll = one_by_one(model, idx, order, n_visits=n_visits)', 'nll = one_by_one(model, idx, order)'],
@@ -444,7 +445,7 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
      'check_network(self.checkpoint.config.slots, self.block_size)'],
     ['if drawing.scores and any(', 'if False and any('],
 ]
-FAULTS['eval_puzzle.py'] = 'test_eval_puzzle', [
+FAULTS['eval_puzzle.py'] = 'test_eval_puzzle test_answers', [
     ["length = None if policy == 'given' else c.block_length", "length = None"],
 ]
 FAULTS['anyorder/fast.py'] = 'test_fast test_eval_puzzle', [
@@ -465,17 +466,28 @@ FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
 FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
     ['colors.setdefault(policy, len(colors))', 'colors.setdefault(way, len(colors))'],
     ['rounds[way] + (solid != policy)', 'rounds[way]'],
-    ["WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x))", "WORDS['axes'].get(x, x)"],
+    ['AXES.get((x, y), AXES.get(x, x))', 'AXES.get(x, x)'],
 ]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
     ['given if tokens.marked or given.any() else None', 'None'],
     ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],
 ]
-FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays', [
+FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers', [
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ['if longest >= block_size', 'if longest > block_size'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
+    ['columns < split.ends[numbers, None]', 'columns <= split.ends[numbers, None]'],
+    ['(split.ends - split.lengths)[numbers, None]', '(split.ends - split.lengths)[numbers, None] + 1'],
+    ['starts + block_size, split.ends)', 'starts + block_size + 1, split.ends)'],
+    ['(n_visits < blocks.size(1)).any()', '(n_visits < blocks.size(1)).all()'],
+]
+FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
+    ['(blocks >= self.mark) | padding', 'blocks >= self.mark'],
+    [' - padding * self.mark', ''],
+    ["np.flatnonzero(tokens == meta['eos']) + 1", "np.flatnonzero(tokens == meta['eos'])"],
+    ["meta['n_tokens'] > GIVEN", "meta['n_tokens'] > 2 * GIVEN"],
+    ['min(block_size, int(self.lengths.max()))', 'block_size'],
 ]
 
 FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
@@ -501,7 +513,7 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes tes
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
 ]
 
-FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids', [
+FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids test_answers', [
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],

@@ -1,4 +1,6 @@
 """Prompts that are not trained on: documents are rows, whose prompts come first and cost nothing."""
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
 from anyorder.orders import derive_seed, draw_orders, given_first, order_of
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
+from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import GIVEN, PADDING, Split, dtype_of, read_split, write_splits
 from anyorder.tokens.tokenizers import encode_pairs, get_tokenizer
 from anyorder.training import update as updates
@@ -202,3 +205,25 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_pa
     assert_alike('whole', 'two')
     assert open_split('data', 'qa', 'val')[0].width(16) == 9
     assert model_from_checkpoint('two/ckpt.pt').config.block_size == 16
+
+
+def test_rows_with_prompts_become_a_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{'prompt': prompt, 'text': text} for prompt, text in PAIRS * 5]
+    (tmp_path / 'qa.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+    meta = prepare('text', 'data', 'qa', 'qa.jsonl', tokenizer='bytes')
+    assert meta['given'] and meta['prompts'] and [s['rows'] for s in meta['splits'].values()] == [18, 2]
+    wanted = {(*row, n) for row, n in map(row_of, PAIRS)}
+    for part in (open_split('data', 'qa', name)[0] for name in ('train', 'val')):
+        tokens, given = all_blocks(part, 9)
+        found = {(*row[row >= 0].tolist(), int((mask & (row >= 0)).sum())) for row, mask in zip(tokens, given)}
+        assert found <= wanted and len(tokens) == len(part.ends)
+    assert 'prompts' not in prepare('text', 'data', 'plain', 'qa.jsonl', tokenizer='bytes', prompt_key='')
+    (tmp_path / 'more.jsonl').write_text('{"text": "no prompt"}')
+    before = sorted(tmp_path.rglob('*'))
+    with one_line('all splits of qa must have prompts, or none'):
+        prepare('text', 'data', 'qa', 'more.jsonl', 'test')
+    with one_line('one document with a prompt cannot be divided'):
+        (tmp_path / 'more.jsonl').write_text(json.dumps(rows[0]))
+        prepare('text', 'data', 'one', 'more.jsonl')
+    assert sorted(tmp_path.rglob('*')) == before

@@ -41,7 +41,8 @@ def test_every_config_is_a_run(path):
     known = {'ao_gpt_small': 170.6, 'ao_gpt_medium': 425.8, 'sigma_gpt_small': 125.26}
     name = os.path.basename(path).removesuffix('.py')
     millions = known.get(name)
-    starts = {'adapt_gpt2': 'auto:gpt2', 'finetune': 'auto:out/quickstart/ckpt.pt'} | dict.fromkeys(known, 'auto')
+    starts = {'adapt_gpt2': 'auto:gpt2'} | dict.fromkeys(('answers', 'finetune'), 'auto:out/quickstart/ckpt.pt')
+    starts |= dict.fromkeys(known, 'auto')
     assert config.init_from == starts.get(name, 'scratch')
     assert millions is None or abs(model.n_parameters() / 1e6 - millions) < 0.15
     if name in known:   # what these files do not say are the defaults of train.py

@@ -2,11 +2,12 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT, detokenize
-from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
+from anyorder.tokens.sets import dtype_of, folder_of, is_there, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, shakespeare
-from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
+from anyorder.tokens.tokenizers import encode_documents, encode_pairs, get_tokenizer
 
 SPLIT_SEED = 2357
 
@@ -99,12 +100,16 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     documents = documents or ({s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents()})
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
-    if any(isinstance(next(iter(texts)), tuple) for texts in documents.values()):
-        raise ValueError(f"{origin} has prompts, which no set holds yet: --prompt_key='' leaves them out")
     tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
     if kept and tok.name != meta['tokenizer']:
         raise ValueError(f"{directory} holds {', '.join(kept)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
-    meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': False}
-    splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
+    have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
+    if len(have | ({bool(meta.get('prompts'))} if kept else set())) > 1:
+        raise ValueError(f"all splits of {name} must have prompts, or none: --prompt_key='' leaves prompts out")
+    prompts, = have
+    meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': prompts}
+    meta |= {'prompts': True} if prompts else {}
+    encode = partial(encode_pairs, dtype=dtype_of(meta)) if prompts else encode_documents
+    splits = {s: (n, encode(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
     return write_splits(directory, meta, kept, origin, splits, 'doc')

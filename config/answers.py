@@ -1,0 +1,19 @@
+"""Questions and answers: the prompt of a document is given, and the loss is of its answer alone.
+
+    python data/prepare.py text --source=sums.jsonl --tokenizer=bytes --name=sums
+    python train.py config/answers.py --dataset=sums
+    python eval_puzzle.py --ckpt=out/answers/ckpt.pt --split=val
+
+A line of the source is {"prompt": "What is 345 + 278? ", "text": "623"}. The network is the checkpoint's.
+
+Hardware: one core of an AMD EPYC, torch 2.13.0. Time, result: results/answers.md."""
+init_from = 'auto:out/quickstart/ckpt.pt'   # or another checkpoint; the same command again goes on
+out_dir = 'out/answers'
+optimizer = 'muon'
+batch_size = 64             # documents
+max_iters = 4000
+learning_rate = 1e-3
+min_lr = 1e-4
+warmup_iters = 100
+ema_decay = 0.999           # the last thousand updates or so
+eval_interval = 500
