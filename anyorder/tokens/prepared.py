@@ -88,9 +88,8 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
     if source and row.offline:
         raise ValueError(f'{data_set} has no --source; of your own: python data/prepare.py text --source={source}')
-    if row.splits or not source and row.documents:
-        origin, documents = name_source(source) if source else data_set, {}
-    else:
+    origin, documents = name_source(source) if row.splits and source else data_set, {}
+    if not row.splits and (source or not row.documents):
         origin, documents = open_source(source, split, **keys)
     if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
         return meta

@@ -14,6 +14,7 @@ import sysconfig
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import cleandoc
 
 from anyorder.machine.files import quiet_hub, reading, reading_text
@@ -46,184 +47,141 @@ def pydocs():
     return [text for text in dict.fromkeys(documents) if text]
 
 
-def check_source(path):
+def files_of(path):
+    """The files of a source: itself, or every .txt in a folder."""
     if not os.path.exists(path):
         raise ValueError(f'no file {path}')
-
-
-def is_saved(path):
-    """Whether it is a folder in which the library `datasets` saved a Dataset."""
-    return os.path.isfile(os.path.join(path, 'state.json'))
-
-
-def files_of(path):
-    """The files that a source is read from: the file itself, the data of a saved Dataset, or every .txt in a folder."""
-    check_source(path)
     if not os.path.isdir(path):
         return [path]
-    pattern = os.path.join(glob.escape(path), '*.arrow' if is_saved(path) else '**/*.txt')
-    files = sorted(glob.glob(pattern, recursive=True))
+    files = sorted(glob.glob(os.path.join(glob.escape(path), '**', '*.txt'), recursive=True))
     if not files:
         raise ValueError(f'{path} is a folder without a .txt, and `datasets` did not save it: name a file in it')
     return files
 
 
 @dataclass
-class TextFiles:
-    """Files of text, a document each. With `by_line` a line is a document, its newline included, as in WikiText."""
-    paths: list
-    by_line: bool = False
-
-    def __len__(self):
-        return sum(1 for _ in self) if self.by_line else len(self.paths)
+class Documents:
+    """What a generator yields, read anew each time. The length is counted, which finds a wrong row before all else."""
+    read: Callable   # () -> the generator
 
     def __iter__(self):
-        for path in self.paths:
-            with reading_text(path, '\n') as f:
-                yield from f if self.by_line else [f.read()]
+        return self.read()
+
+    def __len__(self):
+        return sum(1 for _ in self)
 
 
-def json_lines(path):
-    with reading_text(path, '\n') as f:
-        yield from ((f'line {number} of {path}', line) for number, line in enumerate(f, 1) if line.strip())
-
-
-def json_rows(path):
-    for where, line in json_lines(path):
-        with reading(where, 'JSON', 'write {"text": "..."} in valid Unicode'):
-            row = {**json.loads(line)}
-        yield where, row
+def texts(paths, by_line=False):
+    """Yields what each file holds; with `by_line` its lines, newlines included."""
+    for path in paths:
+        with reading_text(path, '\n') as f:
+            yield from f if by_line else [f.read()]
 
 
 def csv_rows(path):
     csv.field_size_limit(2 ** 31 - 1)
     with reading_text(path, '') as f:
-        yield from ((f'row {number} of {path}', row) for number, row in enumerate(csv.DictReader(f, strict=True), 1))
+        yield from csv.DictReader(f, strict=True)
 
 
-def table_rows(name, batches):
-    rows = (row for batch in batches for row in batch.to_pylist())
-    return ((f'row {number} of {name}', row) for number, row in enumerate(rows, 1))
-
-
-@dataclass
-class Rows:
-    """The documents of rows {field: value}: texts, or pairs (prompt, text) where the rows have prompts.
-
-    read        keys -> an iterator of (where it is, row). A table reads the fields `keys` alone
-    count       () -> the number of rows
-    fields      of a table; [] where each row says its own
-    text_key    the field that is the text
-    prompt_key  the field that is the prompt; 'auto' is "prompt" where the rows have it, '' is none"""
-    read: Callable
-    count: Callable
-    fields: list
-    text_key: str = 'text'
-    prompt_key: str = ''
-
-    def __len__(self):
-        return self.count()
-
-    def __iter__(self):
-        first = self.fields and self.keys(self.fields, 'the table')
-        for where, row in self.read(first):
-            keys = self.keys(row, where)
-            first = first or keys
-            if keys != first:
-                raise ValueError(f'{where} has {"no" if len(first) > 1 else "a"} prompt, unlike the first row: write '
-                                 'one in every row, or leave all out by --prompt_key=')
-            for key in keys:
-                with reading(f'{key} in {where}', 'text', 'write a string in valid Unicode, or leave the row out'):
-                    row[key].encode()   # half a surrogate pair is no text
-            *prompt, text = map(row.get, keys)
-            if prompt and not text:
-                raise ValueError(f'{where} has a prompt, but its {self.text_key} is empty: leave the row out')
-            yield (*prompt, text) if prompt else text
-
-    def keys(self, fields, where):
-        """The keys of the prompt, if there is one, and of the text."""
-        prompt = ('prompt' if 'prompt' in fields else '') if self.prompt_key == 'auto' else self.prompt_key
-        for key, option in ((self.text_key, 'text_key'), (prompt or self.text_key, 'prompt_key')):
-            if key not in fields:
-                raise ValueError(f'{where} has no {key!r}, it has {", ".join(map(repr, fields))}: --{option}=OTHER '
-                                 'names another field')
-        if None in fields:
-            raise ValueError(f'{where} has more fields than the first line has names: put texts with commas in quotes')
-        return [prompt, self.text_key] if prompt else [self.text_key]
-
-
-def parquet_rows(path, **keys):
+def parquet_rows(path):
     from pyarrow.parquet import ParquetFile
     with reading(path, 'a .parquet', 'fetch or write it again'):
-        file = ParquetFile(path)
-    return Rows(lambda keys: table_rows(path, file.iter_batches(1000, columns=keys)), lambda: file.metadata.num_rows,
-                file.schema_arrow.names, **keys)
+        yield from table_rows(ParquetFile(path).iter_batches(1000))
 
 
-def dataset_rows(name, found, **keys):
-    """The documents of a Dataset of the library `datasets`."""
-    return Rows(lambda keys: table_rows(name, found.select_columns(keys).with_format('arrow').iter(1000)),
-                lambda: len(found), found.column_names, **keys)
+def table_rows(batches):
+    return (row for batch in batches for row in batch.to_pylist())
 
 
-def open_texts(path, by_line=False, text_key='text', prompt_key=''):
-    """The documents of a local source: TextFiles, or Rows with these keys."""
-    keys = {'text_key': text_key, 'prompt_key': prompt_key}
-    paths = files_of(path)
-    if is_saved(path):
-        from datasets import load_from_disk
-        with reading(path, 'a data set', 'save it again by `datasets`'):
-            return dataset_rows(path, load_from_disk(path), **keys)
+# by the ending of a file; a row of a .jsonl is still a line
+ROWS = {'jsonl': lambda path: texts([path], by_line=True), 'csv': csv_rows, 'parquet': parquet_rows}
+
+
+def documents_of(rows, source, text_key='text', prompt_key=''):
+    """Yields the texts of rows {field: value} under `text_key`. They are pairs (prompt, text) if there is a
+    `prompt_key`; 'auto' is "prompt" where the rows have it."""
+    first = None
+    for number, row in enumerate(rows(), 1):
+        where = f'row {number} of {source}'
+        if isinstance(row, str):
+            if not row.strip():
+                continue
+            with reading(where, 'JSON', 'write {"text": "..."} in valid Unicode'):
+                row = {**json.loads(row)}
+        if None in row:
+            raise ValueError(f'{where} has more fields than the first line has names: put texts with commas in quotes')
+        prompt = ('prompt' if 'prompt' in row else '') if prompt_key == 'auto' else prompt_key
+        keys = [key for key in (prompt, text_key) if key]
+        if missing := [key for key in keys if key not in row]:
+            raise ValueError(f'{where} has no {missing[0]!r}, it has {", ".join(map(repr, row))}: name other fields by '
+                             '--text_key and --prompt_key')
+        first = first or keys
+        if keys != first:
+            raise ValueError(f'{where} has {"a" if prompt else "no"} prompt, unlike the first: write one in every row, '
+                             'or leave all out by --prompt_key=')
+        for key in keys:
+            with reading(f'{key} in {where}', 'text', 'write a string in valid Unicode, or leave the row out'):
+                row[key].encode()   # half a surrogate pair is no text
+        if prompt and not row[text_key]:
+            raise ValueError(f'{where} has a prompt, but its {text_key} is empty: leave the row out')
+        yield (row[prompt], row[text_key]) if prompt else row[text_key]
+
+
+def open_texts(path, by_line=False, **keys):
+    """The Documents of a file or a folder of texts; `keys` are text_key and prompt_key of one with rows. With `by_line`
+    a .txt and a .raw have a document a line."""
     found = ENDING.search('.txt' if os.path.isdir(path) else path)
-    kind = found and (found[1] or found[2])
-    if kind in (None, 'raw') and not (kind and by_line):
+    paths, kind = files_of(path), found and (found[1] or found[2])
+    if kind is None or kind == 'raw' and not by_line:
         raise ValueError(f'{path} must end in {".raw, " * by_line}{KINDS}')
-    if kind in ('txt', 'raw') and (text_key != 'text' or prompt_key not in ('', 'auto')):
+    if kind in ROWS:
+        return Documents(partial(documents_of, partial(ROWS[kind], path), path, **keys))
+    if keys.get('text_key', 'text') != 'text' or keys.get('prompt_key', 'auto') not in ('', 'auto'):
         raise ValueError(f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a .jsonl')
-    if kind == 'parquet':
-        return parquet_rows(path, **keys)
-    if kind == 'csv':
-        return Rows(lambda _: csv_rows(path), lambda: sum(1 for _ in csv_rows(path)), [], **keys)
-    if kind == 'jsonl':
-        return Rows(lambda _: json_rows(path), lambda: sum(1 for _ in json_lines(path)), [], **keys)
-    return TextFiles(paths, by_line)
+    return Documents(partial(texts, paths, by_line))
+
+
+def dataset_documents(found, source, **keys):
+    """The Documents of a Dataset of the library `datasets`."""
+    return Documents(partial(documents_of, lambda: table_rows(found.with_format('arrow').iter(1000)), source, **keys))
 
 
 def own_splits(names, split, source):
-    """{split: the name that it has in the data set `source`}; '' is still to be divided.
-
-    Without `split` the train and the validation of the set, or its train or only split, which is then divided."""
-    val = next((name for name in ('val', 'validation', 'valid', 'dev') if name in names), '')
-    found = {split: val if split == 'val' else split}
-    if not split:
-        train = 'train' if 'train' in names else names[0] if len(names) == 1 else ''
-        found = {'train': train, 'val': val} if val and train == 'train' else {'': train}
+    """{split: its name in the data set `source`}; '' is still to be divided. Without a `split` these are its train and
+    its validation, or its train or only split alone."""
+    val = 'val' if 'val' in names else 'validation'
+    if split or {'train', val} <= {*names}:
+        found = {s: val if s == 'val' else s for s in ([split] if split else ['train', 'val'])}
+    else:
+        found = {'': names[0] if len(names) == 1 else 'train'}
     if not {*found.values()} <= {*names}:
         raise ValueError(f'{source} has the splits {", ".join(names)}: name one of them by --split')
     return found
 
 
 def open_source(source, split, text_key='text', prompt_key='auto'):
-    """(what meta.json says of it, {split: documents}) of a source of one's own; '' is still to be divided. A data set
+    """(what meta.json says of it, {split: Documents}) of a source of one's own; '' is still to be divided. A data set
     on the hub, or a DatasetDict in a folder, has splits of its own."""
     if not source:
-        raise ValueError('this data set is a source of yours: name it with --source=FILE, a folder, or hf:OWNER/NAME '
-                         f'(FILE is {KINDS})')
-    keys = {'text_key': text_key, 'prompt_key': prompt_key}
+        raise ValueError(f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME')
+    keys, name = {'text_key': text_key, 'prompt_key': prompt_key}, os.path.basename(os.path.abspath(source))
+    said = ''.join(f', {key} {value!r}' for key, value in keys.items() if value not in ('text', 'auto'))
     if source.startswith('hf:'):
-        repository = re.fullmatch(r'hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?', source)
-        if not repository:
+        found = re.fullmatch(r'hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?', source)
+        if not found:
             raise ValueError(f'a data set on the hub is hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, got {source}')
-        sets = from_hub(*repository.groups(), None, f'text --source={source}')
-        names = own_splits([*sets], split, source)
-        origin = f'{source}, fingerprint {"+".join(sets[name]._fingerprint for name in names.values())}'
-        return origin, {s: dataset_rows(f'{source} {name}', sets[name], **keys) for s, name in names.items()}
-    paths, index = {split: source}, os.path.join(source, 'dataset_dict.json')
-    if os.path.isfile(index):
-        with reading(index, 'the splits of a data set', 'save it again by `datasets`'), open(index) as f:
-            names = json.load(f)['splits']
-        paths = {s: os.path.join(source, name) for s, name in own_splits(names, split, source).items()}
-    return name_source(source, *paths.values()), {s: open_texts(path, **keys) for s, path in paths.items()}
+        name, sets = source, from_hub(*found.groups(), None, f'text --source={source}')
+    elif any(os.path.isfile(os.path.join(source, file)) for file in ('state.json', 'dataset_dict.json')):
+        from datasets import load_from_disk
+        with reading(source, 'a folder that `datasets` saved', 'fetch or save it again'):
+            sets = load_from_disk(source)
+    else:
+        return name_source(source, said), {split: open_texts(source, **keys)}
+    sets = sets if isinstance(sets, dict) else {split: sets}
+    sets = {s: sets[theirs] for s, theirs in own_splits([*sets], split, source).items()}
+    origin = f'{name}{said}, fingerprint {"+".join(found._fingerprint for found in sets.values())}'
+    return origin, {s: dataset_documents(found, source, **keys) for s, found in sets.items()}
 
 
 def shakespeare():
@@ -259,18 +217,16 @@ def from_hub(repository, name, split, command):
 
 def openwebtext():
     """OpenWebText, 8,013,769 documents. `datasets` downloads and caches about 25 GB."""
-    return dataset_rows('openwebtext', from_hub('Skylion007/openwebtext', None, 'train', 'openwebtext'))
+    return dataset_documents(from_hub('Skylion007/openwebtext', None, 'train', 'openwebtext'), 'openwebtext')
 
 
-def name_source(path, *parts):
-    """What meta.json says of a local source: its name and the beginning of its hash. `parts` are the files or folders
-    of it that are read, if not all are."""
+def name_source(path, said=''):
+    """What meta.json says of a local source: its name, what is `said` of it and the beginning of its hash."""
     sha = hashlib.sha256()
-    for part in parts or [path]:
-        for file in files_of(part):
-            if os.path.isdir(part):
-                sha.update(os.path.relpath(file, part).encode())
-            with open(file, 'rb') as f:
-                while chunk := f.read(2 ** 20):
-                    sha.update(chunk)
-    return f'{os.path.basename(os.path.abspath(path))}, sha256 {sha.hexdigest()[:12]}'
+    for file in files_of(path):
+        if file != path:
+            sha.update(os.path.relpath(file, path).encode())
+        with open(file, 'rb') as f:
+            while chunk := f.read(2 ** 20):
+                sha.update(chunk)
+    return f'{os.path.basename(os.path.abspath(path))}{said}, sha256 {sha.hexdigest()[:12]}'
