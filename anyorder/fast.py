@@ -55,9 +55,6 @@ def freeze(model, dtype=None):
     return model.eval()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# lean: to train with
-
 class TokenLoss(torch.autograd.Function):
     """-log softmax(x W^T + b)[tokens] (R,) for x (R, C), some rows at a time, so that the R V logits are never all in
     float32. The backward pass finds d nll / d logits alone, in the dtype of x, to which its products would round it."""
@@ -146,9 +143,6 @@ class LeanAttention(SelfAttention):
 LEAN = {Head: LeanHead, AdaLN: LeanAdaLN, SelfAttention: LeanAttention}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# frozen: for inference
-
 class FrozenLinear(nn.Module):
     """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout. nn.Linear
     packs them at every call, which costs more than the product where rows are few."""
@@ -184,9 +178,6 @@ class AdaLNTable(nn.Module):
     def forward(self, target, wtpe):
         return F.embedding(target, self.table)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# graphed: few launches on a GPU
 
 def graphed(model):
     """The model itself, whose steps with a cache are padded to few sizes, recorded as CUDA graphs and replayed."""

@@ -71,9 +71,7 @@ class AnyOrderLM(TemplateLM):
     def create_from_arg_string(cls, arg_string, additional_config=None):
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
-    # -----------------------------------------------------------------------------------------------------------------
     # tokens and processes
-
     eot_token_id = property(lambda self: self.writer.tokenizer.eos)
     max_length = property(lambda self: self.writer.block_size)
     tokenizer_name = property(lambda self: self.writer.tokenizer.name)
@@ -101,9 +99,7 @@ class AnyOrderLM(TemplateLM):
     def bar(self, requests, said):
         return progress(total=len(requests), desc=said, unit='request', disable=self.rank > 0)
 
-    # -----------------------------------------------------------------------------------------------------------------
     # how likely a text is
-
     def loglikelihood(self, requests, disable_tqdm=False):
         """[(log p of the continuation, whether it is greedy)]. A continuation without a context follows [None], as the
         first token of a text does in training: no end-of-text comes before it."""
@@ -130,9 +126,7 @@ class AnyOrderLM(TemplateLM):
                 bar.update()
         return found
 
-    # -----------------------------------------------------------------------------------------------------------------
     # what is written
-
     def how_to_write(self, asked):
         """(order as in sample_order, Unmasking, Drawing, context) that a request asks for, or else the model has."""
         unknown = [name for name in asked if name not in self.defaults]

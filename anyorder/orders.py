@@ -15,8 +15,6 @@ from anyorder.grids import by_columns, by_rows, by_squares, load_order, loaded, 
 from anyorder.machine.devices import widest
 from anyorder.machine.files import reading
 
-# ---------------------------------------------------------------------------------------------------------------------
-# named streams of random numbers
 
 def derive_seed(*names):
     """A 63-bit seed, hashed from numbers and strings: streams of other names are independent, up to chance."""
@@ -33,7 +31,6 @@ def stream(*names):
     return torch.Generator().manual_seed(derive_seed(*names))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second
 # argument named `shape` is the shape (H, W) of the grid of n positions instead
 
@@ -177,9 +174,6 @@ def given_first(order, given, n_visits=None):
         part = part.masked_fill(order >= n_visits.unsqueeze(1), 2)
     return order.gather(1, part.argsort(stable=True)), (part == 0).sum(1), (part == 1).sum(1)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# orders as options
 
 def read_order(text, *others):
     """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`; with

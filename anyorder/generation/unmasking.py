@@ -10,8 +10,6 @@ from anyorder.machine.devices import widest
 from anyorder.orders import given_first, stream
 from model import float32_or_better
 
-# ---------------------------------------------------------------------------------------------------------------------
-# how many blanks a step reveals
 
 def unmask_schedule(n_tokens, n_steps, kind='linear'):
     """How many of n_tokens blanks are revealed after each step: strictly increasing, the last is n_tokens.
@@ -54,7 +52,6 @@ def check_name(option, value, names):
         raise ValueError(f'{option} must be {", ".join(names[:-1])} or {names[-1]}, got {value!r}')
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # scores of adaptive policies: functions of logits (n, V), float32 or better, with -inf for padding. The position with
 # the largest score is written first, among equals a random one. (Kim et al. 2025, arXiv 2502.06768, sec. 4)
 
@@ -86,9 +83,6 @@ def confidence(logits, policy):
     parts, = split_rows(logits.size(-1), logits.reshape(-1, logits.size(-1)))
     return torch.cat([SCORES[policy](float32_or_better(part)) for part in parts]).view(logits.shape[:-1])
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# which blanks a step reveals
 
 @dataclass(frozen=True)
 class Unmasking:

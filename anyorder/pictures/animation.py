@@ -59,9 +59,6 @@ def keyframes(n_steps, share):
     return '\n'.join(rules)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# words around the samples
-
 def xml(text):
     """The text as XML may hold it."""
     return escape(''.join(letter if letter.isprintable() else '\ufffd' for letter in text), quote=False)
@@ -74,9 +71,6 @@ def words(x, y, text, kind=''):
 def moved(x, y, marks):
     return f'<g transform="translate({x:g} {y:g})">{marks}</g>'
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the samples
 
 def side_by_side(rows, replay):
     """(marks, width, height) of grids: each between its name and its facts."""
