@@ -3,12 +3,11 @@ import unicodedata
 from itertools import groupby
 
 
-def token_texts(tokens, tokenizer, there=None):
-    """The text of each token. A letter of several tokens stands at the last of them, if all of them are there.
-
-    there     whether each token is there; by default all are"""
-    texts = [tokenizer.decode([token]) for token in tokens]
-    is_part = ['\ufffd' in text and (there is None or there[i]) for i, text in enumerate(texts)]   # part of a letter
+def token_texts(tokens, tokenizer):
+    """The text of each token, and a dot for None, a blank. A letter of several tokens stands at the last of them, if
+    all of them are there."""
+    texts = ['·' if token is None else tokenizer.decode([token]) for token in tokens]
+    is_part = ['\ufffd' in text for text in texts]   # part of a letter
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
         places, letters = list(run), []
         for i in places if in_part else ():

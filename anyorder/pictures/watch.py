@@ -82,9 +82,7 @@ class Watch:
     def lines(self, tokens, steps, logprob, drafts, width):
         """The lines of the text, painted, and the numbers of the lines that have new tokens."""
         seen, wrong = zip(*self.seen(tokens, steps, drafts))
-        there = [token is not None for token in seen]
-        texts = token_texts([token or 0 for token in seen], self.tokenizer, there)
-        texts = [text if t else '·' for text, t in zip(texts, there)]
+        texts = token_texts(seen, self.tokenizer)
         # a line ends where a line end is written, not where it is a draft
         texts = [text.replace('\n', '↵') if s is None else text for text, s in zip(texts, steps)]
         if self.columns:
@@ -95,7 +93,7 @@ class Watch:
         marks, new = [], set()                # marks: (line, style, letters)
         for i, runs in enumerate(lay_out(texts, width)):
             is_new = steps[i] is not None and steps[i] > self.shown
-            style = DRAFT if steps[i] is None and there[i] else self.style(steps[i], logprob[i], is_new)
+            style = DRAFT if steps[i] is None and seen[i] is not None else self.style(steps[i], logprob[i], is_new)
             style = f'{style};{STRUCK}' if wrong[i] else style
             marks += [(line, style, letters) for line, _, letters in runs]
             new |= {line for line, _, _ in runs if is_new}
