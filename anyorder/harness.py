@@ -16,7 +16,7 @@ from anyorder.orders import derive_seed, order_of
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.writer import Writer, order_and_policy
-from configurator import Config, at_least, check, nearest, parse
+from configurator import Config, at_least, check, parse
 
 # the options of a request that writes, and of --model_args, with their defaults
 WRITING = {'n_steps': 0, 'temperature': 0.0, 'top_k': 0, 'top_p': 1.0, 'schedule': 'linear', 'unmask': 'fixed',
@@ -129,9 +129,6 @@ class AnyOrderLM(TemplateLM):
     # what is written
     def how_to_write(self, asked):
         """(order as in sample_order, Unmasking, Drawing, context) that a request asks for, or else the model has."""
-        unknown = [name for name in asked if name not in self.defaults]
-        if unknown:
-            raise ValueError(f'gen_kwargs: there is no option {unknown[0]!r}{nearest(unknown[0], self.defaults)}')
         how = self.defaults | {name: check(self.defaults, name, value, 'gen_kwargs') for name, value in asked.items()}
         drawing = Drawing(how.pop('temperature'), how.pop('top_k'), how.pop('top_p'))
         context, n_steps = how.pop('context'), how.pop('n_steps') or self.max_length
