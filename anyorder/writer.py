@@ -1,6 +1,7 @@
 """Text in, text out: how does a program fill the blanks of a text, and ask how likely a part of it is?"""
 import os
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import signature
 
 import numpy as np
 import torch
@@ -10,12 +11,13 @@ from anyorder.fast import freeze, graphed
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.scroll import Scroll
-from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.generation.unmasking import SCORES, Unmasking, check_keywords
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, order_of, read_order, seeds_of, stream
-from anyorder.tokens.prompts import encode, parse_prompt, parse_prompts
+from anyorder.pictures.texts import token_texts
+from anyorder.tokens.prompts import encode, parse_prompts
 
 
 class Text(str):
@@ -36,8 +38,8 @@ def order_and_policy(order, block_length=None):
 class Writer:
     """A trained model with its tokenizer, on its device.
 
-    infill and logprob are for programs and notebooks; sample.py takes the parts that they are made of, texts and write.
-    The weights are put into place when they are first needed."""
+    infill, stream and logprob are for programs and notebooks; commands take the parts that these are made of: texts,
+    scrolls and write. The weights are put into place when they are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False):
         """ckpt is a path, hf:OWNER/REPO[/path.pt] or masked:FOLDER; weights 'ema' or 'raw', by default the EMA if there
@@ -51,9 +53,7 @@ class Writer:
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
         self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]   # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
-
-    def autocast(self):
-        return autocast(self.device, self.dtype)
+        self.autocast = partial(autocast, self.device, self.dtype)
 
     @cached_property
     def model(self):
@@ -68,7 +68,7 @@ class Writer:
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
                temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, score=False, **unmasking):
-        """The prompt with its blanks filled, as a Text or Rows; with a number n a list of n texts, or n times the rows.
+        """The prompt with its blanks filled, a Text or Rows; with n a list of n, or n times the rows. Of a list a list.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
 
@@ -76,33 +76,55 @@ class Writer:
                    Or an array (N,) or (rows, N) of tokens, in which -1 is a blank
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a list of positions;
                    or the model's choice: 'margin', 'top_prob', 'entropy'
-        seed       text r is a function of seed + r alone
+        seed       text r of all that is returned is a function of seed + r alone
         length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
         stop       the text ends with this string, '<|endoftext|>' is the end of a document, see scroll.Scroll
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
         temperature, top_k, top_p, score   see drawing.Drawing; to be scored every blank is [[=text]]"""
-        order, policy = order_and_policy(order, unmasking.get('block_length'))
-        unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)
-        drawing, visits = Drawing(temperature, top_k, top_p, score), order_of(self.checkpoint.run, order)
-        if n is not None and n < 1 or batch_size < 1:
-            raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        is_text = isinstance(prompt, str)
-        prompts = [prompt] if is_text else [*np.atleast_2d(prompt)]
-        texts = self.texts(prompts, visits, unmasking, drawing, length, context, stop, allowed) * (n or 1)
-        n_blanks = sum(known.count(False) for _, known in texts)
+        scrolls, how, n_blanks = self.prepared(prompt, n, order, seed, length, context, stop, n_steps, temperature,
+                                               top_k, top_p, batch_size, allowed, score, **unmasking)
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
             found = []
-            for scroll in self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed):
-                for n_new in self.write(scroll, visits, unmasking, drawing):
+            for scroll in scrolls:
+                for n_new in self.write(scroll, *how):
                     bar.update(n_new)
                 found += scroll.samples()
-        if not is_text:
+        if not isinstance(prompts_of(prompt)[0], str):
             return Rows(found, np.shape(prompt)[:-1] if n is None else (n, *np.shape(prompt)[:-1]))
-        return as_text(found[0]) if n is None else [as_text(sample) for sample in found]
+        texts = [as_text(sample) for sample in found]
+        texts = texts if n is None else [texts[i:i + n] for i in range(0, len(texts), n)]
+        return texts[0] if isinstance(prompt, str) else texts
 
-    @torch.no_grad()
+    def stream(self, prompt, **options):
+        """Yields after each forward pass a str, the text with a dot for each blank that is left; and at the end the
+        Text that infill gives of this prompt with these options."""
+        if not isinstance(prompt, str) or options.get('n') is not None:
+            raise ValueError('stream writes one text: give it a str, and leave out n')
+        asked = signature(self.infill).bind(prompt, **options)
+        asked.apply_defaults()
+        (scroll,), how, _ = self.prepared(*asked.args, **asked.kwargs)
+        for _ in self.write(scroll, *how):
+            seen = [None if step is None else token for token, step in zip(*scroll.first()[:2])]
+            yield self.tokenizer.separator.join(token_texts(seen, self.tokenizer))
+        yield as_text(*scroll.samples())
+
+    def prepared(self, prompt, n, order, seed, length, context, stop, n_steps, temperature, top_k, top_p, batch_size,
+                 allowed, score, **unmasking):
+        """(Scroll of each batch, what write wants to know of how, number of blanks) of infill's arguments, checked."""
+        check_keywords(unmasking, self.infill)
+        order, policy = order_and_policy(order, unmasking.get('block_length'))
+        unmasking = Unmasking(self.block_size if n_steps is None else n_steps, policy=policy, **unmasking)
+        how = order_of(self.checkpoint.run, order), unmasking, Drawing(temperature, top_k, top_p, score)
+        if n is not None and n < 1 or batch_size < 1:
+            raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
+        prompts = prompts_of(prompt)
+        texts = self.texts(prompts, *how, length, context, stop, allowed)
+        texts = [text for text in texts for _ in range(n or 1)] if isinstance(prompts[0], str) else texts * (n or 1)
+        scrolls = self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed)
+        return scrolls, how, sum(known.count(False) for _, known in texts)
+
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the text around them.
 
@@ -111,23 +133,29 @@ class Writer:
 
         What stands in blanks [[n]] is in neither. A is read from left to right. Each order gives another value, exact
         for that order by the chain rule. With n_orders the probabilities under so many random orders, a function of the
-        seed, are averaged, see likelihood.conditional_logprob.
+        seed, are averaged, see likelihood.conditional_logprob. Of a list of prompts a list, prompt r by seed + r.
 
         With another order, or any of infill's other options, it is log p of A as infill with these would write it. All
         that is not B must then be in A."""
+        check_keywords(options, self.logprob, self.infill)
+        if 'n' in options or 'score' in options:
+            raise ValueError('logprob scores each text once: leave out n and score')
         if n_orders < 0:
             raise ValueError(f'n_orders must be at least 0 (0 is left to right alone), got {n_orders}')
         if order != 'l2r' or options:
             if n_orders:
                 raise ValueError('n_orders draws orders of its own: leave it out, or order and the options behind it')
-            return self.infill(prompt, order=order, seed=seed, score=True, **options).logprob
-        tokens, known, answer = parse_prompt(prompt, self.tokenizer, self.block_size)
-        part, given = ([p for p, there in enumerate(where) if there] for where in (answer, known))
-        if not part:
+            found = self.infill(prompt, order=order, seed=seed, score=True, **options)
+            return found.logprob if isinstance(prompt, str) else [text.logprob for text in found]
+        nats, parsed = [], parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size)
+        if not all(any(answer) for _, _, answer in parsed):
             raise ValueError('logprob wants to know which part of the text it is to score: write it as [[=text]]')
-        idx = torch.tensor([tokens], device=self.device)
         with self.autocast():
-            return float(conditional_logprob(self.network, idx, part, given, n_orders, stream(seed, 'conditional')))
+            for (tokens, *parts), own in zip(parsed, seeds_of(seed, len(parsed)), strict=True):
+                given, part = (torch.tensor(where).nonzero() for where in parts)
+                idx, rng = torch.tensor([tokens], device=self.device), stream(own, 'conditional')
+                nats.append(float(conditional_logprob(self.network, idx, part, given, n_orders, rng)))
+        return nats[0] if isinstance(prompt, str) else nats
 
     def texts(self, prompts, visits, unmasking, drawing, length=0, context=0, stop='', allowed=None):
         """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and to be
@@ -140,16 +168,15 @@ class Writer:
         self.spelled(stop)   # which can say that it never writes this
         parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
         n_row = self.checkpoint.set.get('row_length')
-        wrong = [len(tokens) for prompt, (tokens, *_) in zip(prompts, parsed)
-                 if n_row and (len(tokens) > n_row or len(tokens) < n_row and not isinstance(prompt, str))]
-        if wrong:
-            raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {wrong[0]}')
+        for prompt, (tokens, *_) in zip(prompts, parsed):
+            if n_row and (len(tokens) > n_row or len(tokens) < n_row and not isinstance(prompt, str)):
+                raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {len(tokens)}')
         for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
             check_order(visits, n, self.block_size)
         longest = min(max(len(tokens) for tokens, _, _ in parsed), self.block_size)
         unmasking.check_network(self.checkpoint.config.slots, longest, drawing.scores)
         if drawing.scores and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
-            raise ValueError('to score needs the text of every blank, as each is read at its turn: write [[=text]]')
+            raise ValueError('a score by steps needs the text of every blank, [[=text]]; plain logprob reads no [[n]]')
         if all(all(known) for _, known, _ in parsed):
             raise ValueError('there is no blank to write or score in the prompt')
         blanks = (p for _, known, _ in parsed for p, is_known in enumerate(known) if not is_known)
@@ -180,8 +207,19 @@ class Writer:
 
     def write(self, scroll, visits, unmasking, drawing):
         """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed."""
-        with self.autocast():   # around all steps: it keeps the weights that it has rounded
-            yield from scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
+        with self.autocast():
+            steps = scroll.steps(self.network, visits, unmasking, drawing, self.use_cache, self.device)
+        step = self.autocast()(lambda: next(steps, None))
+        yield from iter(step, None)   # autocast ends with each step: between two a caller may write another text
+
+
+def prompts_of(prompt):
+    """The list of prompts in a text, a list of texts, or rows (N,) or (rows, N) of integers."""
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    kinds = {isinstance(one, str) for one in prompts} if isinstance(prompts, list | tuple) else {False}
+    if len(kinds) != 1:
+        raise ValueError(f'a list of prompts must hold texts alone, or rows of integers alone, got {prompts!r:.40}')
+    return [*prompts] if True in kinds else [*np.atleast_2d(prompts)]
 
 
 class Rows(np.ndarray):

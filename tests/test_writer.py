@@ -12,6 +12,7 @@ import torch
 from conftest import make_model, one_line
 
 from anyorder.checkpoint import save_checkpoint
+from anyorder.generation.fill import generate
 from anyorder.generation.scroll import end_of
 from anyorder.likelihood.nll import ensemble_nll
 from anyorder.orders import sample_order
@@ -67,6 +68,7 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     one, several = writer.infill(rows[0].tolist(), order='margin'), writer.infill(rows, n=2, seed=[*range(6)])
     assert one.shape == (6,) and one.tolist() == tokens[0]
     assert several.shape == (2, 3, 6) and several.logprob.shape == (2, 3)
+    assert several[1, 0].tolist() == writer.infill(rows[0], seed=3).tolist()
     assert writer.infill('a [[1]] b [[1]] c [[1]]', order='margin').sample['tokens'] == tokens[0]
     assert writer.infill('ab [[..]]', length=4).split()[0] == 'ab'
     (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows.tolist())))
@@ -120,6 +122,48 @@ def test_one_text_or_several(ckpt):
     back = pickle.loads(pickle.dumps(one))
     assert back == one and back.logprob == one.logprob == sum(one.sample['logprob'])
     assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
+
+
+@pytest.mark.parametrize('how', [{}, {'order': 'margin', 'n_steps': 2}, {'order': 'l2r', 'n_orders': 2}])
+def test_a_list_gives_what_each_prompt_gives(ckpt, how):
+    writer, prompts = Writer(ckpt), ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
+    alone = [writer.logprob(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts)]
+    assert writer.logprob(prompts, seed=7, **how) == alone == writer.logprob((*prompts,), seed=[7, 8, 9], **how)
+    how.pop('n_orders', None)
+    alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts * 2)]
+    assert writer.infill(prompts, seed=7, **how) == alone[:3] == writer.infill(prompts, seed=7, batch_size=1, **how)
+    several = writer.infill([prompts[0], prompts[0], prompts[1]], n=2, seed=[7, 10, 7, 10, 8, 11], **how)
+    assert several == [[alone[0], alone[3]]] * 2 + [[alone[1], alone[4]]]
+    assert writer.infill(prompts, score=True, **how)[1].logprob == writer.logprob(prompts[1], seed=1338, **how | {
+        'n_steps': how.get('n_steps')})
+
+
+@pytest.mark.parametrize('how', [
+    {'order': 'margin', 'n_steps': 2}, {'order': 'random', 'seed': 3},
+    {'order': 'l2r', 'length': 20, 'stop': 'ba', 'context': 2}, {'order': 'random', 'unmask': 'lossless', 'window': 3}])
+def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(grids, how, monkeypatch):
+    writer = Writer(grids[0], dtype='bfloat16')
+    monkeypatch.delitem(writer.checkpoint.set, 'row_length')
+    *shown, last = writer.stream('a [[1]] b [[..]] c', **how)
+    text = writer.infill('a [[1]] b [[..]] c', **how)
+    assert last == text and last.sample == text.sample and last.logprob == text.logprob
+    words = [[word if s <= step else '·' for word, s in zip(text.split(), text.sample['step'])]
+             for step in range(text.sample['passes'])]
+    assert [seen.split()[:len(text.split())] for seen in shown] == words
+    for one, other in zip(writer.stream('a [[..]]'), writer.stream('b [[..]]', seed=9)):
+        assert not torch.is_autocast_enabled('cpu')
+    assert (one, other) == (writer.infill('a [[..]]'), writer.infill('b [[..]]', seed=9))
+
+
+@pytest.mark.parametrize('what, said', [
+    (lambda w: w.infill('a', allow=1), "infill.* 'allow'; the nearest is 'allowed'"),
+    (lambda w: w.infill('a', policy='margin'), "'policy'"), (lambda w: next(w.stream('a', tmp=1)), 'the nearest'),
+    (lambda w: w.logprob('[[=a]]', n_order=2), "logprob.* 'n_order'; the nearest is 'n_orders'"),
+    (lambda w: generate(w, None, torch.zeros(1, 1), 0, tresh=1), "generate.* 'tresh'; the nearest is 'threshold'")])
+def test_of_an_unknown_option_the_nearest_is_named(ckpt, what, said):
+    with pytest.raises(TypeError, match=said) as e:
+        what(Writer(ckpt))
+    assert '\n' not in str(e.value)
 
 
 def test_no_answer_depends_on_what_was_asked_before(ckpt):
@@ -211,10 +255,15 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
     (lambda w: w.infill('a', n_steps=0), 'n_steps'), (lambda w: w.infill('a', temperature=-1), 'temperature'),
     (lambda w: w.infill('a', unmask='lossless', order='margin'), 'order that is given'),
     (lambda w: w.infill('ab', length=2), 'no blank'), (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
-    (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
+    (lambda w: w.logprob(['[[=a]]', 'b']), 'write it as'), (lambda w: w.infill([]), 'a list of prompts must hold'),
+    (lambda w: w.infill(['a', 1]), r"texts alone, or rows of integers alone, got \['a', 1\]"),
+    (lambda w: w.infill(['a', '[[0]]']), 'prompt 2 of 2: a blank is'), (lambda w: w.logprob([1]), 'write it as'),
+    (lambda w: w.logprob('[[=a]]', n=1), 'leave out n and score'), (lambda w: w.logprob(['[[=a]]'], score=1), 'n and'),
+    (lambda w: w.logprob('[[=a]][[2]]', context=0), 'plain logprob'), (lambda w: [*w.stream(['a'])], 'writes one text'),
+    (lambda w: [*w.stream('a', n=1)], 'writes one text'), (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
     (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0'),
     (lambda w: w.logprob('[[=a]]', n_orders=2, top_k=3), 'n_orders draws orders of its own'),
-    (lambda w: w.logprob('[[=a]][[2]]', order='margin'), 'needs the text of every blank, as each is read at its turn'),
+    (lambda w: w.logprob('[[=a]][[2]]', order='margin'), 'needs the text of every blank'),
     (lambda w: w.logprob('[[=a]]', order='margin', order_noise=0.5), 'score with order_noise=0, got 0.5'),
     (lambda w: w.logprob('[[=a]]', order='margin', temperature=0), 'score at a temperature above 0'),
     (lambda w: w.infill('a[[3]]', order='margin', block_length=5), 'at most the 4 positions of the text, got 5'),

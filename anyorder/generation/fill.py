@@ -7,7 +7,7 @@ import torch
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Unmasking, check_keywords
 from model import KVCache
 
 
@@ -27,6 +27,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
             Canvas"""
+    check_keywords(unmasking, generate)
     if seeds is None:
         device = generator.device if generator else 'cpu'
         seeds = torch.randint(2 ** 62, (len(order),), generator=generator, device=device).tolist()

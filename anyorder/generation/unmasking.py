@@ -2,12 +2,14 @@
 import itertools
 import math
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 
 from anyorder.fast import split_rows
 from anyorder.machine.devices import widest
 from anyorder.orders import given_first, stream
+from configurator import nearest
 from model import float32_or_better
 
 
@@ -243,3 +245,11 @@ def draw_noise(n, scale, rngs):
     u = torch.stack([torch.rand(n, dtype=torch.float64, generator=g) for g in rngs])
     u = u.clamp(min=torch.finfo(torch.float64).tiny)
     return scale * -(-u.log()).log()
+
+
+def check_keywords(options, *functions):
+    """Raise TypeError, as Python does, unless the first of the functions, the others or Unmasking has each option."""
+    known = {name for function in functions for name in signature(function).parameters}
+    known |= {*Unmasking.__dataclass_fields__} - {'policy'}   # which an order says
+    for name in {*options} - known:
+        raise TypeError(f'{functions[0].__name__}() has no option {name!r}{nearest(name, sorted(known))}')
