@@ -444,6 +444,18 @@ FAULTS['anyorder/writer.py'] = 'test_writer', [
     ['check_network(self.checkpoint.config.slots, longest, drawing.scores)',
      'check_network(self.checkpoint.config.slots, self.block_size)'],
     ['if drawing.scores and any(', 'if False and any('],
+    ['texts[i:i + n] for i in range(0, len(texts), n)', 'texts[i::len(texts) // n] for i in range(len(texts) // n)'],
+    ["if isinstance(prompts[0], str) else texts * (n or 1)", "if True else texts"],
+    ["stream(own, 'conditional')", "stream(seeds_of(seed, 1)[0], 'conditional')"],
+    ['given, part = (torch', 'part, given = (torch'],
+    ['None if step is None else token', 'token'],
+    ['asked.apply_defaults()', "asked.arguments['order'] = 'own'; asked.apply_defaults()"],
+    ['        yield from iter(step, None)', '        with self.autocast():\n            yield from iter(step, None)'],
+    ['if not all(any(answer)', 'if not any(any(answer)'],
+]
+FAULTS['anyorder/__init__.py'] = 'test_rooms', [
+    ['if not ours.samefile(found):', 'if False:'],
+    ["'model', 'configurator'", "'model',"],
 ]
 FAULTS['eval_puzzle.py'] = 'test_eval_puzzle test_answers', [
     ["length = None if policy == 'given' else c.block_length", "length = None"],
