@@ -216,7 +216,7 @@ def test_the_front_page_is_short_names_every_room_and_counts_the_lines_of_its_ni
 
 
 def test_the_cheap_commands_run(script, tmp_path):
-    """The README's quickstart, small Sudoku and text of one's own, and the program of writing.md: toys of them."""
+    """Toys of the README's quickstart, small Sudoku and text of one's own, and the programs of two pages."""
     toy = {'train.py': ['--n_layer=1', '--n_head=2', '--n_embd=16', '--n_cond=8', '--max_iters=2', '--eval_iters=1',
                         '--compile=False', '--device=cpu'],
            'eval_ppl.py': ['--n_blocks=2', '--device=cpu'], 'eval_puzzle.py': ['--n_puzzles=3', '--device=cpu'],
@@ -241,7 +241,12 @@ def test_the_cheap_commands_run(script, tmp_path):
     found = runpy.run_path('program.py')
     assert found['text'].startswith('If ') and found['text'].endswith(' is returned.') and found['text'].logprob < 0
     assert len(found['texts']) == 4 and found['a'] < 0 > found['b']
-    assert found['nll'].shape == found['idx'].shape == found['trace']['logprob'].shape
+    blocks = fences('results/python.md', 'python')
+    (tmp_path / 'program.py').write_text('\n'.join(blocks))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        found = runpy.run_path('program.py')
+    assert max(block.count('\n') for block in blocks) <= 5 and found['text'].startswith('If ')
+    assert out.getvalue().count('is returned.') >= 5 and '\nThe ·····' not in out.getvalue()
 
 
 def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
