@@ -200,10 +200,9 @@ class Writer:
         a list, of seed[r]; stop is a text, or a list of texts."""
         seeds = seeds_of(seed, len(texts))
         stop = self.spelled(stop) if isinstance(stop, str) else stop
-        for first in range(0, len(texts), batch_size):
-            some = slice(first, first + batch_size)
-            yield Scroll(texts[some], seeds[some], self.tokenizer, self.block_size, context, stop, with_drafts, allowed,
-                         first)
+        for r in range(0, len(texts), batch_size):
+            at = slice(r, r + batch_size)
+            yield Scroll(texts[at], seeds[at], self.tokenizer, self.block_size, context, stop, with_drafts, allowed, r)
 
     def write(self, scroll, visits, unmasking, drawing):
         """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed."""

@@ -249,7 +249,6 @@ def draw_noise(n, scale, rngs):
 
 def check_keywords(options, *functions):
     """Raise TypeError, as Python does, unless the first of the functions, the others or Unmasking has each option."""
-    known = {name for function in functions for name in signature(function).parameters}
-    known |= {*Unmasking.__dataclass_fields__} - {'policy'}   # which an order says
+    known = {*Unmasking.__dataclass_fields__} - {'policy'} | {n for f in functions for n in signature(f).parameters}
     for name in {*options} - known:
         raise TypeError(f'{functions[0].__name__}() has no option {name!r}{nearest(name, sorted(known))}')
