@@ -257,7 +257,7 @@ def finish(state, data, val, folder, config):
 def validation_table(val, data, config):
     """What `validate` gave, as a table, with the entropy of single tokens where none is given."""
     names = {'any': 'any order (bound)', 'l2r': 'left to right', 'own': f'own order ({name_of(order_of(config))})'}
-    n_bytes = None if data.tokenizer.n_bytes is None else int(data.tokenizer.n_bytes[data.blocks].sum())
+    n_bytes = None if data.tokenizer.n_bytes is None else int(data.tokenizer.n_bytes[data.blocks[~data.given]].sum())
     rows = [summarize(names[name], nats, (~data.given).sum(1), n_bytes) for name, nats in val.items()]
     if not data.train.marked:
         rows.append(unigram_row(data.val.packed.reshape(-1), data.tokenizer, config.block_size))

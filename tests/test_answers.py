@@ -1,5 +1,6 @@
 """Prompts that are not trained on: documents are rows, whose prompts come first and cost nothing."""
 import json
+import math
 
 import numpy as np
 import pytest
@@ -192,7 +193,7 @@ def test_a_prompt_that_fills_the_block_is_one_line(split):
     assert Split(np.zeros(4, '<u2')).width(3) == 3
 
 
-def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_path, monkeypatch, forked):
+def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_path, monkeypatch, forked, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / 'data' / 'qa', [(f'{a}+{b}=', str(a + b)) for a in range(5, 12) for b in range(5, 12)])
     options = ['--dataset=qa', '--gradient_accumulation_steps=2', '--dtype=float32', '--lr_decay_iters=9']
@@ -200,6 +201,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_pa
     run('--max_iters=6', *options)
     resume('--max_iters=9')
     assert_same_runs('whole', 'out', entries_of_one=[6])
+    row = capsys.readouterr().out.rpartition('left to right')[2].split('\n')[0]
+    nats, *_, bits, rows, tokens = row.replace('±', '').split()   # bytes of the answers alone: tokens but their ends
+    assert float(bits) == pytest.approx(float(nats) * int(tokens) / math.log(2) / (int(tokens) - int(rows)), rel=1e-3)
     first, second = forked(*2 * [lambda: run('--max_iters=9', *options, '--out_dir=two')])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     assert_alike('whole', 'two')
