@@ -151,7 +151,7 @@ def test_a_failed_replacement_leaves_the_old_set(jsonl, tmp_path):
     ([], 'name one of pydocs, text'), (['pydos'], "'pydos' is none of pydocs, text"),
     (['pydos'], "the nearest is 'pydocs'"), (['text', 'pydocs'], 'got text pydocs'),
     (['text', '--sourc=x'], "nearest is 'source'"), (['text', '--tokenizer=char'], 'tokenizer must be bytes or gpt2'),
-    (['text'], '--source=FILE'), (['text', '--source=.'], '. is a folder without a .txt'),
+    (['text'], '--source=FILE'), (['text', '--source=.'], 'no file ., and no folder'),
     (['pydocs', '--data_dir='], "--data_dir must name a folder that can be written to, got ''"),
     (['text', '--source'], '--source needs a value'), (['text', '--source=none.txt', '--name=../x'], 'plain name')])
 def test_command_line_errors_are_one_line(script, args, said):
@@ -248,20 +248,20 @@ def test_all_kinds_of_rows_are_the_same_documents(tmp_path, kind):
         origin, documents = open_source(path, '', **keys)
         assert list(documents) == [''] and list(documents['']) == list(documents['']) == wanted
         assert len(documents['']) == len(wanted) and origin.startswith(f'rows.{kind}')
-    with one_line("has no 'txt', it has 'question', 'text', 'prompt': name other fields by --text_key"):
+    with one_line("row 1 of .* has the fields ..question', 'text', 'prompt'., but a document is ..prompt', 'txt'. in"):
         list(open_source(path, '', text_key='txt')[1][''])
     p.prepare('text', tmp_path, name='rows', source=path, split='train', tokenizer='bytes', prompt_key='')
     assert read_documents(tmp_path / 'rows', 'train') == answers
 
 
 @pytest.mark.parametrize('rows, keys, said', [
-    ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'text': 'b'}], {}, 'row 17 of .* has no prompt, unlike the first'),
-    ([{'text': 'b'}] * 8 + [{'prompt': 'a', 'text': 'b'}], {}, 'row 17 of .* has a prompt, unlike the first'),
-    ([{'q': 'a', 'text': 'b'}] * 8 + [{'text': 'b'}], {'prompt_key': 'q'}, "row 17 of .* has no 'q', it has 'text'"),
+    ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'text': 'b'}], {}, "row 17 .* ..text'., .* is ..prompt', 'text'."),
+    ([{'text': 'b'}] * 8 + [{'prompt': 'a', 'text': 'b'}], {}, "row 17 .* ..prompt', 'text'., .* is ..text'."),
+    ([{'q': 'a', 'text': 'b'}] * 8 + [{'text': 'b'}], {'prompt_key': 'q'}, "row 17 .* ..text'., .* is ..q', 'text'."),
     ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'prompt': 'a', 'text': ''}], {}, 'row 17 of .* its text is empty'),
     ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'prompt': 5, 'text': 'b'}], {}, 'prompt in row 17 of .* a string'),
     ([{'text': 'b'}] * 8 + [{'text': None}], {}, 'text in row 17 of .* a string'),
-    ([{'prompt': 'a', 'completion': 'b'}], {}, "row 1 .* has no 'text', it has 'prompt', 'completion': name other")])
+    ([{'prompt': 'a', 'completion': 'b'}], {}, "row 1 .* the fields ..prompt', 'completion'., but")])
 def test_rows_without_a_prompt_or_a_text_are_told_by_their_line(tmp_path, rows, keys, said):
     path = tmp_path / 'rows.jsonl'
     path.write_text(''.join(json.dumps(row) + '\n\n' for row in rows))
@@ -336,10 +336,10 @@ def test_splits_of_one_data_set_stand_beside_each_other(tmp_path):
         p.prepare('text', **where, split='train', force=True)
 
 
-BAD = [('rows.parquet', ['--text_key=txt'], "has no 'txt', it has 'question', 'text', 'prompt'"),
-       ('rows.jsonl', ['--prompt_key=ask'], "row 1 of rows.jsonl has no 'ask', it has"),
+BAD = [('rows.parquet', ['--text_key=txt'], "row 1 of rows.parquet has the fields ['question', 'text', 'prompt']"),
+       ('rows.jsonl', ['--prompt_key=ask'], "row 1 of rows.jsonl has the fields ['question', 'text', 'prompt']"),
        ('hf:owner/none', [], 'cannot load owner/none from the Hugging Face hub'),
-       ('hf:none', [], 'a data set on the hub is hf:OWNER/NAME'), ('rows.jsonl.parquet.gz', [], 'must end in .txt'),
+       ('hf:none', [], 'cannot load none from the Hugging Face hub'), ('rows.yaml', [], 'must end in .txt'),
        ('broken.parquet', [], 'broken.parquet cannot be read as a .parquet'),
        ('empty.jsonl', [], 'row 1 of empty.jsonl has a prompt, but its text is empty')]
 
@@ -352,7 +352,7 @@ def test_bad_rows_are_one_line_and_leave_nothing(script, tmp_path, source, optio
     (tmp_path / 'rows.jsonl').rename(tmp_path / 'empty.jsonl')
     write_rows('jsonl', tmp_path)
     (tmp_path / 'broken.parquet').write_bytes(b'PAR1 and no more')
-    (tmp_path / 'rows.jsonl.parquet.gz').write_bytes(b'')
+    (tmp_path / 'rows.yaml').write_bytes(b'')
     said_now = script('data/prepare.py', 'text', f'--source={source}', '--data_dir=out', *options, code=1).stderr
     assert said in said_now and said_now.count('\n') == 1 and not (tmp_path / 'out').exists()
     script('data/prepare.py', 'pydocs', '--text_key=x', code=1)

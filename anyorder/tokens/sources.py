@@ -19,8 +19,8 @@ from inspect import cleandoc
 
 from anyorder.machine.files import quiet_hub, reading, reading_text
 
-KINDS = '.txt, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
-ENDING = re.compile(r'\.(?:(txt|raw|jsonl|csv)(?:\.(?:gz|xz|bz2))?|(parquet))$')
+KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
+ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$')
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 
@@ -49,13 +49,10 @@ def pydocs():
 
 def files_of(path):
     """The files of a source: itself, or every .txt in a folder."""
-    if not os.path.exists(path):
-        raise ValueError(f'no file {path}')
-    if not os.path.isdir(path):
-        return [path]
-    files = sorted(glob.glob(os.path.join(glob.escape(path), '**', '*.txt'), recursive=True))
+    texts = os.path.join(glob.escape(path), '**', '*.txt')
+    files = [path] if os.path.isfile(path) else sorted(glob.glob(texts, recursive=True))
     if not files:
-        raise ValueError(f'{path} is a folder without a .txt, and `datasets` did not save it: name a file in it')
+        raise ValueError(f'no file {path}, and no folder in which there is a .txt or which `datasets` saved')
     return files
 
 
@@ -113,13 +110,10 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
             raise ValueError(f'{where} has more fields than the first line has names: put texts with commas in quotes')
         prompt = ('prompt' if 'prompt' in row else '') if prompt_key == 'auto' else prompt_key
         keys = [key for key in (prompt, text_key) if key]
-        if missing := [key for key in keys if key not in row]:
-            raise ValueError(f'{where} has no {missing[0]!r}, it has {", ".join(map(repr, row))}: name other fields by '
-                             '--text_key and --prompt_key')
         first = first or keys
-        if keys != first:
-            raise ValueError(f'{where} has {"a" if prompt else "no"} prompt, unlike the first: write one in every row, '
-                             'or leave all out by --prompt_key=')
+        if keys != first or not row.keys() >= {*keys}:
+            raise ValueError(f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
+                             "fields by --text_key and --prompt_key, or no prompt by --prompt_key=''")
         for key in keys:
             with reading(f'{key} in {where}', 'text', 'write a string in valid Unicode, or leave the row out'):
                 row[key].encode()   # half a surrogate pair is no text
@@ -129,17 +123,16 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
 
 
 def open_texts(path, by_line=False, **keys):
-    """The Documents of a file or a folder of texts; `keys` are text_key and prompt_key of one with rows. With `by_line`
-    a .txt and a .raw have a document a line."""
-    found = ENDING.search('.txt' if os.path.isdir(path) else path)
-    paths, kind = files_of(path), found and (found[1] or found[2])
-    if kind is None or kind == 'raw' and not by_line:
-        raise ValueError(f'{path} must end in {".raw, " * by_line}{KINDS}')
-    if kind in ROWS:
-        return Documents(partial(documents_of, partial(ROWS[kind], path), path, **keys))
-    if keys.get('text_key', 'text') != 'text' or keys.get('prompt_key', 'auto') not in ('', 'auto'):
+    """The Documents of a file or a folder of texts; `keys` are text_key and prompt_key of one with rows. A .raw, and
+    with `by_line` a .txt, has a document a line."""
+    paths, found = files_of(path), ENDING.search('.txt' if os.path.isdir(path) else path)
+    if not found:
+        raise ValueError(f'{path} must end in {KINDS}')
+    if found[1] in ROWS:
+        return Documents(partial(documents_of, partial(ROWS[found[1]], path), path, **keys))
+    if not {*keys.values()} <= {'text', 'auto', ''}:
         raise ValueError(f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a .jsonl')
-    return Documents(partial(texts, paths, by_line))
+    return Documents(partial(texts, paths, by_line or found[1] == 'raw'))
 
 
 def dataset_documents(found, source, **keys):
@@ -151,10 +144,8 @@ def own_splits(names, split, source):
     """{split: its name in the data set `source`}; '' is still to be divided. Without a `split` these are its train and
     its validation, or its train or only split alone."""
     val = 'val' if 'val' in names else 'validation'
-    if split or {'train', val} <= {*names}:
-        found = {s: val if s == 'val' else s for s in ([split] if split else ['train', 'val'])}
-    else:
-        found = {'': names[0] if len(names) == 1 else 'train'}
+    wanted = [split] if split else ['train', 'val'] if {'train', val} <= {*names} else ['']
+    found = {s: {'val': val, '': names[0] if len(names) == 1 else 'train'}.get(s, s) for s in wanted}
     if not {*found.values()} <= {*names}:
         raise ValueError(f'{source} has the splits {", ".join(names)}: name one of them by --split')
     return found
@@ -168,10 +159,8 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
     keys, name = {'text_key': text_key, 'prompt_key': prompt_key}, os.path.basename(os.path.abspath(source))
     said = ''.join(f', {key} {value!r}' for key, value in keys.items() if value not in ('text', 'auto'))
     if source.startswith('hf:'):
-        found = re.fullmatch(r'hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?', source)
-        if not found:
-            raise ValueError(f'a data set on the hub is hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, got {source}')
-        name, sets = source, from_hub(*found.groups(), None, f'text --source={source}')
+        name, parts = source, source[3:].split('/')
+        sets = from_hub('/'.join(parts[:2]), '/'.join(parts[2:]) or None, None, f'text --source={source}')
     elif any(os.path.isfile(os.path.join(source, file)) for file in ('state.json', 'dataset_dict.json')):
         from datasets import load_from_disk
         with reading(source, 'a folder that `datasets` saved', 'fetch or save it again'):
