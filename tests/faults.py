@@ -494,6 +494,20 @@ FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers', [
     ['starts + block_size, split.ends)', 'starts + block_size + 1, split.ends)'],
     ['(n_visits < blocks.size(1)).any()', '(n_visits < blocks.size(1)).all()'],
 ]
+FAULTS['anyorder/tokens/sources.py'] = 'test_data', [
+    ['enumerate(rows(), 1)', 'enumerate(rows())'],
+    ['keys != first or not', 'not'],
+    [' or not row.keys() >= {*keys}', ''],
+    ['prompt and not row[text_key]', 'not row[text_key]'],
+    ['if None in row', 'if False'],
+    ['csv.DictReader(f, strict=True)', 'csv.DictReader(f)'],
+    ['os.path.relpath(file, path).encode()', "b''"],
+    ["{'train', val} <= {*names}", "{'train', 'val'} <= {*names}"],
+    ["names[0] if len(names) == 1 else 'train'", 'names[0]'],
+    ["for found in sets.values())}'", "for found in [*sets.values()][:1])}'"],
+    ["os.environ['HF_HUB_OFFLINE'] = '1'", 'pass'],
+]
+
 FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
     ['(blocks >= self.mark) | padding', 'blocks >= self.mark'],
     [' - padding * self.mark', ''],

@@ -6,6 +6,7 @@ import hashlib
 import json
 import lzma
 import os
+import socket
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from conftest import one_line
 
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
-from anyorder.tokens.sources import name_source, open_source, pydocs
+from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import Bytes
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
@@ -334,6 +335,21 @@ def test_splits_of_one_data_set_stand_beside_each_other(tmp_path):
     assert read_documents(tmp_path / 'mine', 'test') == texts['test']['text']
     with one_line('is the source of val already'):   # val is a part of the train that was divided
         p.prepare('text', **where, split='train', force=True)
+    datasets.DatasetDict(texts | {'validation': texts['test']}).save_to_disk(tmp_path / 'three')
+    where |= dict(source=str(tmp_path / 'three'), force=True)
+    p.prepare('text', **where)
+    p.prepare('text', **where, split='train')
+    assert read_documents(tmp_path / 'mine', 'train') == texts['train']['text']
+
+
+@pytest.mark.parametrize('connect, offline', [(socket.socket, None), (lambda: open('/none/such'), '1')])
+def test_a_hub_that_is_not_reached_is_not_tried_for_long(monkeypatch, connect, offline):
+    import datasets
+    monkeypatch.setattr(datasets, 'load_dataset', lambda *a, **k: os.environ.get('HF_HUB_OFFLINE'))
+    monkeypatch.setattr('urllib.request.getproxies', dict)
+    monkeypatch.setattr('socket.create_connection', lambda *_: connect())
+    monkeypatch.delenv('HF_HUB_OFFLINE')
+    assert from_hub('owner/name', None, None, '') == offline
 
 
 BAD = [('rows.parquet', ['--text_key=txt'], "row 1 of rows.parquet has the fields ['question', 'text', 'prompt']"),

@@ -48,6 +48,8 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     assert text.n_bytes == 12 - 2   # ends of documents are no bytes
     assert text.name == str(path) and text.label == 'my.jsonl'
     assert text.origin == {'source': str(path), 'sha256': hashlib.sha256(text.tokens.tobytes()).hexdigest()}
+    path.with_suffix('.csv').write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
+    assert open_corpus(str(path.with_suffix('.csv')), 4, Bytes(), 'nowhere').digest == text.digest
     some = open_corpus(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
     assert some.blocks.tolist() == [tokens[:4], tokens[4:8]] and some.n_bytes == 7 and len(some.tokens) == len(tokens)
     spread = open_corpus(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
