@@ -192,7 +192,7 @@ def from_hub(repository, name, split, command):
             os.environ['HF_HUB_OFFLINE'] = '1'
     from datasets import load_dataset
     quiet_hub()
-    n_proc = max(1, (os.cpu_count() or 2) // 2) if split in ('train', None) else None
+    n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
     try:
         try:
             return load_dataset(repository, name, split=split, num_proc=n_proc)
