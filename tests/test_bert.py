@@ -1,22 +1,19 @@
-"""config/findings/bert.py: what its BERT is trained on, and the folder that it writes."""
-import importlib.util
-import os
+"""bert.py of results/masked.md: what its BERT is trained on, and that the folder it writes is a masked model."""
+import types
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from test_readme import programs
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import get_tokenizer
 from configurator import configure
 
 pytest.importorskip('transformers')
-spec = importlib.util.spec_from_file_location('bert', os.path.join(ROOT, 'config', 'findings', 'bert.py'))
-bert = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(bert)
+bert = types.ModuleType('bert')
+exec(programs('results/masked.md')['bert.py'], vars(bert))   # noqa: S102
 
 
 def test_a_row_is_its_symbols_between_cls_and_sep_and_clues_are_fixed():
@@ -58,15 +55,3 @@ def test_the_folder_is_a_masked_model_of_the_same_logits(tmp_path):
     found = checkpoint.model().predict(idx, torch.tensor([order]), 4)[0]
     torch.testing.assert_close(found[:, 5:], by_hand[order[4:], 5:], rtol=1e-5, atol=1e-5)
     assert by_hand.std() > 0.1 and torch.equal(found[:, :4], torch.full((12, 4), -torch.inf))   # [PAD] to [MASK]
-
-
-def test_what_cannot_be_trained_on_or_written_to_is_said_before_any_work(tmp_path):
-    (tmp_path / 'words.txt').write_text('some words of text\n\n' * 50)
-    prepare('text', tmp_path, 'words', str(tmp_path / 'words.txt'), tokenizer='bytes')
-    for options, said in (
-            ([f'--out_dir={tmp_path}'], 'holds files'),
-            ([f'--out_dir={tmp_path}/new', '--dataset=words', f'--data_dir={tmp_path}'], 'is text, not puzzles'),
-            (['--dtype=float16'], 'dtype must be'), (['--n_layer=0'], 'n_layer must be at least 1')):
-        with pytest.raises(ValueError, match=said):
-            bert.main(configure(vars(bert), options))
-    assert not (tmp_path / 'new').exists()

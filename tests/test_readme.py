@@ -148,8 +148,9 @@ def understand(script, tmp_path, monkeypatch):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
-            case ['python', 'config/findings/bert.py' as name, *args]:
-                configure(runpy.run_path(os.path.join(ROOT, name)), args)
+            case ['python', 'bert.py' as name, *args]:   # its functions: test_bert.py
+                (tmp_path / name).write_text(programs('results/masked.md')[name])
+                configure(runpy.run_path(name), args)
             case ['python', name, *_] if os.path.isfile(name):   # the reader's own
                 compile(read(os.path.abspath(name)), name, 'exec')
             case ['python', name, *args]:
