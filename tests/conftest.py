@@ -38,6 +38,14 @@ def make_model(seed=0, **config):
     return model.requires_grad_(False)
 
 
+@pytest.fixture(scope='session')
+def hub_modules(tmp_path_factory):
+    """The code of exported folders is copied to a place of the tests, one for each process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('transformers.dynamic_module_utils.HF_MODULES_CACHE', str(tmp_path_factory.mktemp('modules')))
+        yield
+
+
 @contextlib.contextmanager
 def one_line(said):
     """The body raises the error of a wrong input: a ValueError of one line, in which `said` is found."""

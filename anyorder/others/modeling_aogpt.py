@@ -98,7 +98,7 @@ def refuse(others):
     """Arguments of other models, which peft and trainers pass as None or False, mean nothing here."""
     for name, value in others.items():
         if value is not None and value is not False:
-            raise ValueError(f'{name} must be left out: an AO-GPT reads input_ids, and gives their logits and the loss')
+            raise ValueError(f'{name} must be left out: an AO-GPT reads input_ids, one text a row, and gives logits')
 
 
 def without_padding(input_ids, attention_mask):
@@ -106,7 +106,7 @@ def without_padding(input_ids, attention_mask):
     of a column's token, or of the last one before it, or -1; and whether a column has a token."""
     shown = torch.ones_like(input_ids).bool() if attention_mask is None else attention_mask.bool()
     columns = torch.arange(input_ids.size(1), device=input_ids.device)
-    start, lengths = shown.int().argmax(1, keepdim=True), shown.sum(1)
+    start, lengths = (shown.cumsum(1) == 0).sum(1, keepdim=True), shown.sum(1)
     if not torch.equal(shown, (columns >= start) & (columns < start + lengths.unsqueeze(1))):
         raise ValueError('attention_mask must have a column for each token, in past_key_values too, and hide the ends '
                          'of rows alone')
@@ -145,7 +145,7 @@ class LeftToRight(AOGPT):
         idx, lengths, place, shown = without_padding(input_ids, attention_mask)
         if idx.size(1) > N:
             raise ValueError(f'the model reads at most {N} tokens, got {idx.size(1)}')
-        place = place[:, -T:]
+        place = place[:, -T:] if T else lengths.unsqueeze(1) - 1             # no token at all: the first is asked for
         if position_ids is not None and ((position_ids != place) & shown[:, -T:]).any():
             raise ValueError('position_ids must count the tokens of a row from 0: give one text a row, and no packing')
         place = place[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else place[:, logits_to_keep]
@@ -206,7 +206,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
             raise ValueError(f'the text has {N} tokens, and the model no position left: generate with '
                              f'max_length={N}, or a smaller max_new_tokens')
         text = getattr(past_key_values, 'text', input_ids[:, :0])
-        if text.size(1) == input_ids.size(1) or not torch.equal(text, input_ids[:, :text.size(1)]):
+        if text.size(1) == input_ids.size(1) > 0 or not torch.equal(text, input_ids[:, :text.size(1)]):
             raise ValueError('generate() must be given the whole text of past_key_values, and more tokens behind it')
         return {'input_ids': input_ids[:, text.size(1):], 'attention_mask': attention_mask, 'use_cache': use_cache,
                 'past_key_values': past_key_values, 'logits_to_keep': 1}

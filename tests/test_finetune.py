@@ -1,0 +1,145 @@
+"""peft, TRL and the Trainer of transformers train an exported model: their losses are the losses by hand, in torch."""
+import pytest
+import torch
+from conftest import make_model
+from torch.func import functional_call
+
+from anyorder.checkpoint import digest, model_from_checkpoint
+from anyorder.others.exported import write_exported
+from anyorder.tokens.tokenizers import get_tokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('hub_modules')]   # ten seconds of imports
+transformers, peft, trl = (pytest.importorskip(name) for name in ('transformers', 'peft', 'trl'))
+N, STEPS, EOS = 24, 50, 256
+PAIRS = [('two and two: ', 'four'), ('colour of snow: ', 'white'), ('yes or no: ', 'no'), ('', 'begin')]
+TEMPLATE = ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content }}"
+            "{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}")
+DATA = {'text': lambda prompt, answer: {'text': prompt + answer},
+        'completion': lambda prompt, answer: {'prompt': prompt, 'completion': answer},
+        'assistant': lambda prompt, answer: {'messages': [{'role': 'user', 'content': prompt},
+                                                          {'role': 'assistant', 'content': answer}]}}
+
+
+@pytest.fixture(params=[dict(), dict(target_position='input', gpt2_blocks=True)])
+def folder(tmp_path, request):
+    (tmp_path / 'hf').mkdir()
+    model = make_model(vocab_size=320, n_tokens=257, block_size=N, **request.param).float()
+    write_exported(tmp_path / 'hf', model, {}, get_tokenizer('bytes'), 'ema')
+    return str(tmp_path / 'hf')
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.0)
+
+
+def options(folder, kind=transformers.TrainingArguments, **more):
+    return kind(output_dir=f'{folder}-out', max_steps=STEPS, per_device_train_batch_size=len(PAIRS), logging_steps=1,
+                max_grad_norm=0, report_to='none', save_strategy='no', use_cpu=True, disable_tqdm=True, **more)
+
+
+def optimizers(model):
+    optimizer = adam([p for p in model.parameters() if p.requires_grad])
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+
+
+def losses(trainer):
+    trainer.train()
+    return torch.tensor([entry['loss'] for entry in trainer.state.log_history if 'loss' in entry])
+
+
+def by_hand(folder, answers_alone, weights=lambda own: own, trained=None):
+    """The losses of STEPS steps of AdamW on the mean nll of tokens 1, 2, ... of each document, or of those behind its
+    prompt. `weights` makes the network's weights {name: p} of its own; `trained` are the parameters, by default its."""
+    model = model_from_checkpoint(folder).requires_grad_(trained is None)
+    optimizer, found = adam(trained or model.parameters()), []
+    for _ in range(STEPS):
+        nats = []
+        for prompt, answer in PAIRS:
+            idx = torch.tensor([[*prompt.encode(), *answer.encode(), EOS]])
+            order = torch.arange(idx.size(1)).unsqueeze(0)
+            nll = functional_call(model, weights(dict(model.named_parameters())), (idx, order))[0]
+            nats.append(nll[max(1, answers_alone * len(prompt)):])
+        loss = torch.cat(nats).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return torch.tensor(found)
+
+
+@pytest.mark.parametrize('kind', DATA)
+def test_trl_trains_as_torch_does(folder, kind):
+    from datasets import Dataset
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    tokenizer.chat_template = TEMPLATE
+    model, data = load(folder), Dataset.from_list([DATA[kind](*pair) for pair in PAIRS])
+    args = options(folder, trl.SFTConfig, max_length=N, bf16=False, assistant_only_loss=kind == 'assistant')
+    trainer = trl.SFTTrainer(model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model))
+    found, expected = losses(trainer), by_hand(folder, kind != 'text')
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found[-1] < 0.2 * found[0]
+    trainer.save_model(f'{folder}-saved')
+    assert digest(model_from_checkpoint(f'{folder}-saved')) == digest(model.network)
+
+
+def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
+    lora = peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM', init_lora_weights=False)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(load(folder), lora)
+    ab = {name.removeprefix('base_model.model.network.'): p.detach().clone().requires_grad_()
+          for name, p in model.named_parameters() if p.requires_grad}
+
+    def merged(own):
+        a_of = {name.partition('.lora_A')[0]: name for name in ab if '.lora_A' in name}
+        return own | {f'{at}.weight': own[f'{at}.weight'] + 8 / 4 * ab[a.replace('lora_A', 'lora_B')] @ ab[a]
+                      for at, a in a_of.items()}
+
+    rows = [[*prompt.encode(), *answer.encode(), EOS] for prompt, answer in PAIRS]
+    data = [{'input_ids': row + [0] * (N - len(row)), 'attention_mask': [1] * len(row) + [0] * (N - len(row)),
+             'labels': row + [-100] * (N - len(row))} for row in rows]
+    trainer = transformers.Trainer(model, options(folder), train_dataset=data, optimizers=optimizers(model))
+    found, expected = losses(trainer), by_hand(folder, False, merged, list(ab.values()))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found[-1] < found[0] - 1
+    text = torch.tensor([rows[0][:5]])
+    with torch.no_grad():
+        logits = model.eval()(input_ids=text).logits
+    whole = model.merge_and_unload()
+    torch.testing.assert_close(whole(text).logits, logits)
+    whole.save_pretrained(f'{folder}-merged')
+    assert digest(model_from_checkpoint(f'{folder}-merged')) == digest(whole.network)
+    assert torch.equal(load(f'{folder}-merged')(text).logits, whole(text).logits)
+
+
+@pytest.mark.parametrize('how', [dict(target_modules='all-linear'), dict(target_modules=['wte', 'c_fc', 'lm_head'])])
+def test_peft_adapts_any_layer(folder, how):
+    model = peft.get_peft_model(load(folder), peft.LoraConfig(task_type='CAUSAL_LM', init_lora_weights=False, **how))
+    text = torch.arange(5).unsqueeze(0)
+    loss = model(input_ids=text, labels=text).loss
+    loss.backward()
+    assert loss.isfinite() and all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    long = dict(max_new_tokens=N - 5, do_sample=False, eos_token_id=None)
+    assert torch.equal(model.generate(input_ids=text, **long), model.generate(input_ids=text, use_cache=False, **long))
+
+
+@pytest.mark.parametrize('more', [dict(label_smoothing_factor=0.1), dict(gradient_checkpointing=True),
+                                  dict(gradient_accumulation_steps=2, per_device_train_batch_size=2)])
+def test_the_trainer_trains_on_whole_blocks(folder, more):
+    """The last column of N tokens predicts nothing, and costs nothing."""
+    model, data = load(folder), torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0))
+    args = options(folder)
+    for name, value in (more | dict(max_steps=3)).items():
+        setattr(args, name, value)
+    trainer = transformers.Trainer(model, args, train_dataset=[dict(input_ids=row, labels=row) for row in data],
+                                   optimizers=optimizers(model))
+    found = losses(trainer)
+    own = model_from_checkpoint(folder)
+    logits = own.predict(data, torch.arange(N).expand(4, -1), N - 1, N, first=0)[:, 1:, :257]
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), data[:, 1:],
+                                                 label_smoothing=more.get('label_smoothing_factor', 0.0))
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
+    assert found[0] > found[1] > found[2]
