@@ -126,7 +126,7 @@ class Data:
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
         for name, split in (('train', self.train), ('val', self.val)):
             check_length(split, config.block_size, f'{config.dataset}/{name}')
-        self.kind = kind_of(meta)
+        self.kind, self.source = kind_of(meta), meta['splits']['train']['source']
         self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta['splits'][split]['sha256'] for split in ('train', 'val')}
         # (n, N) tokens that every validation measures, and which of them are given, as the clues of a puzzle are
@@ -297,7 +297,8 @@ def main(config):
         config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
         check_order(order_of(config), config.block_size, config.block_size)
         model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
-        config = Config(config | {'started_from': start.started_from(config, checkpoint, model)})
+        config = Config(config | {'source': data.source,
+                                  'started_from': start.started_from(config, checkpoint, model)})
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
     if world_size > 1:
         start.check_start(model, resumed, data, config)

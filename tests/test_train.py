@@ -448,6 +448,7 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     run('--init_from=auto:first/ckpt.pt', '--max_iters=2')
     starts = [{'name': 'ckpt.pt', 'digest': average}]   # kept by a resume
     assert load_checkpoint('out/ckpt.pt')['config']['started_from'] == log()[0]['environment']['started_from'] == starts
+    assert load_checkpoint('out/ckpt.pt')['config']['source'] == 'pydocs'
     assert [e['iter'] for e in log()] == [1, 2] and load_checkpoint('out/ckpt.pt')['config']['init_from'] == 'resume'
     with pytest.raises(ValueError, match='no checkpoint file first/ckpt.pt'):
         run('--init_from=auto:first/ckpt.pt', '--out_dir=other')

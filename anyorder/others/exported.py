@@ -12,7 +12,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from anyorder.machine.files import need_extra
+from anyorder.machine.files import GPT2_NAMES, need_extra
 from anyorder.orders import kept_order, order_of
 from anyorder.others.tokenizer_files import tokenizer_files
 from anyorder.others.weights import read_json, read_weights
@@ -26,7 +26,8 @@ ENTRIES = 'iter_num', 'tokenizer', 'set', 'puzzle'   # in a checkpoint; the last
 OPTIONS = ('dataset', 'block_size', 'shape', 'order', 'order_seed', 'l2r_ratio', 'batch_size',
            'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr',
            'warmup_iters', 'lr_decay_iters', 'weight_decay', 'beta1', 'beta2', 'grad_clip', 'ema_decay', 'dropout',
-           'seed', 'dtype', 'started_from')
+           'seed', 'dtype', 'source', 'started_from')
+ON_HUB = {'openwebtext': 'Skylion007/openwebtext'} | {name: f'openai-community/{name}' for name in GPT2_NAMES}
 
 
 def write_exported(folder, model, entries, tokenizer, weights, measured=()):
@@ -42,17 +43,17 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
     run, architecture = entries.get('config', {}), VIEWS['AutoModelForMaskedLM' if masked else 'AutoModelForCausalLM']
     if 'order' in run:
         run = run | {'order': kept_order(order_of(run))}   # with its number
+    end = {} if tokenizer is None or tokenizer.eos is None else dict.fromkeys(
+        ('bos_token_id', 'eos_token_id', 'pad_token_id'), tokenizer.eos)
     config = {'model_type': 'aogpt', 'architectures': [architecture], 'dtype': 'float32',
               'auto_map': {auto: f'modeling_aogpt.{name}' for auto, name in VIEWS.items()},
               'tie_word_embeddings': model.config.gpt2_blocks, 'model_args': asdict(model.config), 'weights': weights,
-              **{name: entries[name] for name in ENTRIES if name in entries},
+              **end, **{name: entries[name] for name in ENTRIES if name in entries},
               'training': {name: run[name] for name in OPTIONS if name in run}}
     # left to right the last position is predicted and never read
     n_read = model.config.block_size - (not masked)
     files = {'config.json': config} | (tokenizer_files(tokenizer, n_read) if tokenizer else {})
     if not masked:
-        end = {} if tokenizer is None or tokenizer.eos is None else dict.fromkeys(
-            ('bos_token_id', 'eos_token_id', 'pad_token_id'), tokenizer.eos)
         files['generation_config.json'] = {'do_sample': True, 'max_length': model.config.block_size, **end}
     texts = {name: json.dumps(value, indent=2, ensure_ascii=False) + '\n' for name, value in files.items()}
     for name, text in (texts | {'README.md': model_card(model, config, tokenizer, measured)}).items():
@@ -78,9 +79,17 @@ def read_exported(folder):
     return entries if config.get('weights') == 'raw' else entries | {'ema_model': {'shadow_params': weights}}
 
 
+def on_hub(names):
+    """[OWNER/REPO] of the last of the names that is on the hub, as the metadata of a card has it, or None."""
+    names = [f'hf:{ON_HUB[name]}' if name in ON_HUB else name for name in names]
+    found = re.findall(r'(?m)^hf:([\w.-]+/[\w.-]+)', '\n'.join(names))
+    return f'[{found[-1]}]' if found else None
+
+
 def model_card(model, config, tokenizer, measured):
     """README.md: card.md, with the comments that are about this model, and without rows whose value is not known."""
     c, run, masked = model.config, dict.fromkeys(OPTIONS) | config['training'], model.slots.masked_loss
+    starts = run['started_from'] or ()
     about = {c.attention, 'masked' if masked else 'left_to_right', 'measured' if measured else ''}
     card = Path(__file__).with_name('card.md').read_text(encoding='utf-8')
     card = re.sub(r'(?s)<!-- (\w+)\s(.*?)\s-->\n', lambda m: m[2] + '\n' if m[1] in about else '', card).format(
@@ -88,7 +97,8 @@ def model_card(model, config, tokenizer, measured):
         tokenizer=tokenizer.name if tokenizer else 'of a tokenizer that is not known', n_read=c.block_size - 1,
         weights='moving average' if config['weights'] == 'ema' else 'raw', updates=config.get('iter_num'),
         order='a list of positions' if isinstance(run['order'], list) else run['order'], half=c.block_size // 2,
-        started_from='; '.join('{name}, digest {digest}'.format(**one) for one in run['started_from'] or ()) or None,
+        started_from='; '.join('{name}, digest {digest}'.format(**one) for one in starts) or None,
+        hub_data=on_hub([run['source'] or '']), hub_model=on_hub([one['name'] for one in starts]),
         prompt=tokenizer.texts[0] if isinstance(tokenizer, Symbols) else 'The ',
         measured='\n'.join(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured))
-    return re.sub(r'\|.*\| None \|\n', '', card)
+    return re.sub(r'(?m)^(\|.*\| None \||\w+: None)\n', '', card)
