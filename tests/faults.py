@@ -478,7 +478,7 @@ FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
 FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
     ['colors.setdefault(policy, len(colors))', 'colors.setdefault(way, len(colors))'],
     ['rounds[way] + (solid != policy)', 'rounds[way]'],
-    ['AXES.get((x, y), AXES.get(x, x))', 'AXES.get(x, x)'],
+    ["WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x))", "WORDS['axes'].get(x, x)"],
 ]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
     ['given if tokens.marked or given.any() else None', 'None'],

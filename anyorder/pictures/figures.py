@@ -3,30 +3,18 @@ import itertools
 import os
 import statistics
 from collections import Counter
+from pathlib import Path
 
 from anyorder.machine.files import whole_files
+from anyorder.pictures.texts import WORDS
 
+STYLE = Path(__file__).with_suffix('.mplstyle')
 PICTURES = '.png, .svg, .pdf'
 
 # Okabe and Ito's colours, which colour-blind eyes tell apart, without the yellow; markers for print without colours
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
-INK, GRID, LEVEL = '#333333', '#e3e3e3', '#777777'
-
-# {number, or (axis, number): name of its panel}, and the units that are not nats per token
-PANELS = {'loss': 'training loss', 'val_any': 'validation, any order (bound)', 'val_l2r': 'validation, left to right',
-          'val_own': "validation, the run's own order", ('members', 'nats'): 'context-order ensemble',
-          ('order', 'nats'): 'likelihood', 'nats': 'held-out text', 'cost': 'cost of fewer passes',
-          'gain': 'gain over one context', 'seconds': 'time of generation',
-          'loss_of_masked': 'loss of what is masked', 'judge_nats': 'samples under the judge',
-          'entropy': 'entropy of a sample', 'distinct_2': 'distinct bigrams', 'solved': 'puzzles solved',
-          'right': 'blanks right'}
-UNITS = {'seconds': 'seconds', 'distinct_2': 'share of all', 'solved': 'share', 'right': 'share'}
-AXES = {'tokens': 'tokens seen', 'time': 'training time in minutes', 'iter': 'updates',
-        'members': 'members of the ensemble', 'steps': 'steps of generation', 'masked': 'share that is masked',
-        'passes': 'passes of a sample', 'seconds': 'seconds of generation', 'order': 'scored in the order',
-        'slots': 'slots a token', ('slots', 'solved'): 'slots a puzzle', ('slots', 'right'): 'slots a puzzle',
-        'puzzle_seconds': 'seconds a puzzle'}
+LEVEL = '#777777'
 
 
 def curve(entries, x, y):
@@ -68,7 +56,7 @@ def draw_group(axis, group, x, y, label, style):
                   'lines: mean of the seeds; bands: from the least to the greatest')
         if is_point:
             reach = [means[0] - least[0]], [greatest[0] - means[0]]
-            axis.errorbar(xs, means, reach, fmt='none', ecolor=style['color'], capsize=2, elinewidth=1)
+            axis.errorbar(xs, means, reach, fmt='none', ecolor=style['color'], elinewidth=1)
         elif len(xs) == 1:
             axis.axhspan(least[0], greatest[0], color=style['color'], alpha=0.15, linewidth=0)
         else:
@@ -86,7 +74,7 @@ def draw_group(axis, group, x, y, label, style):
             if any(errors):
                 axis.axhspan(values[0] - errors[0], values[0] + errors[0], color=style['color'], alpha=0.1, linewidth=0)
         if xs and not bound:
-            axis.errorbar(xs, values, errors if any(errors) else None, label=label, capsize=2, elinewidth=1, **style)
+            axis.errorbar(xs, values, errors if any(errors) else None, label=label, elinewidth=1, **style)
         label = None if xs else label   # one entry in the legend
     return notes
 
@@ -111,22 +99,17 @@ def set_axes(axis, x, y, xs):
             ruler.set_minor_locator(NullLocator())
     if y in ('solved', 'right'):
         axis.set_ylim(-0.03, 1.03)
-    axis.set_title(PANELS.get((x, y), PANELS.get(y, y)), loc='left', fontsize=11, color=INK)
-    axis.set_xlabel(AXES.get((x, y), AXES.get(x, x)), color=INK)
-    axis.grid(color=GRID, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(color=GRID, labelcolor=INK)
-    axis.spines[['top', 'right']].set_visible(False)
-    axis.spines[['left', 'bottom']].set_color(GRID)
-    axis.margins(x=0.12 if x == 'order' else 0.03)   # names are wide
+    axis.set_title(WORDS['panels'].get(f'{y} by {x}', WORDS['panels'].get(y, y)))
+    axis.set_xlabel(WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x)))
     if x == 'order':
+        axis.margins(x=0.12)   # names are wide
         axis.tick_params('x', rotation=20 if sum(map(len, xs)) > 40 else 0)
 
 
 def style(color, marker, line=0):
     """The style with the color-th colour, the marker-th marker and the line-th line; a second round is dashed."""
     return {'color': COLORS[color % len(COLORS)], 'marker': MARKERS[marker % len(MARKERS)],
-            'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3], 'markersize': 4.5}
+            'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3]}
 
 
 def styles(groups):
@@ -166,32 +149,35 @@ def draw(runs, panels, path):
     import matplotlib
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
+    with plt.style.context(STYLE), whole_files(path) as (temporary,):
+        figure = draw_panels(runs, panels)
+        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
+    plt.close(figure)
+    return figure
+
+
+def draw_panels(runs, panels):
+    """The figure of `draw`."""
+    import matplotlib.pyplot as plt
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
     width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
-    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False,
-                                layout='constrained')
-    units = [UNITS.get(y, 'nats per token' if y in PANELS else y) for _, y in panels]
+    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
+    units = [WORDS['units'].get(y, 'nats per token' if y in WORDS['panels'] else y) for _, y in panels]
     style_of, notes = styles(groups), set()
     for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
         if unit != left:   # the panels of one unit say it once
-            axis.set_ylabel(unit, color=INK)
+            axis.set_ylabel(unit)
         longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
         lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
         for label, group in groups.items():
-            notes |= draw_group(axis, group, x, y, label, {'linewidth': 1.6} | style_of[label] | lines)
+            notes |= draw_group(axis, group, x, y, label, style_of[label] | lines)
         set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
     handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
     names = [label for label in groups if label in handles]
     widest = 0.7 + 0.09 * max(map(len, names), default=0)   # inches of an entry, its line and margins included
-    legend = figure.legend([handles[name] for name in names], names, frameon=False, loc='outside lower center',
-                           ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))), labelcolor=INK)
-    legend.set_title('\n'.join(sorted(notes)), prop={'size': 'small'})
-    legend.get_title().set_color(INK)
-    for text in legend.get_texts():
-        text.set_parse_math(False)   # a $ in a name is a $
-    with whole_files(path) as (temporary,):
-        figure.savefig(temporary, dpi=150, format=os.path.splitext(path)[1][1:])
-    plt.close(figure)
+    legend = figure.legend([handles[name] for name in names], names, loc='outside lower center',
+                           ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))))
+    legend.set_title('\n'.join(sorted(notes)))
     return figure
