@@ -38,10 +38,10 @@ For the bound of a network with a masked loss it is decided by the tokens that t
 end-of-text before a text without a context. Here the first token of such a text follows [None], as in training.
 --apply_chat_template is for masked models of others whose tokenizer has a template.
 """
-import importlib.util
 import os
 import sys
 
+from anyorder.machine.files import need_extra
 from anyorder.machine.processes import end_processes
 from anyorder.machine.terminal import one_line_errors
 
@@ -58,15 +58,9 @@ def arguments(argv):
 
 
 def main(argv):
-    asks_help = '--help' in argv or '-h' in argv
-    if asks_help:
+    if '--help' in argv or '-h' in argv:
         print(__doc__.strip(), end='\n\n', flush=True)
-    if importlib.util.find_spec('lm_eval') is None:
-        missing = 'lm-evaluation-harness is not there: pip install -r requirements-extra.txt'
-        if not asks_help:
-            raise ValueError(missing)
-        print(missing)
-        return
+    need_extra('lm_eval')
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     from lm_eval.__main__ import cli_evaluate
 

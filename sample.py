@@ -89,15 +89,6 @@ from anyorder.tokens.prompts import prompts_path, read_prompts
 from anyorder.writer import Writer, as_rows, order_and_policy
 
 
-def check_files(config):
-    reads = (config.ckpt, config.judge, config.order, config.allowed,
-             prompts_path(config.prompt, config.prompt_file) or '')
-    check_out('out', config.out, '.json, .npy, .jsonl', *reads)
-    check_out('html', config.html, REPLAYS, *reads)
-    if config.judge and not config.metrics:
-        raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
-
-
 def write_all(writer, prompts, texts, visits, unmasking, drawing, stop, allowed, result, config):
     """Write the texts of the prompts, in batches, and append the samples to result['samples'].
 
@@ -136,13 +127,6 @@ def save(result, config):
     replace_file(config.out, data.getvalue())
 
 
-def print_samples(samples, tokenizer, columns):
-    for r, s in enumerate(samples):
-        text = shown_text(s['tokens'], tokenizer, columns)
-        size = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
-        print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{visible(text)}", flush=True)
-
-
 def describe(samples, order, stop, config):
     """Lines of the table on how the samples were made."""
     n_steps, n_blanks = max(s['passes'] for s in samples), max(s['blanks'] for s in samples)
@@ -175,7 +159,12 @@ def main(config):
                           config.threshold, config.window, config.block_length)
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
-    check_files(config)
+    reads = (config.ckpt, config.judge, config.order, config.allowed,
+             prompts_path(config.prompt, config.prompt_file) or '')
+    check_out('out', config.out, '.json, .npy, .jsonl', *reads)
+    check_out('html', config.html, REPLAYS, *reads)
+    if config.judge and not config.metrics:
+        raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
         allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
     judge = open_judge(config.judge) if config.judge else None
@@ -192,7 +181,10 @@ def main(config):
               'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
     each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
     write_all(writer, *zip(*each), visits, unmasking, drawing, stop, allowed, result, config)
-    print_samples(samples, tokenizer, writer.columns)
+    for r, s in enumerate(samples):
+        size = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
+        text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
+        print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{text}", flush=True)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)

@@ -83,10 +83,6 @@ def ema_weights(checkpoint, names):
 def config_from_checkpoint(checkpoint):
     """AOGPTConfig of a checkpoint dict. Published model_args leave out n_cond, which weights say, and n_tokens."""
     known, args = {f.name for f in fields(AOGPTConfig)}, dict(checkpoint['model_args'])
-    if 'causal' in args:   # files from before attention was a word
-        args.setdefault('attention', 'causal' if args['causal'] is True else 'bidirectional')
-    if args.get('learned_positions') is False:
-        raise ValueError('networks with learned_positions=False are no longer read: train it anew with --rotary=True')
     args = {k: v for k, v in args.items() if k in known}
     if args.get('vocab_size') == GPT2_PADDED:
         args.setdefault('n_tokens', GPT2_N_TOKENS)
@@ -136,8 +132,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
 
 def set_of(checkpoint):
     """What kind_of says of the set of a checkpoint dict, as far as it knows. Published ones have GPT-2's tokens."""
-    older = {'puzzle': checkpoint['puzzle']} if 'puzzle' in checkpoint else {}
-    return checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')} | older)
+    return checkpoint.get('set', {'tokenizer': checkpoint.get('tokenizer', 'gpt2')})
 
 
 def tokenizer_of(name, checkpoint):
@@ -183,9 +178,7 @@ class Checkpoint:
 
 def digest(model, config=None):
     """A hash of the model's sizes, or of those in `config`, and of all of its weights."""
-    # with a field that all networks once had on, so that journals of evaluations go on
-    sizes = repr(config or model.config).replace('gpt2_blocks', 'learned_positions=True, gpt2_blocks')
-    fingerprint = hashlib.blake2b(sizes.encode(), digest_size=16)
+    fingerprint = hashlib.blake2b(repr(config or model.config).encode(), digest_size=16)
     for p in model.parameters():
         fingerprint.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())   # numpy has no bfloat16
     return fingerprint.hexdigest()

@@ -38,7 +38,7 @@ def gpu(tmp_path, monkeypatch):
         return list(ran), page.read_text(encoding='utf-8') if page.exists() else ''
     monkeypatch.setattr(subprocess, 'run', record)
     monkeypatch.setattr(run, 'resolve_device', lambda device, dtype: ('cuda', 'bfloat16'))
-    monkeypatch.setattr(run, 'machine', lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.11'})
+    monkeypatch.setattr(run, 'environment', lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1'})
     monkeypatch.chdir(tmp_path)
     run_parts.fails = fails
     return run_parts
@@ -103,6 +103,6 @@ def test_wrong_options_are_one_line(gpu, monkeypatch):
         with pytest.raises(ValueError, match=said):
             gpu(*options)
     gpu('--parts=ensemble')
-    monkeypatch.setattr(run, 'machine', lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.13'})
+    monkeypatch.setattr(run, 'environment', lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.13', 'commit': '1'})
     with pytest.raises(ValueError, match='choose another --out'):
         gpu('--parts=ensemble')

@@ -43,9 +43,8 @@ def test_a_checkpoint_overrules_the_shape_of_a_config_file_but_not_what_is_typed
 
 
 def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp_path):
-    config, changed = resumed(tmp_path, {'l2r_ratio': 0.25, 'l2r_ratio_end': 0.5, 'order_noise_kind': 'gaussian'})
-    assert config.l2r_ratio == 0.25 and not config.keys() & {'l2r_ratio_end', 'order_noise_kind'}
-    assert changed == ['l2r_ratio_end 0.5 is no option any more: l2r_ratio stays at 0.25']
+    config, changed = resumed(tmp_path, {'l2r_ratio': 0.25, 'order_noise_kind': 'gaussian'})
+    assert (config.l2r_ratio, 'order_noise_kind' in config, changed) == (0.25, False, [])
 
 
 def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):

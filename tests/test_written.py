@@ -13,8 +13,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import SCORES
-from anyorder.likelihood.consistency import pair_gaps
-from anyorder.likelihood.ensemble import shuffled_contexts
+from anyorder.likelihood.ensemble import pair_gaps, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors

@@ -7,9 +7,8 @@ from itertools import chain
 
 import torch
 
-from anyorder.likelihood.consistency import pair_gaps
 from anyorder.likelihood.continuations import continuation_scores, last_words
-from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, powers_of_two, sample_groups
+from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, pair_gaps, powers_of_two, sample_groups
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, is_drawn
 from anyorder.likelihood.tables import figure, ratio_error, share_error, summarize
 from anyorder.machine.processes import gather, processes

@@ -50,14 +50,19 @@ def text_metrics(samples, counted):
     repetition  the share of 4-grams that stand earlier in the same sample
 
     An n-gram counts if its last token does."""
-    pairs = list(zip(samples, counted))
+    pairs, n_old = list(zip(samples, counted)), 0
     written = [[token for token, counts in zip(*pair) if counts] for pair in pairs]
     frequencies = [np.unique(tokens, return_counts=True)[1] for tokens in written if tokens]
     metrics = {'entropy': statistics.fmean(map(entropy, frequencies))}
+    grams = {n: [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts] for n in (1, 2, 3, 4)}
     for n in (1, 2, 3):
-        every = [gram for pair in pairs for gram, counts in n_grams(*pair, n) if counts]
-        metrics[f'distinct_{n}'] = len(set(every)) / len(every) if every else 1.0
-    return metrics | {'repetition': repetition(pairs)}
+        metrics[f'distinct_{n}'] = len(set(grams[n])) / len(grams[n]) if grams[n] else 1.0
+    for pair in pairs:
+        seen = set()
+        for gram, counts in n_grams(*pair, 4):
+            n_old += counts and gram in seen
+            seen.add(gram)
+    return metrics | {'repetition': n_old / max(1, len(grams[4]))}
 
 
 def n_grams(tokens, counts, n):
@@ -74,17 +79,6 @@ def distinct_2_error(samples):
     without = [(len(n_with) - sum(n_with[gram] == 1 for gram in set(grams))) / max(1, n_all - len(grams))
                for grams in bigrams]
     return math.sqrt((len(without) - 1) * statistics.pvariance(without))
-
-
-def repetition(pairs):
-    n_all = n_old = 0
-    for pair in pairs:
-        seen = set()
-        for gram, counts in n_grams(*pair, 4):
-            n_all += counts
-            n_old += counts and gram in seen
-            seen.add(gram)
-    return n_old / max(1, n_all)
 
 
 def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):

@@ -14,8 +14,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 def environment(device):
     """{'commit', 'python', 'torch', 'numpy', 'device', 'processes'} of this program, which computes on `device`."""
+    names = (line.partition(':')[2].strip() for line in cpuinfo().splitlines() if line.startswith('model name'))
+    cpu = next(names, platform.processor() or platform.machine())
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else cpu
     return {'commit': commit(), 'python': platform.python_version(), 'torch': str(torch.__version__),
-            'numpy': numpy.__version__, 'device': device_name(device), 'processes': processes()[1]}
+            'numpy': numpy.__version__, 'device': name, 'processes': processes()[1]}
 
 
 def commit(root=ROOT):
@@ -27,11 +30,3 @@ def commit(root=ROOT):
     except (OSError, subprocess.SubprocessError):
         return 'unknown'
     return said.stdout.strip()
-
-
-def device_name(device):
-    """The name of a GPU, or of the processor."""
-    if device.type == 'cuda':
-        return torch.cuda.get_device_name(device)
-    names = (line.partition(':')[2].strip() for line in cpuinfo().splitlines() if line.startswith('model name'))
-    return next(names, platform.processor() or platform.machine())

@@ -40,11 +40,7 @@ def failing_together():
     """The body runs in all processes. If one of them lacks a file or gets wrong input, all raise ValueError. Otherwise
     the others would wait for the process that ended, on another machine until they run out of patience. The trap: in
     the body, a step that can fail in a single process must come after all exchanges between processes."""
-    rank, world_size = processes()
-    if world_size == 1:
-        yield
-        return
-    said = None
+    (rank, world_size), said = processes(), None
     try:
         yield
     except (ValueError, OSError) as e:

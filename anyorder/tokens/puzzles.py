@@ -56,14 +56,6 @@ def make_puzzles(task, split, n_rows, seed):
     return [np.concatenate(column)[:n_rows] for column in zip(*parts)]
 
 
-def check_solutions(rules, known):
-    """Raise ValueError if two of the splits `known`, {split: tokens}, share a solution."""
-    keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
-    for s, t in itertools.combinations(keys, 2):
-        if shared := len(keys[s] & keys[t]):
-            raise ValueError(f'{shared} solutions of {s} are in {t}, no two splits may share one: use another --name')
-
-
 def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, force=False, seed=0, **options):
     """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated.
 
@@ -90,7 +82,10 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
     known = {s: tokens for s, (tokens, _) in rows.items()}
     before = {s: read_split(directory, meta, s) for s in kept}
     known |= {s: part.unpack(part.packed.astype(int))[0] for s, part in before.items()}
-    check_solutions(rules, known)
+    keys = {s: {key.tobytes() for key in rules.key(tokens)} for s, tokens in known.items()}
+    for s, t in itertools.combinations(keys, 2):
+        if shared := len(keys[s] & keys[t]):
+            raise ValueError(f'{shared} solutions of {s} are in {t}, no two splits may share one: use another --name')
     meta = {'name': name, 'tokenizer': task, 'n_tokens': n_tokens, 'eos': None, 'row_length': known[wanted[0]].shape[1],
             'given': True, 'shape': getattr(rules, 'shape', None), 'puzzle': puzzle}
     splits = {s: (len(tokens), ((row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')))

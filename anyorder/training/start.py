@@ -61,8 +61,6 @@ def start_checkpoint(config):
     old, new = (f'{lr_of(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
     if old != new:
         changed.append(f'learning rate at once {old} -> {new}')
-    if (end := checkpoint.run.get('l2r_ratio_end')) is not None:
-        changed.append(f'l2r_ratio_end {end} is no option any more: l2r_ratio stays at {resolved.l2r_ratio}')
     return checkpoint, resolved, changed
 
 

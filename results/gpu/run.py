@@ -17,16 +17,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = ROOT
 import json
-import platform
 import re
 import shlex
 import subprocess
 import time
 from pathlib import Path
 
-import torch
-
 from anyorder.machine.devices import resolve_device
+from anyorder.machine.environment import environment
 from anyorder.machine.files import check_folder, read_table, replace_file, write_json
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
@@ -64,26 +62,6 @@ def commands(c, steps):
                 more += [] if script in ('plot.py', 'data/puzzles.py') else [f'--device={c.device}']
                 more += shlex.split(TABLE['toy'].get(script, '')) if c.toy else []
                 yield name, [script, *more], int(limit)
-
-
-def machine(device):
-    """The device and the versions."""
-    found = {'device': f'{device} {platform.machine()}', 'torch': torch.__version__, 'cores': os.cpu_count(),
-             'python': platform.python_version()}
-    if device.startswith('cuda'):
-        found |= {'device': torch.cuda.get_device_name(device), 'cuda': torch.version.cuda,
-                  'memory_gib': round(torch.cuda.get_device_properties(device).total_memory / 2 ** 30, 1)}
-    return found
-
-
-def read_results(path, machine):
-    """{'machine', 'steps': {name: see run}} of results.json, which must be this machine's."""
-    results = {'machine': machine, 'steps': {}}
-    if os.path.exists(path):
-        results = json.loads(Path(path).read_text(encoding='utf-8'))
-    if results['machine'] != machine:
-        raise ValueError(f'{path} comes from {results["machine"]}, this is {machine}: choose another --out')
-    return results
 
 
 def run(words, path, limit):
@@ -125,14 +103,19 @@ def main(config):
     chosen, end = config.parts.split(','), time.monotonic() + 60 * config.minutes
     if unknown := [part for part in chosen if part not in PARTS]:
         raise ValueError(f'parts must be of {",".join(PARTS)}, got {",".join(unknown)}')
-    config['device'] = str(resolve_device(config.device, 'auto')[0])
-    here = machine(config.device)
+    device, _ = resolve_device(config.device, 'auto')
+    config['device'], here = str(device), environment(device)
+    del here['commit']   # the pages are files of the project, and change it
     config['name'] = re.sub(r'\W+', '_', here['device'].removeprefix('NVIDIA ')).lower()
     os.chdir(ROOT)
     for option in ('out', 'pages'):
         check_folder(option, config[option])
         os.makedirs(config[option], exist_ok=True)
-    results = read_results(f'{config.out}/results.json', here)
+    path, results = f'{config.out}/results.json', {'machine': here, 'steps': {}}   # steps: {name: see run}
+    if os.path.exists(path):
+        results = json.loads(Path(path).read_text(encoding='utf-8'))
+    if results['machine'] != here:
+        raise ValueError(f'{path} comes from {results["machine"]}, this is {here}: choose another --out')
     steps = results['steps']
     for name, words, limit in commands(config, steps):
         old, limit = steps.get(name), 300 if config.toy else limit
@@ -145,8 +128,8 @@ def main(config):
         print(command, flush=True)
         steps[name] = run(words, f'{config.out}/{name}.txt', limit)
         print(f'    {steps[name]["seconds"]:,.0f} s {steps[name]["failed"]}', flush=True)
-        for path in (f'{config.out}/results.json', f'{config.pages}/{config.name}.json'):
-            write_json(path, results)
+        write_json(path, results)
+        write_json(f'{config.pages}/{config.name}.json', results)
         replace_file(f'{config.pages}/{config.name}.md', page(results, config).encode())
     failed = [name for name, step in steps.items() if step['failed']]
     print(f'{len(steps) - len(failed)} commands finished: {config.pages}/{config.name}.md', flush=True)
