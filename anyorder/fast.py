@@ -220,11 +220,7 @@ class StepGraphs:
         return result.clone()[:, :n]   # graphs share their memory
 
 
-@cache
-def recording_stream(device):
-    return torch.cuda.Stream(device)
-
-
+recording_stream = cache(lambda device: torch.cuda.Stream(device))   # one for each device
 PLAN = ('number', 'visit', 'target', 'reads', 'stands', 'sees', 'columns')   # tensors of Slots
 KEYS = 128   # a mask is as wide as the next multiple
 

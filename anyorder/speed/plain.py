@@ -1,6 +1,4 @@
 """What is our speed compared with? The plain way, without any of our shortcuts, and the limits of a device."""
-from functools import partial
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -9,18 +7,17 @@ from anyorder.machine.devices import matmul_flops, seconds
 from model import modulate
 
 
-def plain_block(block, x, cond, attend):
-    """A block with AdaLN for every slot; attend(q, k, v), each (B, H, S, D), is its attention."""
-    (B, S, C), attn = x.shape, block.attn
-    shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)
-    qkv = attn.c_attn(modulate(block.ln_1(x), shift, scale))
-    q, k, v = qkv.view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
-    y = attend(attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
-    x = x + gate * attn.c_proj(y)
-    return x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
-
-
-def plain_head(model, x, cond):
+def plain_logits(model, x, cond, attend):
+    """Logits of all slots x (B, S, C), with AdaLN for every slot; attend(layer, q, k, v), each (B, H, S, D), is the
+    attention of a block."""
+    for layer, block in enumerate(model.transformer.h):
+        attn, (B, S, C) = block.attn, x.shape
+        shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)
+        qkv = attn.c_attn(modulate(block.ln_1(x), shift, scale))
+        q, k, v = qkv.view(B, S, 3, attn.n_head, -1).permute(2, 0, 3, 1, 4)
+        y = attend(layer, attn.q_norm(q), attn.k_norm(k), v).transpose(1, 2).reshape(B, S, C)
+        x = x + gate * attn.c_proj(y)
+        x = x + gate_m * block.mlp(modulate(block.ln_2(x), shift_m, scale_m))
     final = model.transformer.final_layer
     return model.lm_head(final(x, final.adaLN_final[1](F.silu(cond))))
 
@@ -47,9 +44,7 @@ def plain_generate(model, order, ends, temperature=1.0):
             cache[layer] = torch.stack([k, v])[:, :, :, :known + 1]
             attention = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).masked_fill(~mask, -torch.inf).softmax(-1)
             return attention.to(v.dtype) @ v
-        for layer, block in enumerate(t.h):
-            x = plain_block(block, x, cond, partial(attend, layer))
-        logits = plain_head(model, x, cond)[:, known - kept:].float()
+        logits = plain_logits(model, x, cond, attend)[:, known - kept:].float()
         values, ranked = (logits / temperature).sort(descending=True)
         p = values.softmax(-1)
         p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
@@ -65,9 +60,7 @@ def plain_nll(model, idx, order):
     token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)        # (B, N + 1, C)
     x = token + t.wpe(torch.cat([nowhere, order + 1], 1))
     cond = t.wtpe(torch.cat([order, nowhere], 1))
-    for block in t.h:
-        x = plain_block(block, x, cond, partial(F.scaled_dot_product_attention, is_causal=True))
-    logits = plain_head(model, x, cond)[:, :-1]
+    logits = plain_logits(model, x, cond, lambda _, *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True))[:, :-1]
     return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
 
