@@ -12,13 +12,14 @@ from toy_runs import assert_alike, assert_same_runs, resume, run
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import Drawing, Unmasking, generate
+from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
 from anyorder.orders import derive_seed, draw_orders, given_first, order_of
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import GIVEN, PADDING, Split, dtype_of, read_split, write_splits
-from anyorder.tokens.tokenizers import encode_pairs, get_tokenizer
+from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split, write_splits
+from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 from anyorder.training import update as updates
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
 from configurator import Config
@@ -41,7 +42,7 @@ def write(folder, pairs, tokenizer='bytes', splits=('train', 'val')):
     tok = get_tokenizer(tokenizer)
     meta = {'name': folder.name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': True,
             'prompts': True}
-    parts = {split: (len(pairs), encode_pairs(pairs, tok, dtype_of(meta))) for split in splits}
+    parts = {split: (len(pairs), encode_documents(pairs, tok)) for split in splits}
     return write_splits(folder, meta, {}, 'by hand', parts)
 
 
@@ -211,7 +212,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_pa
     assert model_from_checkpoint('two/ckpt.pt').config.block_size == 16
 
 
-def test_rows_with_prompts_become_a_set(tmp_path, monkeypatch):
+def test_rows_with_prompts_become_a_set(split, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{'prompt': prompt, 'text': text} for prompt, text in PAIRS * 5]
     (tmp_path / 'qa.jsonl').write_text('\n'.join(map(json.dumps, rows)))
@@ -222,6 +223,10 @@ def test_rows_with_prompts_become_a_set(tmp_path, monkeypatch):
         tokens, given = all_blocks(part, 9)
         found = {(*row[row >= 0].tolist(), int((mask & (row >= 0)).sum())) for row, mask in zip(tokens, given)}
         assert found <= wanted and len(tokens) == len(part.ends)
+    corpora = [open_corpus(name, 9, get_tokenizer('bytes'), 'data', split='train') for name in ('qa.jsonl', 'qa')]
+    assert torch.equal(corpora[0].blocks, all_blocks(split, 9)[0].repeat(5, 1))
+    assert corpora[0].n_bytes == 5 * (1 + 3 + 2 + 7)
+    assert corpora[1].n_bytes == int(((corpora[1].blocks < 256) & ~corpora[1].given).sum())
     assert 'prompts' not in prepare('text', 'data', 'plain', 'qa.jsonl', tokenizer='bytes', prompt_key='')
     (tmp_path / 'more.jsonl').write_text('{"text": "no prompt"}')
     before = sorted(tmp_path.rglob('*'))

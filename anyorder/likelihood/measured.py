@@ -51,7 +51,6 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     blanks    positions that are measured given all others, see only_blank"""
     if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')):
         label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
-        tokens = Split(tokens)
     else:
         label = f'{name} ({split})'
         if has_protocol(name):
@@ -73,16 +72,18 @@ def has_protocol(name):
 
 
 def read_file(path, tokenizer, ckpt):
-    """(tokens, origin) of a text file, every document followed by end-of-text."""
+    """(Split, origin) of a text file, every document followed by end-of-text. Documents with prompts are its rows."""
     is_text = not isinstance(tokenizer, Symbols)
     if not is_text:
         raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
                          f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right')
-    documents = list(encode_documents(open_texts(path), tokenizer))
+    texts = open_texts(path, prompt_key='auto')
+    documents = list(encode_documents(texts, tokenizer))
     if not any(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')
-    tokens = np.concatenate([tokens for tokens, _ in documents])
-    return tokens, {'source': path, 'sha256': hashlib.sha256(tokens.tobytes()).hexdigest()}
+    documents, prompts = [tokens for tokens, _ in documents], isinstance(next(iter(texts)), tuple)
+    found = Split(np.concatenate(documents), prompts, np.cumsum([*map(len, documents)]) if prompts else None)
+    return found, {'source': path, 'sha256': hashlib.sha256(found.packed.tobytes()).hexdigest()}
 
 
 def read_set(name, split, data_dir, tokenizer):

@@ -2,12 +2,11 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT, detokenize
-from anyorder.tokens.sets import dtype_of, folder_of, is_there, whole_splits, write_splits
+from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, shakespeare
-from anyorder.tokens.tokenizers import encode_documents, encode_pairs, get_tokenizer
+from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
 SPLIT_SEED = 2357
 
@@ -109,6 +108,5 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     prompts, = have
     meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': prompts}
     meta |= {'prompts': True} if prompts else {}
-    encode = partial(encode_pairs, dtype=dtype_of(meta)) if prompts else encode_documents
-    splits = {s: (n, encode(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
+    splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
     return write_splits(directory, meta, kept, origin, splits, 'doc')

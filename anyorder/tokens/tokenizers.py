@@ -133,22 +133,17 @@ def tokenizer_of_set(kind):
 
 
 def encode_documents(documents, tokenizer):
-    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes."""
-    iterator, dtype = iter(documents), '<u2' if tokenizer.n_tokens <= 2 ** 16 else '<u4'
-    end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
+    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes. Of
+    a pair (prompt, text) the bytes are the text's, and the highest bit marks the prompt as given, see sets.py."""
+    iterator = iter(documents)
     while batch := list(itertools.islice(iterator, 256)):
-        for ids, text in zip(tokenizer.encode_batch(batch), batch):
-            yield np.append(np.asarray(ids, dtype), end), len(text.encode())
-
-
-def encode_pairs(pairs, tokenizer, dtype):
-    """encode_documents of pairs (prompt, text), each of which is a document. The highest bit of `dtype` marks the
-    prompt as given, see sets.py; the bytes are the text's."""
-    pairs, again = itertools.tee(pairs)
-    prompts = encode_documents((prompt for prompt, _ in pairs), tokenizer)
-    for (prompt, _), (text, n_bytes) in zip(prompts, encode_documents((text for _, text in again), tokenizer)):
-        mark = 1 << 8 * dtype.itemsize - 1
-        yield np.append(prompt[:-1].astype(dtype) | mark, text.astype(dtype)), n_bytes   # one end of text, behind both
+        *prompts, texts = map(list, zip(*batch)) if isinstance(batch[0], tuple) else [batch]
+        dtype = np.dtype('<u2' if tokenizer.n_tokens <= 2 ** (15 if prompts else 16) else '<u4')
+        end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
+        marked = [np.asarray(ids, dtype) | 1 << 8 * dtype.itemsize - 1 for part in prompts
+                  for ids in tokenizer.encode_batch(part)] or [end[:0]] * len(texts)
+        for prompt, ids, text in zip(marked, tokenizer.encode_batch(texts), texts):
+            yield np.concatenate([prompt, np.asarray(ids, dtype), end]), len(text.encode())
 
 
 def split_documents(tokens, eos):
