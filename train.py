@@ -40,11 +40,10 @@ gpt2_blocks = False               # LayerNorm, no norm of queries and keys, tied
 batch_size = 16                   # sequences of a micro-batch
 gradient_accumulation_steps = 1   # micro-batches of an update, over all processes together
 order = 'random'                  # anyorder/orders.py:ORDERS,
-                                  # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers; rows
-                                  # and columns of a grid visit their cells in random order, blocks2d:K are squares
+                                  # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers.
+                                  # block:8 has blocks of 8 positions, swaps:8 random transpositions of left to right,
+                                  # blocks2d:8 squares; rows and columns of a grid visit their cells in random order
 order_seed = 0                    # which order it is, where one holds for all sequences: 'fixed', 'block', 'swaps'
-order_block = None                # positions of a block; --order=block:8 says both
-order_swaps = None                # random transpositions of left to right, by 'swaps'; --order=swaps:8 says both
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest

@@ -198,20 +198,11 @@ def read_order(text, *others):
 
 def order_option(options, saved=None):
     """What the Config `options` says of an order, as a checkpoint keeps it: NAME, NAME:NUMBER or the positions of a
-    file. What the Config does not say is as in `saved`, the options of the run that is resumed. The number may also be
-    given as the option order_NAME. Raises ValueError if both are given and differ."""
-    saved, given = saved or {}, {name for name in options.given if options[name] is not None}
-    if 'order' in given - options.typed and '.py:' in options.order:
+    file. What the Config does not say is as in `saved`, the options of the run that is resumed."""
+    saved = saved or {}
+    if 'order' in options.given - options.typed and '.py:' in options.order:
         raise ValueError(f'a config file runs no code: leave out its order, and type --order={options.order}')
-    order = read_order(options.order) if 'order' in given else saved.get('order', options.order)
-    for kind in (kind for kind in ORDERS if f'order_{kind}' in given):
-        number = options[f'order_{kind}']
-        if type(number) is not int or number < 0:
-            raise ValueError(f'order_{kind} must be an integer from 0, got {number!r}')
-        if isinstance(order, str) and NUMBER.split(order)[0] == kind:
-            if 'order' in given and order not in (kind, f'{kind}:{number}'):
-                raise ValueError(f'order={order} and order_{kind}={number} contradict each other: leave one out')
-            order = f'{kind}:{number}'
+    order = read_order(options.order) if 'order' in options.given else saved.get('order', options.order)
     return kept_order(order_of(saved, order))
 
 

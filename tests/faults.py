@@ -105,7 +105,7 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ["run.get('order_seed', 0)", "run.get('seed', 0)"],
     ['generator=stream(seed, int(b))) for b in numbers',
      'generator=stream(seed, b)) for b, _ in enumerate(numbers)'],
-    ["if 'order' in given - options.typed and '.py:' in options.order:", 'if False:'],
+    ["if 'order' in options.given - options.typed and '.py:' in options.order:", 'if False:'],
     ["{'shape': tuple(run['shape'])} if run.get('shape')", "{'shape': run.get('shape')} if run.get('shape', True)"],
     ["re.sub('@[0-9a-f]{12}', '', kept_order(order))", 'kept_order(order)'],
     ["':'.join([load_order(*kind.rsplit(':', 1)), *number])", "load_order(*kind.rsplit(':', 1))"],

@@ -213,7 +213,7 @@ def test_a_run_in_one_order_is_validated_scored_and_sampled_in_it(data, script, 
     positions = [*range(1, 16, 2), *range(0, 16, 2)]
     with open('odd.json', 'w') as f:
         json.dump(positions, f)
-    named = ['--order=odd.json'] if order == 'listed' else [f'--order={order}', '--order_block=5', '--order_swaps=5']
+    named = [f"--order={ {'l2r': 'l2r', 'listed': 'odd.json'}.get(order, f'{order}:5')}"]
     run(*named, '--order_seed=3', '--l2r_ratio=0', '--max_iters=8', '--dtype=float32')
     os.remove('odd.json')
     model, entry = model_from_checkpoint('out/ckpt.pt'), log()[-1]
@@ -459,11 +459,10 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
     (['--order=no.json'], 'no.json'), (['--order=short.json'], 'from 0 to 15, once; got 3'),
-    (['--order=swaps:-1'], 'swaps:-1'), (['--order_swaps=-1'], 'order_swaps must be'),
+    (['--order=swaps:-1'], 'swaps:-1'),
     (['--order=block:0'], 'at least 1 position'), (['--beta1=1.5'], 'beta1 must'),
     (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
-    (['--order=swaps:5', '--order_swaps=7'], 'order=swaps:5 and order_swaps=7 contradict'),
     (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'),
     (['--optimizer=sgd'], 'optimizer'), (['--gradient_accumulation_steps=0'], 'gradient_accumulation_steps'),
     (['--ema_decay=1.0'], 'ema_decay'), (['--init_from=resume'], 'ckpt.pt'), (['--init_from=none.pt'], 'none.pt'),
