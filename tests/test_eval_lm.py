@@ -3,6 +3,8 @@ import importlib.util
 import json
 import math
 import os
+import random
+import types
 from functools import partialmethod
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from conftest import ROOT, make_model, one_line
 from masked_kinds import KINDS
+from test_readme import programs
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 from anyorder.likelihood.continuations import Reading, continuation_scores
@@ -213,6 +216,17 @@ def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monk
     monkeypatch.setattr(lm, 'written', written)
     assert lm.generate_until(asked((lm.apply_chat_template(chat), {'until': [], 'max_gen_toks': 3}))) == ['c']
     assert seen[0] == [user, a, b, eot, ai, 0, 0, 0]
+
+
+def test_rows_are_what_their_documents_say():
+    rows = types.ModuleType('rows')
+    exec(programs('results/lm_eval.md')['rows.py'], vars(rows))   # noqa: S102
+    documents = [' '.join(f'A{x} {x * n}x {x}y is {x}z and {x}w. {x}It' for n in range(1, 9)) for x in 'abcde']
+    for row in rows.choices(documents, random.Random(1), 20, 16, 12):
+        said = [any(row['context'] + text in document for document in documents) for text in row['choices']]
+        assert said == [n == row['label'] for n in range(4)] and len(row['context']) == 16
+    found = rows.completions(documents, random.Random(1), 30, 40)
+    assert len(found) == 30 and all(any(row['context'] + row['target'] in d for d in documents) for row in found)
 
 
 @pytest.fixture

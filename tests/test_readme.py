@@ -125,8 +125,7 @@ def understand(script, tmp_path, monkeypatch):
         if name == 'eval_lm.py':
             return lm_eval_understands(args, monkeypatch)
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
-                  'config/lm_eval/rows.py': 'configurator.configure', 'export_hf.py': 'configurator.configure',
-                  'tests/torture.py': 'argparse.ArgumentParser.parse_args',
+                  'export_hf.py': 'configurator.configure', 'tests/torture.py': 'argparse.ArgumentParser.parse_args',
                   'plot.py': 'anyorder.pictures.figures.draw'}.get(name)
         if not reader:
             return lacks(script(name, *args, '--device=nowhere', code=1))
@@ -148,8 +147,9 @@ def understand(script, tmp_path, monkeypatch):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
-            case ['python', 'bert.py' as name, *args]:   # its functions: test_bert.py
-                (tmp_path / name).write_text(programs('results/masked.md')[name])
+            case ['python', 'bert.py' | 'rows.py' as name, *args]:   # their functions: test_bert.py, test_eval_lm.py
+                page = {'bert.py': 'results/masked.md', 'rows.py': 'results/lm_eval.md'}[name]
+                (tmp_path / name).write_text(programs(page)[name])
                 configure(runpy.run_path(name), args)
             case ['python', name, *_] if os.path.isfile(name):   # the reader's own
                 compile(read(os.path.abspath(name)), name, 'exec')
