@@ -242,10 +242,12 @@ def finish(state, data, val, folder, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
         own, first = order_of(config), ('eval_puzzle.py', 'policies') if data.train.marked else ('sample.py', 'order')
+        answers = data.train.ends is not None
         for command, option in (first, ('eval_ppl.py', 'orders')):
-            order = f' --{option}={name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
-            print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{order}')
-        if data.train.ends is not None:
+            more = f' --{option}={name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
+            more += ' --split=val' * answers
+            print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{more}')
+        if answers:
             tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]
             prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + '[[..]]'
             print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)} --order=l2r --temperature=0 '
