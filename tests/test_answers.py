@@ -234,5 +234,5 @@ def test_rows_with_prompts_become_a_set(split, tmp_path, monkeypatch):
         prepare('text', 'data', 'qa', 'more.jsonl', 'test')
     with one_line('one document with a prompt cannot be divided'):
         (tmp_path / 'more.jsonl').write_text(json.dumps(rows[0]))
-        prepare('text', 'data', 'one', 'more.jsonl')
+        prepare('text', 'data', 'one', 'more.jsonl', tokenizer='bytes')
     assert sorted(tmp_path.rglob('*')) == before

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -81,7 +82,7 @@ class Split:
     def mark(self):
         return 1 << 8 * self.packed.itemsize - 1
 
-    @property
+    @cached_property
     def lengths(self):
         """(rows,) tokens of each document."""
         return np.diff(self.ends, prepend=0)
