@@ -23,34 +23,22 @@ def open_split(data_dir, name, split):
 
 def make_split(data_dir, name, split, meta):
     """The meta of a set that is made now, if it is a quick one. Raises ValueError with its command for any other."""
-    missing = f'no {bin_path(os.path.join(data_dir, name), split)}'
+    task, row, parts = meta.get('puzzle', {}).get('task', name), DATA_SETS.get(name), ('train', 'val')
     if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)
-    if split in SHARES and (name in TASKS or 'puzzle' in meta):
-        task = meta.get('puzzle', {}).get('task', name)
-        command = f'data/puzzles.py {task} --name={name} --split={split}' if meta else f'data/puzzles.py {name}'
+    if row and row.offline and split in parts:
+        return prepare(name, data_dir)
+    if task in TASKS:
+        words, parts = f'puzzles.py {task} --name={name}', SHARES
     elif meta.get('tokenizer') == OWN:
-        same = f" --shape={'x'.join(map(str, meta['shape']))}" if meta.get('shape') else ''
-        same += '' if meta['eos'] is None else f" --end={meta['eos']}"
-        command = f'data/prepare.py tokens --name={name} --source=FILE --split={split}{same}'
+        words = f'prepare.py tokens --name={name} --source=FILE'
+        words += '' if meta['eos'] is None else f" --end={meta['eos']}"
+        words += f" --shape={'x'.join(map(str, meta['shape']))}" if meta.get('shape') else ''
+    elif row and row.documents:
+        words = f'prepare.py {name}' + ' [--source=FILE]' * bool(row.splits)
     else:
-        row = DATA_SETS.get(name)
-        if row is not None and row.offline:
-            if split in ('train', 'val'):
-                return prepare(name, data_dir)
-            raise ValueError(f'{missing}: {name} has the splits train and val')
-        command = f'data/prepare.py {words_for_text(name, row, split, meta)}'
-    raise ValueError(f'{missing}; make it with: python {command} --data_dir={shlex.quote(str(data_dir))}')
-
-
-def words_for_text(name, row, split, meta):
-    """What follows data/prepare.py to make a split of the set `name`; `row` is its row of DATA_SETS or None."""
-    there, words = meta.get('splits', {}), name if row else f'text --name={name}'
-    if row is not None and row.splits:
-        return f'{words} [--source=FILE] --split={split}'
-    lost = split in ('train', 'val') and {'train', 'val'} <= there.keys()   # its file is not there
-    if lost and there['train']['source'] == there['val']['source']:
-        return f"{words} --source=FILE --tokenizer={meta['tokenizer']} --force"
-    if there or split not in ('train', 'val'):
-        return f'{words} --source=FILE --split={split}'
-    return f'{words} --source=FILE' if name == 'text' or row is None else words   # the others are downloaded
+        words = f'prepare.py text --name={name} --source=FILE'
+    if meta or split not in parts or row and row.splits:
+        words += f' --split={split}'
+    raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}; make it with: python data/{words} '
+                     f'--data_dir={shlex.quote(str(data_dir))}')

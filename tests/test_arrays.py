@@ -126,7 +126,7 @@ def test_a_split_that_is_added_must_be_of_the_same_kind(tmp_path, monkeypatch):
             prepare_tokens('data', 'mine', f'{source}.npy', shape=shape)
     assert [*prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3')['splits']] == ['train', 'val', 'test']
     os.remove('data/mine/test.bin')
-    with one_line('python data/prepare.py tokens --name=mine --source=FILE --split=test --shape=2x3'):
+    with one_line('python data/prepare.py tokens --name=mine --source=FILE --shape=2x3 --split=test'):
         open_split('data', 'mine', 'test')
 
 

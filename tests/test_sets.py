@@ -88,17 +88,19 @@ def test_missing_sets_name_the_command(tmp_path):
     for name, said in (('books', 'python data/prepare.py text --name=books --source=FILE'),
                        ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
                        ('ptb', r'python data/prepare.py ptb \[--source=FILE\] --split=train'),
-                       ('sudoku', 'python data/puzzles.py sudoku --data_dir=')):
+                       ('sudoku', 'python data/puzzles.py sudoku --name=sudoku --data_dir=')):
         with pytest.raises(ValueError, match=said):
             open_split(tmp_path, name, 'train')
     (tmp_path / 'a.txt').write_text('a text ' * 100)
     prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), tokenizer='bytes')
-    os.remove(tmp_path / 'mine' / 'val.bin')   # it was divided: both again, as they were
-    with pytest.raises(ValueError, match='text --name=mine --source=FILE --tokenizer=bytes --force'):
+    os.remove(tmp_path / 'mine' / 'val.bin')
+    with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=val'):
         open_split(tmp_path, 'mine', 'val')
+    with pytest.raises(ValueError, match='divide this one by --force without --split'):   # as it was divided
+        prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), 'val')
     with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=test'):
         open_split(tmp_path, 'mine', 'test')
-    with pytest.raises(ValueError, match='has the splits train and val'):
+    with pytest.raises(ValueError, match='prepare.py pydocs --split=test'):
         open_split(tmp_path, 'pydocs', 'test')
     with pytest.raises(ValueError, match='leave --split=test out'):
         prepare('pydocs', tmp_path, split='test')
