@@ -49,7 +49,11 @@ def configure(namespace, argv=None):
     if short := [word for word in words if word.startswith('-')]:
         raise ValueError(f'there is no option {short[0]} (--help lists all)')
     if 'WORDS' in namespace:
-        check_word(words, namespace['WORDS'])
+        table = namespace['WORDS']
+        if len(words) != 1:
+            raise ValueError(f'name one of {", ".join(table)}; got {" ".join(words) or "none"} (--help says more)')
+        if words[0] not in table:
+            raise ValueError(f'{words[0]!r} is none of {", ".join(table)}{nearest(words[0], table)}')
     elif 'INPUTS' in namespace:
         if not words:
             raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
@@ -68,13 +72,6 @@ def configure(namespace, argv=None):
 def nearest(word, known):
     near = difflib.get_close_matches(word, known, n=1, cutoff=0)
     return f'; the nearest is {near[0]!r}' if near else ''
-
-
-def check_word(words, table):
-    if len(words) != 1:
-        raise ValueError(f'name one of {", ".join(table)}; got {" ".join(words) or "none"} (--help says more)')
-    if words[0] not in table:
-        raise ValueError(f'{words[0]!r} is none of {", ".join(table)}{nearest(words[0], table)}')
 
 
 def parse(default, text):

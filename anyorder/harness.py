@@ -107,16 +107,13 @@ class AnyOrderLM(TemplateLM):
                 for request in requests]
         return self._loglikelihood_tokens([(request.args, *row) for request, row in zip(requests, rows)])
 
-    def _loglikelihood_tokens(self, requests, **_):
-        return self.scores('loglikelihood', requests)
-
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         """[log p of the text], in consecutive blocks of block_size tokens from its start on. The last one is shorter
         and is read after all that fits before it; the others have no context, as in eval_ppl.py."""
         rows = [(request.args, [], self.tok_encode(*request.args)) for request in requests]
-        return [nats for nats, _ in self.scores('loglikelihood_rolling', rows)]
+        return [nats for nats, _ in self._loglikelihood_tokens(rows, 'loglikelihood_rolling')]
 
-    def scores(self, kind, requests):
+    def _loglikelihood_tokens(self, requests, kind='loglikelihood', **_):
         """[(log p, whether greedy)] of [(args, context tokens, tokens)]. What is finished is cached at once."""
         found, rows = [None] * len(requests), [row for _, *row in requests]
         with self.bar(requests, kind) as bar, self.writer.autocast():
@@ -145,44 +142,33 @@ class AnyOrderLM(TemplateLM):
         found, repeats, alike = [None] * len(requests), Counter(), defaultdict(list)
         ends = [END_OF_TEXT] * (self.eot_token_id is not None) + [*getattr(self.writer.tokenizer, 'special', {})]
         for r, request in enumerate(requests):
-            context, asked = request.args
-            until, n_new, asked = self.wanted(asked)
-            tokens = self.tok_encode(context)
+            context, gen_kwargs = request.args
+            asked, tokens = {'num_beams': 1} | normalize_gen_kwargs(gen_kwargs), self.tok_encode(context)
+            sample, n_new = asked.pop('do_sample'), asked.pop('max_gen_toks')
+            stops = [text for text in asked.pop('until') if text] + ends
+            if n_new < 1 or asked.pop('num_beams') != 1:
+                raise ValueError(f'gen_kwargs: max_gen_toks must be at least 1, and num_beams 1, got {gen_kwargs}')
+            if sample and 'temperature' not in gen_kwargs:
+                asked['temperature'] = self.defaults['temperature'] or 1.0
             text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
             seed = derive_seed(self.seed, context, repeats[context])
             repeats[context] += 1
-            stops = [*until, *ends]
             alike[repr((asked, stops))].append((r, text, seed, asked, stops))
         with self.bar(requests, 'generate_until') as bar:
             for group in alike.values():
                 group.sort(key=lambda row: -len(row[1][0]))
                 numbers, texts, seeds, (asked, *_), (stops, *_) = zip(*group)
                 *how, context = self.how_to_write(asked)
-                scrolls = self.writer.scrolls(texts, list(seeds), self.batch_size, context, stops)
-                samples = (sample for scroll in scrolls for sample in self.written(scroll, *how))
-                for r, (tokens, known), sample in zip(numbers, texts, samples):
-                    written = self.writer.tokenizer.decode(sample['tokens'][sum(known):])
-                    found[r] = written[:min((written.find(stop) for stop in stops if stop in written), default=None)]
-                    self.cache_hook.add_partial('generate_until', requests[r].args, found[r])
-                    bar.update()
+                rows = zip(numbers, texts)
+                for scroll in self.writer.scrolls(texts, list(seeds), self.batch_size, context, stops):
+                    for _ in self.writer.write(scroll, *how):
+                        pass
+                    for sample, (r, (_, known)) in zip(scroll.samples(), rows):
+                        text = self.writer.tokenizer.decode(sample['tokens'][sum(known):])
+                        found[r] = text[:min((text.find(stop) for stop in stops if stop in text), default=None)]
+                        self.cache_hook.add_partial('generate_until', requests[r].args, found[r])
+                        bar.update()
         return found
-
-    def written(self, scroll, *how):
-        """The samples of a Scroll."""
-        for _ in self.writer.write(scroll, *how):
-            pass
-        return scroll.samples()
-
-    def wanted(self, gen_kwargs):
-        """(stops, most tokens to write, options for how_to_write) of the gen_kwargs of a request."""
-        asked = {'num_beams': 1} | normalize_gen_kwargs(gen_kwargs)
-        sample, n_new = asked.pop('do_sample'), asked.pop('max_gen_toks')
-        until = [text for text in asked.pop('until') if text]
-        if n_new < 1 or asked.pop('num_beams') != 1:
-            raise ValueError(f'gen_kwargs: max_gen_toks must be at least 1, and num_beams 1, got {gen_kwargs}')
-        if sample and 'temperature' not in gen_kwargs:
-            asked['temperature'] = self.defaults['temperature'] or 1.0
-        return until, n_new, asked
 
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
         chat = getattr(self.writer.tokenizer, 'chat', None)

@@ -15,6 +15,7 @@ from masked_kinds import KINDS
 from test_readme import programs
 
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
+from anyorder.generation.scroll import Scroll
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.nll import block_nll
 from anyorder.orders import derive_seed, order_of
@@ -210,10 +211,11 @@ def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monk
     a, b, c = lm.tok_encode('a') + lm.tok_encode('b') + lm.tok_encode('c')
     seen = []
 
-    def written(scroll, *args):   # what the model has written: c, the end of its turn, and more
+    def written(scroll):   # what the model has written: c, the end of its turn, and more
         seen.extend(row.tokens for row in scroll.rows)
         return [{'tokens': [*row.tokens[:sum(row.known)], c, eot, a]} for row in scroll.rows]
-    monkeypatch.setattr(lm, 'written', written)
+    monkeypatch.setattr(lm.writer, 'write', lambda *_: [])
+    monkeypatch.setattr(Scroll, 'samples', written)
     assert lm.generate_until(asked((lm.apply_chat_template(chat), {'until': [], 'max_gen_toks': 3}))) == ['c']
     assert seen[0] == [user, a, b, eot, ai, 0, 0, 0]
 

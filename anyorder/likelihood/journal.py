@@ -24,7 +24,13 @@ class Journal:
         self.path, self.done = path, {}
         if not path:
             return
-        found, self.done = read_journal(path, evaluation)
+        with reading(path, 'a list of finished blocks', 'remove it or choose another --out'):
+            text = os.path.exists(path) and Path(path).read_text(encoding='utf-8') or json.dumps(evaluation) + '\n'
+            first, *others = map(json.loads, text.split('\n')[:-1])   # behind the last: nothing, or half a line
+            found = {**first}
+            self.done = {(dataset, digest, work, block): nats for dataset, digest, work, block, nats in others}
+            if not all(math.isfinite(x) for nats in self.done.values() for x in nats):
+                raise ValueError('nats are not finite')
         differ = sorted(key for key in evaluation.keys() | found.keys() if found.get(key) != evaluation.get(key))
         if differ:
             raise ValueError(f'{path} holds blocks of another evaluation ({", ".join(differ)} differ): '
@@ -48,16 +54,3 @@ class Journal:
     def nats(self, name, n_blocks):
         """Nats (n_blocks, m) float64 of `name`, all of them finished."""
         return torch.tensor([self.done[(*name, block)] for block in range(n_blocks)], dtype=torch.float64)
-
-
-def read_journal(path, evaluation):
-    """(its evaluation, {key: nats}) of a journal. An empty or missing one is begun by the `evaluation`."""
-    with reading(path, 'a list of finished blocks', 'remove it or choose another --out'):
-        text = Path(path).read_text(encoding='utf-8') if os.path.exists(path) else ''
-        if not text:
-            return evaluation, {}
-        first, *others = map(json.loads, text.split('\n')[:-1])   # behind the last line end: nothing, or half a line
-        done = {(dataset, digest, work, block): nats for dataset, digest, work, block, nats in others}
-        if not all(math.isfinite(x) for nats in done.values() for x in nats):
-            raise ValueError('nats are not finite')
-        return {**first}, done

@@ -5,13 +5,11 @@ A sample is a list of tokens, and for each whether it counts: what was given is 
 """
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, namedtuple
 from itertools import groupby, pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.likelihood.nll import block_nll, check_finite
@@ -138,11 +136,8 @@ def decode_flagged(ids, flags, tokenizer):
     return text, letters
 
 
-class Judge(NamedTuple):
-    """A network that reads left to right, and the tokenizer that it reads by."""
-    name: str
-    model: nn.Module
-    tokenizer: object
+# a network that reads left to right, and the tokenizer that it reads by
+Judge = namedtuple('Judge', 'name model tokenizer')
 
 
 def open_judge(name):

@@ -112,14 +112,6 @@ def read_names(path):
     return names
 
 
-def read_shape(text):
-    """[H, W] of HxW, None of ''."""
-    found = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', text)
-    if text and not found:
-        raise ValueError(f'shape must be HxW, as 8x8, got {text!r}')
-    return [int(found[1]), int(found[2])] if text else None
-
-
 def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary='', shape='', force=False):
     """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
     of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
@@ -127,7 +119,10 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     directory, meta = folder_of(data_dir, name, split)
     if not source:
         raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
-    origin, shape = name_source(source), read_shape(shape)
+    grid = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', shape)
+    if shape and not grid:
+        raise ValueError(f'shape must be HxW, as 8x8, got {shape!r}')
+    origin, shape = name_source(source), [int(side) for side in grid.groups()] if grid else None
 
     # the tokens
     arrays = splits_of(source, split)
