@@ -1,7 +1,9 @@
 """peft, TRL and the Trainer of transformers train an exported model: their losses are the losses by hand, in torch."""
+import runpy
+
 import pytest
 import torch
-from conftest import make_model
+from conftest import ROOT, make_model
 from torch.func import functional_call
 
 from anyorder.checkpoint import digest, model_from_checkpoint
@@ -113,6 +115,16 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
     whole.save_pretrained(f'{folder}-merged')
     assert digest(model_from_checkpoint(f'{folder}-merged')) == digest(whole.network)
     assert torch.equal(load(f'{folder}-merged')(text).logits, whole(text).logits)
+
+
+def test_the_program_of_the_page_runs(folder, monkeypatch, tmp_path):
+    with open(f'{ROOT}/results/huggingface.md', encoding='utf-8') as f:
+        program = f.read().partition('## Fine-tune it')[2].partition('```python\n')[2].partition('```')[0]
+    monkeypatch.chdir(tmp_path)
+    program = program.replace('out/quickstart/hf', folder).replace('max_steps=50', 'max_steps=2, use_cpu=True')
+    (tmp_path / 'program.py').write_text(program)
+    runpy.run_path('program.py')
+    assert digest(model_from_checkpoint('out/merged')) != digest(model_from_checkpoint(folder))
 
 
 @pytest.mark.parametrize('how', [dict(target_modules='all-linear'), dict(target_modules=['wte', 'c_fc', 'lm_head'])])
