@@ -134,10 +134,10 @@ def test_arguments_of_other_models_are_done_or_refused(views, batch):
             view(input_ids=idx, **{name: given})
     with pytest.raises(ValueError, match='position_ids must count the tokens of a row from 0: .* no packing'):
         causal(idx, attention_mask=shown, position_ids=place % 3)
-    with pytest.raises(ValueError, match='attn_implementation must be sdpa, which is the default, got eager'):
-        load('CausalLM', attn_implementation='eager')
-    assert load('CausalLM', attn_implementation='sdpa').resize_token_embeddings(V + 1).num_embeddings == V
-    with pytest.raises(ValueError, match=f'the vocabulary must keep its {V} tokens, got 20'):
+    assert load('CausalLM', attn_implementation='sdpa').config._attn_implementation == 'sdpa'
+    with pytest.raises(ValueError, match='does not support Flash Attention 2'):
+        load('CausalLM', attn_implementation='flash_attention_2')
+    with pytest.raises(ValueError, match=f'the vocabulary must keep its {V} tokens'):
         causal.resize_token_embeddings(20)
 
 
@@ -166,12 +166,15 @@ def test_a_cache_comes_back_with_more_text(views):
     longer = torch.cat([out.sequences, torch.tensor([[4, 2], [6, 6]])], 1)
     shown = torch.nn.functional.pad(mask, (0, 4), value=1)
     for text in (prompts, longer.flip(1)):
-        with pytest.raises(ValueError, match='given the whole text of past_key_values, and more tokens behind it'):
+        with pytest.raises(ValueError, match='given the whole text of past_key_values, and what is new'):
             causal.generate(text, past_key_values=out.past_key_values, **how)
     with pytest.raises(ValueError, match='past_key_values must be the cache that this model made for 1 texts'):
         causal(longer[:1], past_key_values=out.past_key_values)
     found = causal.generate(longer, attention_mask=shown, past_key_values=out.past_key_values, **how)
     assert torch.equal(found, causal.generate(longer, attention_mask=shown, use_cache=False, **how))
+    again = causal.generate(found[:, :-1], attention_mask=torch.nn.functional.pad(mask, (0, 5), value=1),
+                            past_key_values=out.past_key_values, max_new_tokens=1, do_sample=False)   # nothing is new
+    assert torch.equal(again, found)
     part = causal(longer[:, :4], attention_mask=shown[:, :4], use_cache=True)
     rest = causal(longer[:, 4:], attention_mask=shown, past_key_values=part.past_key_values)
     logits = torch.cat([part.logits, rest.logits], 1)

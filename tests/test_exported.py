@@ -23,7 +23,7 @@ SIZES = dict(vocab_size=64, n_tokens=4)   # as sudoku4 has them
 CONFIG = {'out_dir': '/home/me/runs/x', 'data_dir': '/home/me/data', 'dataset': 'mine', 'order': 'block',
           'order_block': 3, 'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1',
           'source': 'hf:me/mine.2/en, fingerprint 12',
-          'started_from': [{'name': 'gpt2', 'digest': '12'}, {'name': 'ckpt.pt', 'digest': '34'}]}
+          'started_from': [{'name': name, 'digest': '12'} for name in ('gpt2', 'hf:me/one/ckpt.pt', 'ckpt.pt')]}
 PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}
 
 
@@ -74,8 +74,8 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, script, tm
                     for name in os.listdir(folder))
     assert '/home/me' not in shown and str(tmp_path) not in shown and 'cuda:1' not in shown
     card = (tmp_path / 'hf' / 'README.md').read_text()
-    assert '| started from | gpt2, digest 12; ckpt.pt, digest 34 |' in card
-    assert '\ndatasets: [me/mine.2]\nbase_model: [openai-community/gpt2]\n#' in card   # what is on the hub, alone
+    assert '| started from | gpt2, digest 12; hf:me/one/ckpt.pt, digest 12; ckpt.pt, digest 12 |' in card
+    assert '\ndatasets: [me/mine.2]\nbase_model: [me/one]\n#' in card   # what is on the hub, alone
     assert '| any order (bound) | 1.2500 | 3.49 |' in card and '| left to right | 0.5000 | 1.65 |' in card
     assert (tmp_path / 'hf' / 'model.py').read_bytes() == open(os.path.join(ROOT, 'model.py'), 'rb').read()
 

@@ -50,8 +50,7 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
               'tie_word_embeddings': model.config.gpt2_blocks, 'model_args': asdict(model.config), 'weights': weights,
               **end, **{name: entries[name] for name in ENTRIES if name in entries},
               'training': {name: run[name] for name in OPTIONS if name in run}}
-    # left to right the last position is predicted and never read
-    n_read = model.config.block_size - (not masked)
+    n_read = model.config.block_size - (not masked)   # left to right the last position is predicted alone
     files = {'config.json': config} | (tokenizer_files(tokenizer, n_read) if tokenizer else {})
     if not masked:
         files['generation_config.json'] = {'do_sample': True, 'max_length': model.config.block_size, **end}

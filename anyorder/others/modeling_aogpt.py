@@ -47,9 +47,8 @@ class HubHead(Head):
     """A head for callers who multiply by `weight` and add `bias` themselves: the bias rules out the padding."""
     @property
     def bias(self):
-        bias, padding = self._parameters['bias'], torch.arange(self.out_features) >= self.n_real
-        bias = self.weight.new_zeros(()) if bias is None else bias
-        return torch.where(padding.to(bias.device), NEVER, bias)
+        row, own = torch.arange(self.out_features, device=self.weight.device), self._parameters['bias']
+        return torch.where(row < self.n_real, self.weight.new_zeros(()) if own is None else own, NEVER)
 
 
 class AOGPTView(PreTrainedModel):
@@ -71,21 +70,14 @@ class AOGPTView(PreTrainedModel):
     def _init_weights(self, module):
         """AOGPT has drawn its own."""
 
-    # get_input_embeddings and get_output_embeddings ask for these names
-    embed_tokens = property(lambda self: self.network.transformer.wte)
-    lm_head = property(lambda self: self.network.lm_head)
+    lm_head = property(lambda self: self.network.lm_head)   # which get_output_embeddings asks for
     predict = property(lambda self: self.network.predict)
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation, *args, **kwargs):
-        if attn_implementation not in (None, 'sdpa'):
-            raise ValueError(f'attn_implementation must be sdpa, which is the default, got {attn_implementation}')
-        return 'sdpa'
+    def get_input_embeddings(self):
+        return self.network.transformer.wte
 
-    def resize_token_embeddings(self, new_num_tokens=None, *args, **kwargs):
-        V = self.config.vocab_size
-        if new_num_tokens not in (None, V, V + 1):   # the tokenizer has [MASK] too
-            raise ValueError(f'the vocabulary must keep its {V} tokens, got {new_num_tokens}: train with another one')
-        return self.get_input_embeddings()
+    def set_input_embeddings(self, value):
+        raise ValueError(f'the vocabulary must keep its {self.config.vocab_size} tokens: train with another tokenizer')
 
 
 class AOGPTModel(AOGPTView):
@@ -165,6 +157,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     token. It predicts N positions given at most N - 1 tokens: for N tokens the last column of logits says nothing, and
     is finite. `loss` is the mean over labels[:, 1:], as everywhere in transformers."""
     _is_stateful = True   # no assisted generation: a cache cannot go back
+    _supports_default_dynamic_cache = classmethod(lambda cls: False)   # the one of transformers knows nothing of slots
     network_class = LeftToRight
 
     def __init__(self, config):
@@ -182,15 +175,9 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         read = self.network(input_ids, attention_mask, position_ids, past_key_values, use_cache, logits_to_keep,
                             **others)
         logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
-        loss = None
-        if labels is not None:
-            loss = fixed_cross_entropy(float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten(),
-                                       num_items_in_batch)
+        loss = None if labels is None else fixed_cross_entropy(
+            float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=read.past_key_values)
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls):
-        return False   # the cache of transformers knows nothing of slots
 
     def _prepare_generated_length(self, generation_config, *args, **kwargs):
         """generation_config.json has a max_length for texts of no length, which beside max_new_tokens would warn."""
@@ -206,8 +193,8 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
             raise ValueError(f'the text has {N} tokens, and the model no position left: generate with '
                              f'max_length={N}, or a smaller max_new_tokens')
         text = getattr(past_key_values, 'text', input_ids[:, :0])
-        if text.size(1) == input_ids.size(1) > 0 or not torch.equal(text, input_ids[:, :text.size(1)]):
-            raise ValueError('generate() must be given the whole text of past_key_values, and more tokens behind it')
+        if not torch.equal(text, input_ids[:, :text.size(1)]):
+            raise ValueError('generate() must be given the whole text of past_key_values, and what is new behind it')
         return {'input_ids': input_ids[:, text.size(1):], 'attention_mask': attention_mask, 'use_cache': use_cache,
                 'past_key_values': past_key_values, 'logits_to_keep': 1}
 
