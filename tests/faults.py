@@ -185,10 +185,6 @@ FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts test_unmaskin
     ['        self.known = self.known.index_put((part.rows,), part.known)\n', ''],
     ['self.known[row] + column', 'self.known[row - 1] + column'],
     ["'blanks': sum(s >= 0 for s in step)", "'blanks': sum(s > 0 for s in step)"],
-    ['part.rows.tolist()', 'list(range(len(part)))'],
-    ['if not drafts or drafts[-1][1] != token', 'if not drafts'],
-    ['if not drafts or drafts[-1][1] != token:\n                ', ''],
-    ['part.order[row, visit], part.rows', 'visit, part.rows'],
     ['reversed(drafts)', 'drafts'],
     ['since <= step', 'since < step'],
 ]
@@ -248,13 +244,18 @@ FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossl
     ['    unmasking.check_network(model.slots, model.config.block_size)\n', ''],
 ]
 
-FAULTS['anyorder/generation/scroll.py'] = 'test_scroll', [
+FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts', [
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", 'self.seed'],
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", "derive_seed(self.seed, 'stretch', start)"],
     ['start = 0 if blank < block_size else blank - context', 'start = max(0, blank - context)'],
     ['end = min(start + block_size, len(self.tokens))', 'end = len(self.tokens)'],
     ['tokens[i], self.n_steps + step[i], logprob[i]', 'tokens[i], step[i], logprob[i]'],
-    ['[[self.n_steps + s, token] for', '[[s, token] for'],
+    ['drafts.append([text.n_steps + self.step, token])', 'drafts.append([self.step, token])'],
+    ['part, rows = self.part, self.part.rows.tolist()', 'part, rows = self.part, list(range(len(self.part)))'],
+    ['if not drafts or drafts[-1][1] != token', 'if not drafts'],
+    ['if not drafts or drafts[-1][1] != token:\n                ', ''],
+    ['position = part.order[row, visit]\n', 'position = visit\n'],
+    ['text.drafts[text.spans[-1][0] + i]', 'text.drafts[i]'],
     ['context or block_size // 2', 'context or block_size // 4'],
     ['end_of(row.tokens[row.first:n], self.stops', 'end_of(row.tokens[:n], self.stops'],
     ['text = row.tokens[row.first:start] + tokens', 'text = tokens'],

@@ -129,7 +129,7 @@ def test_lossless_samples_keep_their_drafts_for_those_who_look(ckpt, script, mon
     assert last == [(samples[r]['tokens'], samples[r]['drafts']) for r in (0, 2)]
     assert {drafts for *_, drafts in shown_or_not('--watch', '--out=o.json')} == {None}
     assert 'drafts' not in json.loads((tmp_path / 'o.json').read_text())['samples'][0]
-    monkeypatch.setattr('anyorder.generation.canvas.Drafts.__init__', None)       # nobody looks
+    monkeypatch.setattr('anyorder.generation.scroll.Scroll.note_drafts', None)       # nobody looks
     shown_or_not('--unmask=lossless')
 
 

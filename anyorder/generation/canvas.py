@@ -120,26 +120,6 @@ def sample_of(tokens, order, step, logprob, tokenizer):
             'logprob': logprob}
 
 
-class Drafts:
-    """Which drafts stood in a text before it was written? `drafts(step, part)` follows each of fill.steps.
-
-    rows      [B] of lists in natural order: for each position its drafts, [[step, token], ...]. The token was the draft
-              from that step on, until the next one of the list or until a token was written. The last draft was wrong
-              if it is not the written token."""
-
-    def __init__(self, canvas):
-        self.rows = [[[] for _ in range(n)] for n in canvas.n_visits.tolist()]
-
-    def __call__(self, step, part):
-        """Add what has changed; one copy to the host."""
-        row, _, visit = part.cells(part.n_drafts)
-        position, rows = part.order[row, visit], part.rows.tolist()
-        for r, i, token in torch.stack([row, position, part.idx[row, position]], 1).tolist():
-            drafts = self.rows[rows[r]][i]
-            if not drafts or drafts[-1][1] != token:
-                drafts.append([step, token])
-
-
 def draft_at(drafts, step):
-    """The token that was the draft of a position after `step`, or None; `drafts` as in Drafts.rows."""
+    """The token that was the draft of a position after `step`, or None; `drafts` as in scroll.Row."""
     return next((token for since, token in reversed(drafts) if since <= step), None)

@@ -3,7 +3,7 @@ from bisect import bisect_left
 
 import torch
 
-from anyorder.generation.canvas import Canvas, Drafts, sample_of
+from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.fill import steps
 from anyorder.orders import derive_seed, seeds_of
@@ -14,7 +14,8 @@ class Row:
 
     tokens, known   of each position its token, and whether it is known by now
     step, logprob   as in Canvas; steps are counted on from stretch to stretch
-    drafts          as in Drafts.rows
+    drafts          of each position [[step, token], ...]: the token was the draft from that step on, until the next one
+                    of the list or until a token was written; the last was wrong if it is not the written token
     order           the positions as visited
     first           the first blank of all
     spans           [[start, end], ...] of its stretches"""
@@ -39,12 +40,9 @@ class Row:
         seed = derive_seed(self.seed, 'stretch', start) if start else self.seed
         return self.tokens[start:end], self.known[start:end], seed
 
-    def take_down(self, tokens, order, step, logprob, drafts):
+    def take_down(self, tokens, order, step, logprob):
         """Write down what a stretch has revealed until now, in its own numbers of positions and steps."""
         start, _ = self.spans[-1]
-        for p, history in enumerate(drafts, start):
-            if not self.known[p]:
-                self.drafts[p] = [[self.n_steps + s, token] for s, token in history]
         for i in order:
             if step[i] >= 0 and not self.known[p := start + i]:
                 self.tokens[p], self.step[p], self.logprob[p] = tokens[i], self.n_steps + step[i], logprob[i]
@@ -73,7 +71,7 @@ class Scroll:
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
         self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
         self.allowed, self.n_before = allowed, n_before
-        self.written, self.record = [], None   # the rows that the canvas writes, and their Drafts
+        self.written = []   # the rows that the canvas writes
 
     def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
         """Write the texts. Yields after each step the number of tokens that it revealed; `order` as in Canvas.of_texts,
@@ -87,17 +85,26 @@ class Scroll:
             if self.allowed is not None:
                 rows = [self.n_before + self.rows.index(row) for row in self.written]
                 canvas.allowed = Constraint(self.allowed, canvas, rows, [row.spans[-1][0] for row in self.written])
-            self.record = Drafts(canvas) if self.with_drafts else None
             for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
-                if self.record:
-                    self.record(self.step, self.part)
+                if self.with_drafts:
+                    self.note_drafts()
                 yield int(n_new.sum())
                 if self.stops:
                     self.part.end(self.stopped())
-            drafts = self.record.rows if self.record else [[]] * len(canvas)
-            for row, lists, of_row in zip(self.written, canvas.lists(), drafts):
-                row.take_down(*lists, of_row)
+            for row, lists in zip(self.written, canvas.lists()):
+                row.take_down(*lists)
                 row.n_steps = 1 + max(row.step)
+
+    def note_drafts(self):
+        """Add to the rows which drafts the last step has changed; one copy to the host."""
+        part, rows = self.part, self.part.rows.tolist()
+        row, _, visit = part.cells(part.n_drafts)
+        position = part.order[row, visit]
+        for r, i, token in torch.stack([row, position, part.idx[row, position]], 1).tolist():
+            text = self.written[rows[r]]
+            drafts = text.drafts[text.spans[-1][0] + i]
+            if not drafts or drafts[-1][1] != token:
+                drafts.append([text.n_steps + self.step, token])
 
     def length(self, row):
         """Of a row the length of its text once it is written, else None."""
@@ -125,9 +132,9 @@ class Scroll:
         row = self.rows[0]
         if self.written[0] is not row or self.part.rows[0] != 0:
             return None
-        row.take_down(*self.part.lists()[0], self.record.rows[0] if self.record else [])
+        row.take_down(*self.part.lists()[0])
         steps = [None if s < 0 and not k else s for s, k in zip(row.step, row.known)]
-        drafts = row.drafts if self.record else None
+        drafts = row.drafts if self.with_drafts else None
         return list(row.tokens), steps, row.n_steps + self.step, list(row.logprob), drafts
 
     def samples(self):

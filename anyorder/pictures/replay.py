@@ -25,7 +25,7 @@ def write_replay(path, samples, tokenizer, title, columns=0, box=0):
     """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
 
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
-              may be a `name` too, a list `wrong` of bools, and `drafts` as in Drafts.rows, which only the page shows
+              may be a `name` too, a list `wrong` of bools, and `drafts` as in scroll.Row, which only the page shows
     title     its first line is the heading, further lines are small print
     columns   cells in a row of the grid; 0 is running text
     box       the side of the boxes of a Sudoku, in cells; 0: there are none

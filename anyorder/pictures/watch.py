@@ -49,7 +49,7 @@ class Watch:
         tokens    in natural order, as all lists here
         steps     -1 for a token that is known from the start, None for a blank
         logprob   nats of each token
-        drafts    the drafts of each token until now, see Drafts.rows; None if there are none"""
+        drafts    the drafts of each token until now, see scroll.Row; None if there are none"""
         if not self.out.isatty():
             return
         if step <= self.step:                 # another text
