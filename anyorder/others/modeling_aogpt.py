@@ -137,18 +137,19 @@ class LeftToRight(AOGPT):
         idx, lengths, place, shown = without_padding(input_ids, attention_mask)
         if idx.size(1) > N:
             raise ValueError(f'the model reads at most {N} tokens, got {idx.size(1)}')
-        place = place[:, -T:] if T else lengths.unsqueeze(1) - 1             # no token at all: the first is asked for
+        place = place[:, -T:] if T else lengths.unsqueeze(1) - 1         # given nothing new, the end of the text
         if position_ids is not None and ((position_ids != place) & shown[:, -T:]).any():
             raise ValueError('position_ids must count the tokens of a row from 0: give one text a row, and no packing')
         place = place[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else place[:, logits_to_keep]
         n_visits = min(idx.size(1) + 1, N)
         order = torch.arange(n_visits, device=idx.device).expand(len(idx), -1)
-        first = place.amin(1, keepdim=True)                              # visit 0 is given no token
-        x = self.predict(F.pad(idx, (0, 1))[:, :n_visits], order, lengths.cpu(), int((place - first).max()) + 1, cache,
+        first = place.amin(1, keepdim=True)
+        column = place - first                                           # visit 0 is given [None] alone
+        x = self.predict(F.pad(idx, (0, 1))[:, :n_visits], order, lengths.cpu(), int(column.max()) + 1, cache,
                          first=first[:, 0].cpu() + 1, head=torch.nn.Identity())
         if cache is not None:
             cache.text = input_ids
-        x = take(x, place - first).masked_fill((place == N - 1).unsqueeze(-1), 0)
+        x = take(x, column).masked_fill((place == N - 1).unsqueeze(-1), 0)
         return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=cache)
 
 
