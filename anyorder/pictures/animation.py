@@ -125,9 +125,7 @@ def draw(row, marks, height, font):
         places += f'<rect class="{"blank" if rank else "given"}" {area}/>'
         shade = min(N_SHADES - 1, int(row['p'][token] * N_SHADES))
         colour = f'<rect class="c{shade}" {area}/>' if rank else ''
-        kind = 'end' if letters.strip() == '↵' else ''
-        if any(row['wrong'][token:token + 1]):
-            kind = 'wrong'
+        kind = 'wrong' if any(row['wrong'][token:token + 1]) else 'end' if letters.strip() == '↵' else ''
         kind = kind if rank else 'known'
         middle = x + width / 2, y + height / 2 + 0.35 * font   # the baseline that puts letters in the middle
         groups[rank] = groups.get(rank, '') + colour + draw_letters(letters, *middle, font, kind)
