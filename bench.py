@@ -23,7 +23,7 @@ frontier  what fewer passes cost a trained model, for every way of unmasking: pa
           token a step of the same order, block by block; nats of samples under a judge, and their entropy. Every way
           has the same seeds. Lossless unmasking has random numbers of its own, and writes one text for all windows"""
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, numbers
+from configurator import Config, at_least, check_choice, numbers
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'memory': 'estimate and peak',
          'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes, slots and seconds'}
@@ -90,7 +90,7 @@ from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
 from anyorder.tokens.sets import Split
 from anyorder.training.memory import memory, peak_allocated
-from anyorder.training.update import TrainState, check_optimizer, make_optimizers, training_flops, update
+from anyorder.training.update import OPTIMIZERS, TrainState, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
 
 
@@ -354,7 +354,7 @@ def main(config):
         raise ValueError(f'bench.py {name} times a new model of the sizes that are given: leave out --ckpt')
     if name == 'frontier' and not config.ckpt:
         raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
-    check_optimizer(config.optimizer)
+    check_choice('optimizer', config.optimizer, *OPTIMIZERS)
     {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
      'grid': bench_grid, 'frontier': bench_frontier}[name](config)
 

@@ -179,6 +179,11 @@ def at_least(config, bound, *names):
             raise ValueError(f'{name} must be at least {bound}, got {config[name]}')
 
 
+def check_choice(option, value, *choices):
+    if value not in choices:
+        raise ValueError(f'{option} must be {", ".join(map(str, choices[:-1]))} or {choices[-1]}, got {value!r}')
+
+
 def numbers(config, name, kind=int, least=0, most=math.inf):
     """[n, ...] of the option `name`, which has commas between them: finite numbers from `least` to `most`."""
     try:

@@ -38,7 +38,7 @@ processes changes them. Errors are standard errors over blocks, as if blocks wer
 are not.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least, numbers
+from configurator import at_least, check_choice, numbers
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
@@ -159,22 +159,12 @@ def check_options(c):
     names = c.estimates.split(',') if c.estimates else []
     if any(name not in ESTIMATES for name in names):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
-    if c.protocol not in PROTOCOLS:
-        raise ValueError(f'protocol must be {" or ".join(PROTOCOLS)}, got {c.protocol!r}')
+    check_choice('protocol', c.protocol, *PROTOCOLS)
     at_least(c, 1, 'batch_size', 'n_orders', 'n_pairs')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','), *c.orders.split(','))
     return names, read_ways(c)
-
-
-def choose_datasets(c, checkpoint):
-    """The names of the sets and files that are asked for; by default the set of the training."""
-    names = [name.strip() for name in (c.datasets or checkpoint.run.get('dataset', '')).split(',')]
-    names = list(dict.fromkeys(name for name in names if name))
-    if not names:
-        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
-    return names
 
 
 def choose_estimates(names, ways, datasets, c, checkpoint):
@@ -257,7 +247,10 @@ def main(config):
     N = config.block_size or own
     if not min(2, own) <= N <= own:
         raise ValueError(f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got {N}')
-    datasets = choose_datasets(config, checkpoint)
+    asked = (config.datasets or checkpoint.run.get('dataset', '')).split(',')   # by default the set of the training
+    datasets = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
+    if not datasets:
+        raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     estimates = choose_estimates(names, ways, datasets, config, checkpoint)
     device, dtype = own_device(config.device, config.dtype)
     start_processes(timedelta(days=7))   # all wait for the longest block

@@ -15,7 +15,7 @@ network ran, without padding, and its time. Errors are standard errors over puzz
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, numbers
+from configurator import Config, at_least, check_choice, numbers
 
 ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                        # masked:FOLDER is a masked model of others
@@ -187,8 +187,7 @@ def open_puzzles(checkpoint, c):
     name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
-    if c.split not in SHARES:
-        raise ValueError(f'split must be {", ".join(SHARES)}, got {c.split!r}')
+    check_choice('split', c.split, *SHARES)
     meta = read_meta(os.path.join(data_dir, name))
     is_text = meta['tokenizer'] in TEXT and not meta.get('prompts') if meta else not isinstance(tokenizer, Symbols)
     if is_text and (meta or not c.dataset):

@@ -9,7 +9,7 @@ import torch
 from anyorder.fast import split_rows
 from anyorder.machine.devices import widest
 from anyorder.orders import given_first, stream
-from configurator import nearest
+from configurator import check_choice, nearest
 from model import float32_or_better
 
 
@@ -46,12 +46,7 @@ def mask_share(k, n_steps, kind):
 def check_schedule(n_steps, kind):
     if n_steps < 1:
         raise ValueError(f'n_steps must be at least 1, got {n_steps}')
-    check_name('schedule', kind, ('linear', 'cosine'))
-
-
-def check_name(option, value, names):
-    if value not in names:
-        raise ValueError(f'{option} must be {", ".join(names[:-1])} or {names[-1]}, got {value!r}')
+    check_choice('schedule', kind, 'linear', 'cosine')
 
 
 # scores of adaptive policies: functions of logits (n, V), float32 or better, with -inf for padding. The position with
@@ -116,8 +111,8 @@ class Unmasking:
     def __post_init__(self):
         if isinstance(self.schedule, str):
             check_schedule(self.n_steps, self.schedule)
-        check_name('policy', self.policy, ('given', *SCORES))
-        check_name('unmask', self.unmask, ('fixed', 'binomial', 'lossless'))
+        check_choice('policy', self.policy, 'given', *SCORES)
+        check_choice('unmask', self.unmask, 'fixed', 'binomial', 'lossless')
         if type(self.window) is not int or self.window < 1:
             raise ValueError(f'window must be an integer from 1, got {self.window!r}')
         if self.lossless and self.adaptive:

@@ -144,8 +144,9 @@ def check_checkpoint(name):
                          f"file, as {os.path.join(name, 'ckpt.pt')}")
     elif not (os.path.isfile(name) or on_hub(name)):
         older = moved_aside(name)
-        raise ValueError(f'no checkpoint file {name}; ' + (f'an earlier run left {older}' if older else
-                         'train one (python train.py config/quickstart.py) or name another'))
+        raise ValueError(f'no checkpoint file {name}; ' + (
+            f'an earlier run left {older}: to go on with it, take {older.removeprefix(name)} off the names of its files'
+            if older else 'train one (python train.py config/quickstart.py) or name another'))
 
 
 def check_folder(option, path):

@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
-from anyorder.machine.files import moved_aside, replace_file, whole_files
+from anyorder.machine.files import replace_file, whole_files
 from anyorder.machine.processes import processes
 
 
@@ -32,21 +32,16 @@ def numbered(out_dir):
 
 def open_newest(out_dir):
     """The Checkpoint out_dir/ckpt.pt, from which a run goes on. Raises ValueError when the file holds no run, is
-    missing or is not whole. The error says how to take the newest checkpoint that is whole, or where an earlier run was
-    moved."""
+    missing or is not whole. The error says how to take the newest checkpoint that is whole."""
     path = os.path.join(out_dir, 'ckpt.pt')
     try:
         checkpoint = Checkpoint(path)
     except ValueError as e:
-        there, older, moved = os.path.exists(path), newest_whole(out_dir), moved_aside(path)
-        said = str(e) if there else f'no checkpoint file {path}'
+        said, older = str(e), newest_whole(out_dir)
         if older:
             said += f'; {older.name} is whole: {shlex.join(["cp", older.name, path])}, then resume again'
-        elif moved and not there:
-            said += (f'; an earlier run left {moved}: to go on with it, take {moved.removeprefix(path)} off the names '
-                     'of its files')
-        elif not there:
-            said += '; nothing was saved there yet: --init_from=auto starts a run, and resumes it once it has saved'
+        elif not os.path.exists(path):
+            said += '; --init_from=auto starts a run, and resumes it once it has saved'
         raise ValueError(said) from None
     needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
     if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):

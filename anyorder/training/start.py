@@ -13,7 +13,7 @@ from anyorder.orders import derive_seed, kept_order, order_of, order_option
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.update import TrainState, check_update, lr_of, make_optimizers
-from configurator import Config, at_least
+from configurator import Config, at_least, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
 # a checkpoint fixes these
@@ -70,8 +70,7 @@ def check_options(c, world_size):
              'save_interval')
     at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
              'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
-    if c.compile not in ('auto', True, False):
-        raise ValueError(f"compile must be 'auto', True or False, got {c.compile!r}")
+    check_choice('compile', c.compile, 'auto', True, False)
     if c.gradient_accumulation_steps % world_size:
         total, same = c.batch_size * c.gradient_accumulation_steps, same_update(c, world_size, c.batch_size)
         way = (f'{same} has the same {total} sequences in an update, of other blocks and orders' if same else

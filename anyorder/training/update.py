@@ -13,6 +13,7 @@ from anyorder.machine.processes import is_split, part_of, processes, summed, who
 from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks, visits_of
 from anyorder.training.sharding import SplitMuon
+from configurator import check_choice
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
@@ -35,18 +36,13 @@ BOUNDS = ((('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
           (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1))
 
 
-def check_optimizer(name):
-    if name not in OPTIMIZERS:
-        raise ValueError(f'optimizer must be {" or ".join(OPTIMIZERS)}, got {name!r}')
-
-
 def check_update(config, network):
     """Raise ValueError for options of an update that no run can have, or that do not fit `network`, an AOGPTConfig."""
     for names, rule, holds in BOUNDS:
         for name in names:
             if not holds(config[name]):
                 raise ValueError(f'{name} must be {rule}, got {config[name]}')
-    check_optimizer(config.optimizer)
+    check_choice('optimizer', config.optimizer, *OPTIMIZERS)
     if config.l2r_ratio and network.slots.masked_loss:
         raise ValueError(f'attention={network.attention} has masked loss: l2r_ratio must be 0, got {config.l2r_ratio}')
     order = order_of(config)
