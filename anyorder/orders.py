@@ -219,11 +219,11 @@ def order_of(run, order=None):
     own = run.get('order', 'random')
     order = own if order is None else order
     if isinstance(order, str):
-        kind = NUMBER.split(order)[0]
-        named = [NUMBER.split(text) for text in (own, order) if isinstance(text, str) and NUMBER.search(text)]
-        numbers = {name.partition('@')[0]: number for name, number in named}   # a file may have been edited since
-        number = numbers.get(kind.partition('@')[0], run.get(f'order_{kind}'))   # the option of older checkpoints
-        parameter = int(number) if number is not None else None if '.py:' in kind else family_of(kind).parameter
+        kind, *number = NUMBER.split(order)
+        of_run, *its_number = NUMBER.split(own) if isinstance(own, str) else ['']
+        if kind.partition('@')[0] == of_run.partition('@')[0]:   # a file may have been edited since
+            number = number or its_number
+        parameter = int(number[0]) if number else None if '.py:' in kind else family_of(kind).parameter
     else:
         kind, parameter = 'listed', tuple(order)
     order = {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}

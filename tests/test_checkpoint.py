@@ -75,7 +75,7 @@ def test_a_digest_tells_all_weights_and_sizes(model):
 
 def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path):
     path, model = str(tmp_path / 'c.pt'), make_model(vocab_size=320, n_tokens=257)
-    run = {'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.5}
+    run = {'order': 'block:2', 'order_seed': 3, 'l2r_ratio': 0.5}
     save_checkpoint(path, model, EMA(model, 0.9), iter_num=7, tokenizer='bytes', config=run)
     opened = Checkpoint(path)
     assert opened.config == model.config and opened.tokenizer.name == 'bytes' and opened.run == run

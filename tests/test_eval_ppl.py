@@ -60,7 +60,7 @@ def test_which_estimates_are_made():
 def test_every_order_that_is_asked_for_is_a_row_once():
     def labels(*asked, **orders):
         checkpoint = opened({'kind': 'block', 'parameter': 2}, attention=attention)
-        checkpoint.run = {'order_seed': 3, 'order_block': 2}
+        checkpoint.run = {'order_seed': 3, 'order': 'block:2'}
         names = list(asked)
         return [(it.name, it.label) for it in choose_estimates(names, ways(**orders), ['words'], options(), checkpoint)]
     for attention in ('causal', 'bidirectional', 'mixed'):
@@ -69,7 +69,7 @@ def test_every_order_that_is_asked_for_is_a_row_once():
         assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block:2')]
     texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
     listed, swaps, fixed = (it for it in choose_estimates([], ways(**texts), ['words'], options(), SimpleNamespace(
-        **vars(opened()), run={'order_seed': 3, 'order_swaps': 5, 'block_size': 9})))
+        **vars(opened()), run={'order_seed': 3, 'block_size': 9})))
     assert listed.label == 'b.json' and listed.order['parameter'] == tuple(range(9))
     assert swaps.order == {'kind': 'swaps', 'parameter': 3, 'seed': 3, 'length': 9} and fixed.order['seed'] == 3
     assert len({it.work for it in (listed, swaps, fixed)}) == 3

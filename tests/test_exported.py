@@ -20,8 +20,8 @@ pytest.importorskip('safetensors')
 
 REFERENCE = os.path.join(os.path.dirname(__file__), 'reference')
 SIZES = dict(vocab_size=64, n_tokens=4)   # as sudoku4 has them
-CONFIG = {'out_dir': '/home/me/runs/x', 'data_dir': '/home/me/data', 'dataset': 'mine', 'order': 'block',
-          'order_block': 3, 'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1',
+CONFIG = {'out_dir': '/home/me/runs/x', 'data_dir': '/home/me/data', 'dataset': 'mine', 'order': 'block:3',
+          'order_seed': 7, 'l2r_ratio': 0.25, 'block_size': 9, 'device': 'cuda:1',
           'source': 'hf:me/mine.2/en, fingerprint 12',
           'started_from': [{'name': name, 'digest': '12'} for name in ('gpt2', 'hf:me/one/ckpt.pt', 'ckpt.pt')]}
 PUZZLE = {'task': 'sudoku', 'rows': 2, 'columns': 2}

@@ -154,12 +154,11 @@ def test_orders_of_blocks_depend_on_seed_and_number_alone(rotated, order):
 
 def test_the_options_of_a_run_give_its_order():
     assert order_of({}) == order_of({'seed': 9}) == {'kind': 'random', 'parameter': None, 'seed': 0, 'length': None}
-    run = {'seed': 9, 'order': 'block', 'order_seed': 3, 'order_block': 2, 'l2r_ratio': 0.1, 'block_size': 8}
+    run = {'seed': 9, 'order': 'block:2', 'order_seed': 3, 'l2r_ratio': 0.1, 'block_size': 8}
     own = {'seed': 3, 'length': 8}
     assert order_of(run) == {'kind': 'block', 'parameter': 2} | own
     assert order_of(run, 'block:4') == order_of(run | {'order': 'block:4'}) == {'kind': 'block', 'parameter': 4} | own
     assert order_of(run, 'swaps')['parameter'] == 16 and order_of({'order': 'swaps:9'}, 'swaps')['parameter'] == 9
-    assert order_of(run | {'order_swaps': 7}, 'swaps') == {'kind': 'swaps', 'parameter': 7} | own
     assert order_of(run | {'order': [1, 0]}) == {'kind': 'listed', 'parameter': (1, 0)} | own
     assert order_of(run, [1, 0]) == order_of(run | {'order': [1, 0]})
     assert order_of(run | {'shape': [2, 4]}, 'rows') == {'kind': 'rows', 'parameter': None, 'shape': (2, 4)} | own

@@ -160,7 +160,7 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
 
 def test_the_checkpoint_says_what_the_name_of_an_order_means(script, tmp_path):
     """fixed and block have the seed and the block of the run; a family that is drawn differs from sample to sample."""
-    run = {'order': 'block', 'order_seed': 3, 'order_block': 5}
+    run = {'order': 'block:5', 'order_seed': 3}
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
     save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', config=run)
     (tmp_path / 'order.json').write_text(json.dumps(list(range(0, 12, 2)) + list(range(1, 12, 2))))

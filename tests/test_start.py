@@ -59,8 +59,6 @@ def test_a_resumed_run_keeps_its_optimizer_over_a_config_file(tmp_path, capsys):
     ({'order': 'block:8'}, ['--order=block'], 'block:8', []),
     ({'order': 'block:8'}, ['--order=l2r'], 'l2r', ['order block:8 -> l2r']),
     ({'order': 'block:8'}, ['--order=block:3'], 'block:3', ['order block:8 -> block:3']),
-    ({'order': 'block', 'order_block': 8, 'order_swaps': 16}, [], 'block:8', []),   # as older checkpoints have it
-    ({'order': 'random', 'order_block': 4, 'order_swaps': 16}, [], 'random', []),
     ({'order': [1, 0]}, [], [1, 0], []), ({}, [], 'random', [])])
 def test_a_run_is_resumed_in_its_order_and_with_its_number(tmp_path, saved, typed, order, said):
     config, changed = resumed(tmp_path, saved, *typed)

@@ -229,8 +229,8 @@ def test_validation_has_fixed_orders(order):
     model = make_model()
     blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
     own = {'random': draw_orders(range(20), 9)[:, 0], 'l2r': sample_order(20, 9, 'l2r'),
-           'block': sample_order(20, 9, 'block', seed=3, parameter=2)}[order]
-    config = Config(OPTIONS | {'order': order, 'order_seed': 3, 'order_block': 2})
+           'block': sample_order(20, 9, 'block', seed=3)}[order]
+    config = Config(OPTIONS | {'order': order, 'order_seed': 3})
     val = validate(model, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
     expected = {{'random': 'any', 'l2r': 'l2r'}.get(order, 'own'): own, 'l2r': sample_order(20, 9, 'l2r')}
     assert list(val) == list(expected)
@@ -259,7 +259,7 @@ def test_an_update_never_waits_for_the_device(monkeypatch):
 
 
 def test_a_batch_is_in_the_order_of_the_run():
-    config = Config(OPTIONS | {'order': 'block', 'order_seed': 7, 'order_block': 3, 'batch_size': 60, 'l2r_ratio': 0.5})
+    config = Config(OPTIONS | {'order': 'block:3', 'order_seed': 7, 'batch_size': 60, 'l2r_ratio': 0.5})
     torch.manual_seed(0)
     _, order, *_ = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
     blocks, l2r = ((order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r'))

@@ -9,7 +9,7 @@ from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import check_same, gather, is_split, processes
-from anyorder.orders import derive_seed, kept_order, order_of, order_option
+from anyorder.orders import derive_seed, order_option
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.update import TrainState, check_update, lr_of, make_optimizers
@@ -41,8 +41,6 @@ def start_checkpoint(config):
     checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(start)
     shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
     saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
-    if resumes:
-        saved['order'] = kept_order(order_of(checkpoint.run))
     given = {name: config[name] for name in sorted(config.given)} | {'order': order_option(config, saved)}
     fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
     overruled = [name for name, value in fixed.items() if given.get(name, value) != value]
