@@ -6,12 +6,13 @@
 
 A line of the source is {"prompt": "What is 345 + 278? ", "text": "623"}. The network is the checkpoint's.
 
-Hardware: one core of an AMD EPYC, torch 2.13.0. Time, result: results/answers.md."""
+Hardware: one core of an AMD EPYC, torch 2.13.0. Time: 5 min.
+Result: 94 % of the sums of two numbers below 1,000 are right (results/answers.md)."""
 init_from = 'auto:out/quickstart/ckpt.pt'   # or another checkpoint; the same command again goes on
 out_dir = 'out/answers'
 optimizer = 'muon'
 batch_size = 64             # documents
-max_iters = 4000
+max_iters = 8000
 learning_rate = 1e-3
 min_lr = 1e-4
 warmup_iters = 100
