@@ -1,14 +1,21 @@
-"""Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py."""
+"""Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py.
+
+benchmarks.json has the sets for zero-shot perplexity and the detokenizers of the SEDD papers, as ordered rules: [a, b]
+puts b where a stands, ["regex", a, b] where the regular expression a fits. The hub gives blank lines as empty strings,
+and so do the rules of WikiText."""
+import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from anyorder.tokens.detokenizers import LAMBADA, LM1B, PTB, WIKITEXT, detokenize
 from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, shakespeare
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
 SPLIT_SEED = 2357
+BENCHMARKS = json.loads(Path(__file__).with_name('benchmarks.json').read_text(encoding='utf-8'))
 
 
 @dataclass
@@ -21,13 +28,20 @@ class DataSet:
     splits: tuple = ()       # the splits that the set comes with and a protocol wants
 
 
-def benchmark(name, repository, config, field, rules, about, splits=('test',)):
+def benchmark(name, repository, config, field, rules, splits, about):
     """A set for zero-shot perplexity: rows of the hub, or of a local file in the original form, detokenized."""
     def documents(source, split):
         rows = (open_texts(source, by_line=True) if source else
                 from_hub(repository, config, split, f'{name} --split={split}')[field])
-        return [detokenize(row, rules) for row in rows]
-    return DataSet(documents, 'gpt2', 0, about, splits=splits)
+        return [detokenize(row, BENCHMARKS['rules'][rules]) for row in rows]
+    return DataSet(documents, 'gpt2', 0, about, splits=tuple(splits))
+
+
+def detokenize(text, rules):
+    """The text after these rules, one after the other."""
+    for *kind, old, new in rules:
+        text = re.sub(old, new, text) if kind else text.replace(old, new)
+    return text
 
 
 DATA_SETS = {
@@ -36,14 +50,7 @@ DATA_SETS = {
     'text': DataSet(None, 'gpt2', 0.1, 'documents of your own: a file, a folder, a data set on the hub (--source)'),
     'shakespeare': DataSet(shakespeare, 'gpt2', 0.1, '1.1 MB of plays, downloaded'),
     'openwebtext': DataSet(openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'),
-    'lambada': benchmark('lambada', 'EleutherAI/lambada_openai', 'default', 'text', LAMBADA,
-                         "LAMBADA in OpenAI's form, 5,153 passages"),
-    'wikitext2': benchmark('wikitext2', 'Salesforce/wikitext', 'wikitext-2-raw-v1', 'text', WIKITEXT,
-                           'WikiText-2 raw, one row a line', splits=('train', 'test')),
-    'wikitext103': benchmark('wikitext103', 'Salesforce/wikitext', 'wikitext-103-raw-v1', 'text', WIKITEXT,
-                             'WikiText-103 raw; WikiText-2 has the same test split'),
-    'ptb': benchmark('ptb', 'ptb-text-only/ptb_text_only', None, 'sentence', PTB, "Penn Treebank in Mikolov's form"),
-    'lm1b': benchmark('lm1b', 'dvruette/lm1b', None, 'text', LM1B, 'One Billion Word'),
+    **{name: benchmark(name, **row) for name, row in BENCHMARKS['sets'].items()},
 }
 
 
