@@ -259,9 +259,6 @@ def main(config):
         texts = [open_corpus(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks,
                              config.ckpt, config.blanks)
                  for name in datasets]
-    has_given = any(text.given is not None and text.given.any() for text in texts)
-    if has_given and any(estimate.of_all for estimate in estimates):
-        raise ValueError('ensemble and consistency want sets in which nothing is given: choose other --estimates')
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
+from test_estimates import SEED, estimate
 from test_written import made
 from toy_runs import assert_alike, assert_same_runs, resume, run
 
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import Drawing, Unmasking, generate
+from anyorder.likelihood.ensemble import group_contexts, pair_gaps
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
@@ -174,6 +176,32 @@ def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
                     want = nats_by_hand(model, row, n, order)[None]
                 torch.testing.assert_close(column[k], want, rtol=0, atol=1e-9)
     assert len(ways) == 8
+
+
+def test_contexts_of_an_ensemble_hold_the_prompt_and_pairs_are_of_the_answer(split):
+    model, (tokens, given) = network(), all_blocks(split, 9)
+    ensemble, pairs = (estimate(name, '--n_contexts=3', '--n_pairs=2') for name in ('ensemble', 'consistency'))
+    nats = ensemble.nats(model, tokens, [2, 0, 1, 3], None, given)[:, -1]
+    for b, total in zip([2, 0, 1, 3], nats):
+        row, n = row_of(PAIRS[b])
+        idx, seed, want = torch.tensor([row]), derive_seed(SEED, 'contexts', b), 0.0
+        order = torch.tensor(sorted((p for p in draw_orders([b], 9, 1, SEED)[0, 0].tolist() if p < len(row)),
+                                    key=lambda p: p >= n))
+        for d in range(n, len(row)):
+            contexts = torch.cat([order[None, :d + 1], group_contexts(order, d - n, 1, 2, seed, n)])
+            assert (contexts.sort(1).values == order[:d + 1].sort().values).all()
+            logits = model.predict(idx.expand(3, -1), contexts, d, 1)[:, 0]
+            want -= math.log(logits.softmax(-1)[:, row[order[d]]].mean())
+        assert float(total) == pytest.approx(want, abs=1e-9)
+        orders = [sorted((p for p in o if p < len(row)), key=lambda p: p >= n)
+                  for o in draw_orders([b], 9, 2, SEED)[0].tolist()]
+        known = draw_known([b], len(row) - n - 1, 2, SEED, n)[0]
+        assert n <= known.min() and known.max() <= len(row) - 2
+        gaps = pair_gaps(model, idx[0], torch.tensor(orders), known, 3, derive_seed(SEED, 'pairs', b))
+        torch.testing.assert_close(pairs.nats(model, tokens, [b], None, given), gaps.view(1, -1), rtol=0, atol=1e-12)
+    tokens, given = all_blocks(split, 6)
+    with one_line('consistency wants two blanks in every block, and block 3 has one'):
+        pairs.nats(model, tokens, [2], None, given)
 
 
 @pytest.mark.parametrize('policy', ['given', 'margin'])

@@ -55,9 +55,11 @@ def sample_groups(block_size, width, n_positions, seed):
     return (edges[:-1] + (u * sizes).long()).tolist(), sizes.double()
 
 
-def group_contexts(order, group, width, n, seed):
-    """n contexts (n, end of the group) of a group of order (N,): the visits before it shuffled, by seed and group."""
-    return shuffled_contexts(order[:(group + 1) * width], group * width, n, stream(seed, group))
+def group_contexts(order, group, width, n, seed, n_given=0):
+    """n contexts (n, end of the group) of a group of order (N,): the visits before it shuffled, by seed and group. The
+    groups are those of the visits behind the n_given first."""
+    first = n_given + group * width
+    return shuffled_contexts(order[:first + width], first, n, stream(seed, group))
 
 
 def shuffled_contexts(order, i, n, generator):
@@ -77,28 +79,29 @@ def batches_of(pieces, n_tokens):
 
 
 @torch.no_grad()
-def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, bar=None):
+def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, bar=None, n_given=0):
     """Nats of the visits of one block in each of its contexts, see group_contexts; width 1 is the paper's ensemble.
 
-        members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[g width : d]]), visit d = g width + k
+        members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]]), d = n_given + g width + k
 
     One pass runs the slots up to the group's end, head and last layer for the group alone, in the model's precision.
 
     idx, order  (N,) tokens in natural order, and positions
     groups      increasing list of groups, as sample_groups gives
     n_tokens    slots of a pass, over all groups whose contexts it holds
-    returns     (own (), the nats of the whole block in the order itself,
+    n_given     visits that are given and cost nothing; contexts shuffle them too
+    returns     (own (), the nats of the block in the order itself,
                 members (len(groups), M, width), 0 behind the last visit; member 0 is the order itself), float64"""
     device, N = model.device, len(order)
     own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()             # (N,)
     if bar is not None:
         bar.update(N)
-    visits = torch.tensor(groups).unsqueeze(1) * width + torch.arange(width)                # (groups, width)
+    visits = n_given + torch.tensor(groups).unsqueeze(1) * width + torch.arange(width)      # (groups, width)
     columns = visits.clamp(max=N - 1)
     members = own[columns].unsqueeze(1).repeat(1, n_contexts, 1)
-    fresh = [j for j, g in enumerate(groups) if g * width > 1]                              # else nothing to shuffle
+    fresh = [j for j, g in enumerate(groups) if n_given + g * width > 1]                    # else nothing to shuffle
     if n_contexts > 1 and fresh:
-        contexts = (group_contexts(order, groups[j], width, n_contexts - 1, seed) for j in fresh)
+        contexts = (group_contexts(order, groups[j], width, n_contexts - 1, seed, n_given) for j in fresh)
         wanted = columns[fresh].repeat_interleave(n_contexts - 1, 0).to(device)             # (contexts, width)
         nll = []
         for batch in batches_of(contexts, n_tokens):
@@ -110,7 +113,7 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
                 bar.update(sum(part.numel() for part in batch))
         nll = torch.cat(nll).cpu().double()                                                 # waits for the device
         members[fresh, 1:] = nll.view(len(fresh), n_contexts - 1, width)
-    return own.sum(), members.masked_fill((visits >= N).unsqueeze(1), 0)
+    return own[n_given:].sum(), members.masked_fill((visits >= N).unsqueeze(1), 0)
 
 
 def powers_of_two(n):

@@ -26,10 +26,9 @@ class Estimate:
     work          the name of the nats in the journal; estimates whose `nats` are the same share it
     options       the options of eval_ppl.py that the nats depend on
     dataset       the only data set that has this estimate; None: all have it
-    decoder_only  why networks with a masked loss do not have it; '': they have
-    of_all        whether it is for sets in which nothing is given alone"""
+    decoder_only  why networks with a masked loss do not have it; '': they have"""
     name = work = ''
-    options, dataset, decoder_only, of_all = (), None, '', False
+    options, dataset, decoder_only = (), None, ''
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -40,8 +39,16 @@ class Estimate:
         return self.c.batch_size
 
     def n_tokens(self, block, N):
-        """Tokens that are run for a block, given by its number."""
+        """Tokens that are run for a block, given by its number, of N tokens; at most, where some are given."""
         return N
+
+    def row_of(self, blocks, number, given, n_orders=1):
+        """(idx (n,), orders (K, n), n_given, n_blanks) of the block of this number, without its padding."""
+        idx, orders = blocks[number], draw_orders([number], blocks.size(1), n_orders, self.c.seed)[0]
+        given = torch.zeros_like(idx, dtype=torch.bool) if given is None else given[number]
+        orders, n_given, n_blanks = given_first(orders, given.expand_as(orders), visits_of(idx[None]))
+        n = int(n_given[0] + n_blanks[0])
+        return idx[:n], orders[:, :n], int(n_given[0]), int(n_blanks[0])
 
     def nats(self, model, blocks, numbers, bar, given=None):
         """(len(numbers), m) float64 of the blocks (n, N) of these numbers. Tokens that are `given` (n, N) come first in
@@ -180,7 +187,7 @@ class Ensemble(Estimate):
     """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
-    decoder_only, of_all = 'others cannot score a part of an order alone', True
+    decoder_only = 'others cannot score a part of an order alone'
 
     def groups(self, block, N):
         """sample_groups of a block, given by its number."""
@@ -195,13 +202,13 @@ class Ensemble(Estimate):
 
     def nats(self, model, blocks, numbers, bar, given=None):
         """A column for each of 1, 2, 4, ... members."""
-        N, totals = blocks.size(1), []
+        totals = []
         for b in numbers:
-            groups, weights = self.groups(b, N)
-            order = draw_orders([b], N, 1, self.c.seed)[0, 0]
+            idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
+            groups, weights = self.groups(b, n_blanks)
             seed = derive_seed(self.c.seed, 'contexts', b)
-            own, members = ensemble_block_nll(model, blocks[b], order, self.c.n_contexts, groups, self.c.ensemble_block,
-                                              seed, self.c.batch_size * N, bar)
+            own, members = ensemble_block_nll(model, idx, order, self.c.n_contexts, groups, self.c.ensemble_block, seed,
+                                              self.c.batch_size * blocks.size(1), bar, n_given)
             totals.append(ensemble_totals(own, members, weights))
         return torch.stack(totals)
 
@@ -214,7 +221,7 @@ class Ensemble(Estimate):
         return rows
 
     def remarks(self, rows, text):
-        N = text.blocks.size(1)
+        N = int(torch.as_tensor(text.n_blanks).max())
         n_visits = min(N, len(self.groups(0, N)[0]) * self.c.ensemble_block)
         lines = [f'ensemble on {n_visits} of {N} visits a block'] if n_visits < N else []
         gain = 'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'
@@ -224,7 +231,7 @@ class Ensemble(Estimate):
 class Consistency(Estimate):
     """log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) of n_pairs pairs of blanks of each block, see pair_gaps."""
     name = 'consistency'
-    options, of_all = ('n_contexts',), True
+    options = ('n_contexts',)
 
     def __init__(self, config, checkpoint, asked=()):
         super().__init__(config, checkpoint, asked)
@@ -239,11 +246,14 @@ class Consistency(Estimate):
 
     def nats(self, model, blocks, numbers, bar, given=None):
         """Columns for 1, 2, 4, ... contexts of every pair. The numbers of known tokens are a stratified sample."""
-        (b,), N, P, seed = numbers, blocks.size(1), self.c.n_pairs, self.c.seed
-        gaps = pair_gaps(model, blocks[b], draw_orders([b], N, P, seed)[0], draw_known([b], N - 1, P, seed)[0],
-                         self.n_contexts, derive_seed(seed, 'pairs', b), self.c.batch_size)
+        (b,), P, seed = numbers, self.c.n_pairs, self.c.seed
+        idx, orders, n_given, n_blanks = self.row_of(blocks, b, given, P)
+        if n_blanks < 2:
+            raise ValueError(f'{self.name} wants two blanks in every block, and block {b + 1} has one: leave it out')
+        known = draw_known([b], n_blanks - 1, P, seed, n_given)[0]
+        gaps = pair_gaps(model, idx, orders, known, self.n_contexts, derive_seed(seed, 'pairs', b), self.c.batch_size)
         if bar is not None:
-            bar.update(self.n_tokens(b, N))
+            bar.update(self.n_tokens(b, len(idx)))
         return gaps.view(1, -1)
 
     def rows(self, nats, text):
