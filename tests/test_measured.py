@@ -67,7 +67,7 @@ def test_the_digest_tells_the_blocks(data_dir):
     ('words', 'sudoku4', 'the model reads sudoku4 tokens, .*words holds bytes tokens: .*--tokenizer=sudoku4'),
     ('my.txt', 'sudoku4', 'my.txt is text, the checkpoint was trained on sudoku4 .* --ckpt=c.pt'),
     ('nosuch', 'bytes', 'python data/prepare.py'), ('void.txt', 'bytes', 'void.txt holds no text'),
-    ('no.txt', 'bytes', 'no file no.txt'), ('short.txt', 'bytes', 'beyond the data: .* or --block_size=6 at most')])
+    ('no.txt', 'bytes', 'no file no.txt'), ('short.txt', 'bytes', 'beyond the data: .* takes --block_size=6 or less')])
 def test_a_text_that_cannot_be_measured_is_one_line(data_dir, tmp_path, monkeypatch, name, tokenizer, said):
     monkeypatch.chdir(tmp_path)
     for file, text in (('my.txt', 'x' * 50), ('void.txt', ''), ('short.txt', 'short')):

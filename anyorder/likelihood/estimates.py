@@ -289,9 +289,8 @@ class LastWord(Estimate):
         if not rows:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
         with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-            how = {'batch_size': self.c.batch_size, 'length': text.blocks.size(1)}
-            for _, nats, greedy in continuation_scores(model, mine, **how):
-                scores.append((nats, greedy))
+            for _, *score in continuation_scores(model, mine, batch_size=self.c.batch_size, length=text.blocks.size(1)):
+                scores.append(tuple(score))
                 bar.update()
         return list(chain.from_iterable(gather(scores)))
 

@@ -20,8 +20,7 @@ def check_length(split, block_size, name):
             raise ValueError(f'the prompt of document {whole.argmax() + 1} of {name} fills a block: block_size must be '
                              f'larger, got {block_size}')
     elif tokens.ndim == 1 and len(tokens) < block_size:
-        raise ValueError(f'block_size={block_size} is beyond the data: {name} has {len(tokens)} tokens: take more '
-                         f'text, or --block_size={len(tokens)} at most')
+        raise ValueError(f'block_size={block_size} is beyond the data: {name} takes --block_size={tokens.size} or less')
     elif tokens.ndim == 1 and split.marked:
         blank = np.flatnonzero(tokens < split.mark)
         longest = np.diff(blank, prepend=-1, append=len(tokens)).max() - 1
