@@ -122,14 +122,13 @@ class FixedAcceptance(Drawing):
         return torch.where(agrees, 0, other)
 
 
-def bench_sample(config):
+def bench_sample(config, device, dtype):
     steps, plain = read_steps(config), numbers_or_none(config, 'plain')
     windows = numbers_or_none(config, 'windows') if 'windows' in config.given else [32]
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
     if not 0 <= config.acceptance <= 1:
         raise ValueError(f'acceptance must be a probability, got {config.acceptance}')
-    device, dtype = resolve_device(config.device, config.dtype)
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
@@ -167,14 +166,13 @@ def bench_sample(config):
 
 
 @torch.no_grad()
-def bench_ensemble(config):
+def bench_ensemble(config, device, dtype):
     N, M, width = config.block_size, config.n_contexts, config.ensemble_block
     at_least(config, 2, 'n_contexts', 'block_size')
     at_least(config, 1, 'n_plain')
     check_ensemble(config)
     if config.n_positions > N:
         raise ValueError(f'n_positions must be at most block_size={N}, got {config.n_positions}')
-    device, dtype = resolve_device(config.device, config.dtype)
     model = random_model(config, device)
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
     groups, _ = sample_groups(N, width, config.n_positions, config.seed)
@@ -225,8 +223,7 @@ def seconds_of_update(step, config, device):
     return seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats) / config.n_updates
 
 
-def bench_train(config):
-    device, dtype = resolve_device(config.device, config.dtype)
+def bench_train(config, device, dtype):
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
     flops = training_flops(model, config.batch_size)
@@ -251,8 +248,8 @@ def bench_train(config):
         print(f'ours is {slow / ours:.2f} times as fast')
 
 
-def bench_memory(config):
-    (device, dtype), made = resolve_device(config.device, config.dtype), []
+def bench_memory(config, device, dtype):
+    made = []
 
     def two_updates():   # the second one finds the moments of AdamW
         made.extend(training_step(config, device, dtype, n_micro=2))
@@ -316,9 +313,8 @@ def training_rates(config, device, dtype):
     return rates
 
 
-def bench_grid(config):
+def bench_grid(config, device, dtype):
     check_out('out', config.out, '.json')
-    device, dtype = resolve_device(config.device, config.dtype)
     result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__}
     for name, measure in (('generation', generation_times), ('training', training_rates)):
         result[name] = measure(config, device, dtype)
@@ -327,7 +323,7 @@ def bench_grid(config):
             print(f'\nwritten: {config.out}')
 
 
-def bench_frontier(config):
+def bench_frontier(config, device, dtype):
     at_least(config, 2, 'n_samples')   # whose spread gives the errors
     at_least(config, 0, 'n_blocks')
     check_out('out', config.out, '.json', config.ckpt, config.judge)
@@ -335,7 +331,7 @@ def bench_frontier(config):
               'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
               'window': numbers_or_none(config, 'windows'), 'blocks': numbers_or_none(config, 'block_lengths')}
     c = Config(config, batch_size=config.batch_size if 'batch_size' in config.given else 32, n_orders=1)
-    Frontier(c, values, *resolve_device(config.device, config.dtype)).measure(config, config.out)
+    Frontier(c, values, device, dtype).measure(config, config.out)
 
 
 def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
@@ -356,7 +352,7 @@ def main(config):
         raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
     check_choice('optimizer', config.optimizer, *OPTIMIZERS)
     {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
-     'grid': bench_grid, 'frontier': bench_frontier}[name](config)
+     'grid': bench_grid, 'frontier': bench_frontier}[name](config, *resolve_device(config.device, config.dtype))
 
 
 if __name__ == '__main__':

@@ -61,7 +61,7 @@ from anyorder.datasets import open_split
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import steps
+from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
@@ -73,7 +73,7 @@ from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, TASKS, judge_of
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
 from anyorder.tokens.sets import PADDING, kind_of, read_meta
-from anyorder.tokens.tokenizers import TEXT, HuggingFace, Symbols, tokenizer_of_set
+from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
 from anyorder.writer import order_and_policy
 
 
@@ -109,9 +109,7 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
         ends = None if n_visits is None else n_visits[rows]
         canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds, ends)
-        for _, n_new, _ in steps(model, canvas, unmasking, drawing):
-            if bar is not None:
-                bar.update(int(n_new.sum()))
+        fill(model, canvas, unmasking, drawing, bar=bar)
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]
 
@@ -189,13 +187,12 @@ def open_puzzles(checkpoint, c):
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     check_choice('split', c.split, *SHARES)
     meta = read_meta(os.path.join(data_dir, name))
-    is_text = meta['tokenizer'] in TEXT and not meta.get('prompts') if meta else not isinstance(tokenizer, Symbols)
-    if is_text and (meta or not c.dataset):
+    kind = meta or ({} if c.dataset else checkpoint.set)
+    if kind.get('tokenizer') in TEXT and not kind.get('prompts'):
         split = f' --split={c.split}' if 'split' in c.given else ''   # the defaults differ
-        way_out = '' if isinstance(tokenizer, Symbols) else (
-            f': python eval_ppl.py --ckpt={shlex.quote(c.ckpt)} --datasets={name} '
-            f'--data_dir={shlex.quote(data_dir)}{split} measures it')
-        raise ValueError(f'{name} is text without prompts, not puzzles or rows{way_out}')
+        raise ValueError(f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py '
+                         f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}{split} '
+                         'measures it')
     if not meta and name not in TASKS:
         raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
                          f'--source=FILE --split={c.split}')

@@ -39,10 +39,11 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     return (canvas.idx, trace) if return_trace else canvas.idx
 
 
-def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
-    """Fill the blanks of the canvas, in place, see steps."""
-    for _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
-        pass
+def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, bar=None):
+    """Fill the blanks of the canvas, in place, see steps. A bar of `progress` counts them."""
+    for _, n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
+        if bar is not None:
+            bar.update(int(n_new.sum()))
 
 
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step

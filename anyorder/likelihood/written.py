@@ -14,7 +14,7 @@ import torch
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import token_logprob
-from anyorder.generation.fill import steps
+from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
@@ -38,9 +38,7 @@ def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batc
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = (x[rows].clamp(min=0).to(model.device) for x in (blocks, orders))
         canvas = Canvas(idx, order, n_given[rows], [seeds[r] for r in rows.tolist()], visits_of(blocks[rows]))
-        for _, n_new, _ in steps(model, canvas, unmasking, drawing):
-            if bar is not None:
-                bar.update(int(n_new.sum()))
+        fill(model, canvas, unmasking, drawing, bar=bar)
         cut = canvas.logprob == -torch.inf
         passes = torch.tensor([len({*row} - {-1}) for row in canvas.step.tolist()])
         nats = -canvas.logprob.masked_fill(cut, 0).sum(1)

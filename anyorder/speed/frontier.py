@@ -11,7 +11,7 @@ from anyorder.checkpoint import Checkpoint
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, steps
+from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import distinct_2_error, measure, open_judge, text_metrics
@@ -110,8 +110,7 @@ class Frontier:
               progress(total=self.c.n_samples * self.n_tokens, unit='token', desc=name, leave=False) as bar):
             def write_all():
                 for canvas in canvases:
-                    for _, n_new, _ in steps(self.network, canvas, unmasking, self.drawing, with_logprob=False):
-                        bar.update(int(n_new.sum()))
+                    fill(self.network, canvas, unmasking, self.drawing, with_logprob=False, bar=bar)
             fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)
             self.network.trunk = trunk
             time = seconds(write_all, self.device, 1)
