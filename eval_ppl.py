@@ -213,12 +213,10 @@ def open_journal(c, checkpoint, estimates, model, dtype):
     if not c.out:
         return Journal('', {})
     options = [name for estimate in ESTIMATES.values() for name in estimate.options]
-    evaluation = {'model': digest(model), 'dtype': dtype} | {name: c[name] for name in ('weights', 'seed', *options)}
-    if c.block_size not in (0, checkpoint.config.block_size):   # blocks of other lengths may be the same bytes
-        evaluation['block_size'] = c.block_size
-    if checkpoint.config.slots.masked_loss:
-        evaluation['one_by_one'] = any(estimate.name == 'iw' for estimate in estimates)
-    return Journal(f'{c.out}.blocks.jsonl', evaluation)
+    evaluation = {'model': digest(model), 'dtype': dtype, 'block_size': c.block_size or checkpoint.config.block_size}
+    is_masked = checkpoint.config.slots.masked_loss
+    evaluation['one_by_one'] = is_masked and any(estimate.name == 'iw' for estimate in estimates)
+    return Journal(f'{c.out}.blocks.jsonl', evaluation | {name: c[name] for name in ('weights', 'seed', *options)})
 
 
 def evaluate(model, text, estimates, journal):

@@ -408,7 +408,7 @@ FAULTS['eval_ppl.py'] = 'test_written test_eval_ppl', [
     ['ones.get(way.text)', 'None'],
     ["f'/{c.block_length}' if way", "'' if way"],
     ['N = config.block_size or own', 'N = own'],
-    ["evaluation['block_size'] = c.block_size", 'pass'],
+    ["'block_size': c.block_size or checkpoint", "'block_size': checkpoint"],
     ["    if 'own' in names:", '    if False:'],
     ['any(steps) or drawing != PLAIN', 'any(steps)'],
     ['adaptive or way.said or exact', 'adaptive or way.said'],
