@@ -249,6 +249,7 @@ def test_all_kinds_of_rows_are_the_same_documents(tmp_path, kind):
         origin, documents = open_source(path, '', **keys)
         assert list(documents) == [''] and list(documents['']) == list(documents['']) == wanted
         assert len(documents['']) == len(wanted) and origin.startswith(f'rows.{kind}')
+    assert len({open_source(path, '', text_key='question', prompt_key=key)[0] for key in ('', 'auto', 'text')}) == 3
     with one_line("row 1 of .* has the fields ..question', 'text', 'prompt'., but a document is ..prompt', 'txt'. in"):
         list(open_source(path, '', text_key='txt')[1][''])
     p.prepare('text', tmp_path, name='rows', source=path, split='train', tokenizer='bytes', prompt_key='')
@@ -262,6 +263,7 @@ def test_all_kinds_of_rows_are_the_same_documents(tmp_path, kind):
     ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'prompt': 'a', 'text': ''}], {}, 'row 17 of .* its text is empty'),
     ([{'prompt': 'a', 'text': 'b'}] * 8 + [{'prompt': 5, 'text': 'b'}], {}, 'prompt in row 17 of .* a string'),
     ([{'text': 'b'}] * 8 + [{'text': None}], {}, 'text in row 17 of .* a string'),
+    ([{'prompt': 'a', 'text': 'b'}], {'text_key': ''}, "row 1 .* is ..prompt', ''."),
     ([{'prompt': 'a', 'completion': 'b'}], {}, "row 1 .* the fields ..prompt', 'completion'., but")])
 def test_rows_without_a_prompt_or_a_text_are_told_by_their_line(tmp_path, rows, keys, said):
     path = tmp_path / 'rows.jsonl'

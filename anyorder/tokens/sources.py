@@ -109,7 +109,7 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
         if None in row:
             raise ValueError(f'{where} has more fields than the first line has names: put texts with commas in quotes')
         prompt = ('prompt' if 'prompt' in row else '') if prompt_key == 'auto' else prompt_key
-        keys = [key for key in (prompt, text_key) if key]
+        keys = [prompt, text_key] if prompt else [text_key]
         first = first or keys
         if keys != first or not row.keys() >= {*keys}:
             raise ValueError(f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
@@ -157,7 +157,7 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
     if not source:
         raise ValueError(f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME')
     keys, name = {'text_key': text_key, 'prompt_key': prompt_key}, os.path.basename(os.path.abspath(source))
-    said = ''.join(f', {key} {value!r}' for key, value in keys.items() if value not in ('text', 'auto'))
+    said = ''.join(f', {key} {own!r}' for key, own in keys.items() if own != {'text_key': 'text'}.get(key, 'auto'))
     if source.startswith('hf:'):
         name, parts = source, source[3:].split('/')
         sets = from_hub('/'.join(parts[:2]), '/'.join(parts[2:]) or None, None, f'text --source={source}')
