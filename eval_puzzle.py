@@ -282,7 +282,7 @@ def main(config):
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, unmasking, order in runs:   # before any is solved
-        check_order(order_of(checkpoint.run, order), *[tokens.size(1)] * 2)
+        check_order(order_of(checkpoint.run, order), tokens.size(1), checkpoint.config.block_size)
         unmasking.check_network(checkpoint.config.slots, tokens.size(1))
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)

@@ -10,6 +10,7 @@ from test_estimates import SEED, estimate
 from test_written import made
 from toy_runs import assert_alike, assert_same_runs, resume, run
 
+import eval_puzzle
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import Drawing, Unmasking, generate
@@ -24,7 +25,7 @@ from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split, write_splits
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 from anyorder.training import update as updates
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
-from configurator import Config
+from configurator import Config, configure
 from eval_puzzle import solve
 from model import EMA
 
@@ -238,6 +239,10 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_pa
     assert_alike('whole', 'two')
     assert open_split('data', 'qa', 'val')[0].width(16) == 9
     assert model_from_checkpoint('two/ckpt.pt').config.block_size == 16
+    (tmp_path / 'back.json').write_text(json.dumps([*range(16)][::-1]))   # of the model, whose rows here are shorter
+    eval_puzzle.main(configure(vars(eval_puzzle), ['--ckpt=out/ckpt.pt', '--split=val', '--policies=r2l,back.json']))
+    back, listed = [line.split()[1:6] for line in capsys.readouterr().out.strip().split('\n')[-2:]]
+    assert back == listed
 
 
 def test_rows_with_prompts_become_a_set(split, tmp_path, monkeypatch):
