@@ -389,8 +389,8 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
     ['nats.mean(0).std()', 'nats.mean(1).std()'],
     ['if self.n_orders > 1 and not family', 'if not family'],
     ['draw_known(numbers, n_blanks, K, self.c.seed,', 'draw_known(numbers, n_blanks, K, 0,'],
-    ['check_finite(self.nats(model, text.blocks, mine, bar, text.given))',
-     'self.nats(model, text.blocks, mine, bar, text.given)'],
+    ['check_finite(self.nats(model, text.blocks, mine, text.given))',
+     'self.nats(model, text.blocks, mine, text.given)'],
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 

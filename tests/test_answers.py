@@ -163,7 +163,7 @@ def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
     ways = made('--orders=l2r,random,margin,entropy', '--n_steps=0,2', f'--n_orders={K}',
                 attention=kind.get('attention', 'causal'))
     for found in ways:
-        nats = found.nats(model, tokens, [3, 0, 2, 1], None, given)
+        nats = found.nats(model, tokens, [3, 0, 2, 1], given)
         orders = draw_orders(range(4), 9, found.n_orders, found.c.seed, found.order)
         for b, column in zip([3, 0, 2, 1], nats.view(4, found.n_orders, -1)):
             row, n = row_of(PAIRS[b])
@@ -182,7 +182,7 @@ def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
 def test_contexts_of_an_ensemble_hold_the_prompt_and_pairs_are_of_the_answer(split):
     model, (tokens, given) = network(), all_blocks(split, 9)
     ensemble, pairs = (estimate(name, '--n_contexts=3', '--n_pairs=2') for name in ('ensemble', 'consistency'))
-    nats = ensemble.nats(model, tokens, [2, 0, 1, 3], None, given)[:, -1]
+    nats = ensemble.nats(model, tokens, [2, 0, 1, 3], given)[:, -1]
     for b, total in zip([2, 0, 1, 3], nats):
         row, n = row_of(PAIRS[b])
         idx, seed, want = torch.tensor([row]), derive_seed(SEED, 'contexts', b), 0.0
@@ -199,10 +199,10 @@ def test_contexts_of_an_ensemble_hold_the_prompt_and_pairs_are_of_the_answer(spl
         known = draw_known([b], len(row) - n - 1, 2, SEED, n)[0]
         assert n <= known.min() and known.max() <= len(row) - 2
         gaps = pair_gaps(model, idx[0], torch.tensor(orders), known, 3, derive_seed(SEED, 'pairs', b))
-        torch.testing.assert_close(pairs.nats(model, tokens, [b], None, given), gaps.view(1, -1), rtol=0, atol=1e-12)
+        torch.testing.assert_close(pairs.nats(model, tokens, [b], given), gaps.view(1, -1), rtol=0, atol=1e-12)
     tokens, given = all_blocks(split, 6)
     with one_line('consistency wants two blanks in every block, and block 3 has one'):
-        pairs.nats(model, tokens, [2], None, given)
+        pairs.nats(model, tokens, [2], given)
 
 
 @pytest.mark.parametrize('policy', ['given', 'margin'])

@@ -57,7 +57,7 @@ def test_one_order_for_all_blocks(blocks):
     for name, order in (('l2r', {'kind': 'l2r'}), ('own', own)):
         it = estimate(name, checkpoint=opened(own))
         want = model(blocks[[2, 0]], sample_order(2, 9, **order)).sum(1, keepdim=True)
-        torch.testing.assert_close(it.nats(model, blocks, [2, 0], None), want, rtol=0, atol=1e-10)
+        torch.testing.assert_close(it.nats(model, blocks, [2, 0]), want, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
@@ -69,8 +69,8 @@ def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch,
         'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind))
     it = Along(options('--n_orders=3', '--batch_size=6'), opened(attention=attention), (), order, 'a label')
     K = 3 if n_numbers else 1
-    assert it.n_at_once() == 6 // K and it.n_tokens(0, 9) == 9 * K
-    got = it.nats(model, blocks, [2, 0], None)
+    assert it.n_at_once() == 6 // K
+    got = it.nats(model, blocks, [2, 0])
     for row, b in zip(got, (2, 0)):
         orders = torch.cat([sample_order(1, 9, **order | {'seed': 3 + k}) for k in range(K)])
         if kind == 'drawn':
@@ -102,7 +102,7 @@ def test_a_journal_tells_families_apart():
 
 def test_a_bound_averages_the_orders_of_its_block(blocks):
     model = make_model()
-    got = estimate('any', '--n_orders=3', '--batch_size=2').nats(model, blocks, [3, 1], None)
+    got = estimate('any', '--n_orders=3', '--batch_size=2').nats(model, blocks, [3, 1])
     assert got.shape == (2, 3)
     for row, b in zip(got, (3, 1)):
         orders = draw_orders([b], 9, 3, SEED)[0]
@@ -117,14 +117,14 @@ def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance
     drawn = block_nll(model, repeated, orders, 9, n_known=known).view(2, 2)
     exact = one_by_one(model, repeated, orders).sum(1).view(2, 2)
     for name, asked, want in (('any', ['any'], drawn), ('any', ['any', 'iw'], exact), ('iw', ['iw'], exact)):
-        got = estimate(name, '--n_orders=2', checkpoint=encoder, asked=asked).nats(model, blocks, [3, 1], None)
+        got = estimate(name, '--n_orders=2', checkpoint=encoder, asked=asked).nats(model, blocks, [3, 1])
         torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
 
 
 def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
     model = make_model()
     args = ['--n_contexts=5', '--n_positions=4', '--ensemble_block=2']
-    got = estimate('ensemble', *args).nats(model, blocks, [3, 1], None)
+    got = estimate('ensemble', *args).nats(model, blocks, [3, 1])
     assert got.shape == (2, 4)
     for row, b in zip(got, (3, 1)):
         order = draw_orders([b], 9, 1, SEED)[0, 0]
@@ -139,9 +139,9 @@ def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
     assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5 and it.groups(2, 9)[0] == it.groups(2, 9)[0]
     monkeypatch.setattr(estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED))
-    nats = estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [0, 3], None)
+    nats = estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [0, 3])
     assert nats[0, 0] == nats[1, 0] and (nats[0, 1:] - nats[1, 1:]).abs().min() > 1e-6
-    assert torch.equal(nats[1:], estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [3], None))
+    assert torch.equal(nats[1:], estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [3]))
 
 
 def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks):
@@ -156,7 +156,7 @@ def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks
 def test_another_seed_gives_other_orders_contexts_and_visits(blocks):
     model = make_model()
     for name, args in (('any', []), ('ensemble', ['--n_contexts=3'])):
-        a, b = (estimate(name, *args, f'--seed={seed}').nats(model, blocks, [0, 1], None) for seed in (1, 2))
+        a, b = (estimate(name, *args, f'--seed={seed}').nats(model, blocks, [0, 1]) for seed in (1, 2))
         assert (a - b).abs().min() > 1e-6
     of_seeds = [estimate('ensemble', '--n_positions=3', f'--seed={seed}') for seed in range(20)]
     assert len({tuple(it.groups(0, 9)[0]) for it in of_seeds}) > 5
@@ -166,21 +166,6 @@ def test_a_pass_has_at_most_batch_size_blocks():
     sizes = [(name, estimate(name, '--batch_size=6', f'--n_orders={n}').n_at_once())
              for name, n in (('l2r', 1), ('any', 1), ('any', 4), ('iw', 3), ('any', 9), ('ensemble', 1))]
     assert sizes == [('l2r', 6), ('any', 6), ('any', 1), ('iw', 2), ('any', 1), ('ensemble', 1)]
-
-
-def test_the_bar_knows_what_an_estimate_costs():
-    class Bar:
-        n = 0
-
-        def update(self, n):
-            self.n += n
-    blocks = torch.zeros(2, 9, dtype=torch.long)
-    ensemble = ['--n_contexts=3', '--n_positions=4', '--ensemble_block=2']
-    for name, args in (('l2r', []), ('any', ['--n_orders=3']), ('ensemble', ensemble)):
-        it, bar = estimate(name, *args), Bar()
-        it.nats(make_model(), blocks, [0, 1], bar)
-        cost = sum(it.n_tokens(b, 9) for b in (0, 1))
-        assert cost - bar.n in (0, 4, 8) if name == 'ensemble' else cost == bar.n   # the first group is not run again
 
 
 # ---------------------------------------------------------------------------------------------------------------------

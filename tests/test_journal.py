@@ -1,5 +1,6 @@
 """The journal of an evaluation: it goes on where it was, and its file is ours or refused in one line."""
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +26,7 @@ class Known(Estimate):
     def n_at_once(self):
         return 3
 
-    def nats(self, model, blocks, numbers, bar, given):
+    def nats(self, model, blocks, numbers, given):
         self.calls.append(numbers)
         return self.want[numbers]
 
@@ -50,6 +51,13 @@ def test_it_runs_what_is_missing_and_drops_a_cut_line(tmp_path):
     assert there.missing(NAME, 9) == [7, 8]
     for other in (('another', '12ab', 'orders'), ('a set', '0000', 'orders'), ('a set', '12ab', 'l2r')):
         assert there.missing(other, 3) == [0, 1, 2]   # set, blocks and work are all in the key
+
+
+def test_the_bar_counts_blocks(monkeypatch):
+    counted = []
+    monkeypatch.setattr(estimates, 'progress', lambda total, **_: nullcontext(SimpleNamespace(update=counted.append)))
+    Known().complete(Journal('', {}))
+    assert counted == [3, 3, 1]
 
 
 def test_numbers_come_back_to_the_last_bit(tmp_path):

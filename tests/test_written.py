@@ -69,7 +69,7 @@ def test_a_row_is_the_loop_without_a_cache(network, how):
         score = Oracle().score if policy == 'oracle' else lambda x, _: SCORES[policy](x)   # noqa: B023
         orders = draw_orders([2, 0], 9, 1, SEED)[:, 0] if 'block_length' not in how else torch.arange(9).expand(2, 9)
         want = [naive(model, BLOCKS[b], order, score=score, **{'n_steps': 9} | how) for b, order in zip((2, 0), orders)]
-        nats, cut, passes = it.nats(model, BLOCKS, [2, 0], None).T
+        nats, cut, passes = it.nats(model, BLOCKS, [2, 0]).T
         torch.testing.assert_close(nats, torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
         assert not cut.any() and (passes == how.get('n_steps', 9)).all()
 
@@ -78,8 +78,8 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
     """In as many passes as tokens, by lossless unmasking, and by one pass: the same."""
     model = make_model()
     plain, by_steps = made('--orders=random', '--n_orders=2', '--n_steps=0,9')
-    want = plain.nats(model, BLOCKS, [3, 1], None)
-    nats, cut, passes = by_steps.nats(model, BLOCKS, [3, 1], None).view(2, 2, 3).unbind(2)
+    want = plain.nats(model, BLOCKS, [3, 1])
+    nats, cut, passes = by_steps.nats(model, BLOCKS, [3, 1]).view(2, 2, 3).unbind(2)
     torch.testing.assert_close(nats, want, rtol=0, atol=1e-10)
     orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), BLOCKS[[3, 1]].repeat_interleave(2, 0)
     for window in (1, 4):
@@ -94,7 +94,7 @@ def test_what_passes_cost_is_paired_block_by_block():
     journal, text = Journal('', {}), text_of(BLOCKS)
     rows = measured(model, found, journal)
     assert list(rows) == ['any order x 2', 'any order in 3 x 2', 'margin', 'margin in 3', 'margin >= 0.5']
-    one, three = (it.nats(model, BLOCKS, range(4), None) for it in found[2:4])
+    one, three = (it.nats(model, BLOCKS, range(4)) for it in found[2:4])
     cost = (three - one)[:, 0] / 9
     assert math.isclose(rows['margin in 3']['cost'], cost.mean(), rel_tol=1e-9)
     assert math.isclose(rows['margin in 3']['cost_stderr'], cost.std() / 2, rel_tol=1e-9)
@@ -116,7 +116,7 @@ def test_an_encoder_is_compared_with_exact_nats():
 
 def test_truths_that_are_cut_off_are_counted():
     model, (it,) = make_model(), made('--orders=margin', '--top_k=3')
-    nats, cut, _ = it.nats(model, BLOCKS, range(4), None).T
+    nats, cut, _ = it.nats(model, BLOCKS, range(4)).T
     canvas = Canvas(BLOCKS, draw_orders(range(4), 9, 1, SEED)[:, 0], 0, range(4))
     fill(model, canvas, it.unmasking, it.drawing)
     torch.testing.assert_close(nats, -canvas.logprob.where(canvas.logprob.isfinite(), 0).sum(1), rtol=0, atol=1e-10)
@@ -135,8 +135,8 @@ def test_truths_that_are_cut_off_are_counted():
 def test_numbers_of_tokens_that_are_drawn_are_a_bound(order, label):
     """In orders that are drawn and in orders that are not."""
     it, = made(*f'--orders={order}'.split(), '--n_steps=4', '--unmask=binomial', '--n_orders=2')
-    one, other = it.nats(make_model(), BLOCKS, [0], None).view(2, 3)
-    row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1], None), text_of(BLOCKS[:2]))
+    one, other = it.nats(make_model(), BLOCKS, [0]).view(2, 3)
+    row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
     assert one[0] != other[0] and row['estimate'] == f'{label} in 4 x 2' and row['bound']
 
 
@@ -147,7 +147,7 @@ def test_given_tokens_cost_nothing():
     order, idx = draw_orders([1], 9, 1, SEED)[0, 0], BLOCKS[1:2]
     last = torch.cat([order[order != 0], order[order == 0]])
     want = -model.predict(idx, last[None], 8)[0, 0].log_softmax(-1)[idx[0, 0]]
-    torch.testing.assert_close(it.nats(model, BLOCKS, [1], None, given)[0, 0], want, rtol=0, atol=1e-10)
+    torch.testing.assert_close(it.nats(model, BLOCKS, [1], given)[0, 0], want, rtol=0, atol=1e-10)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ def test_rows_of_consistency_by_hand():
     row, other = it.rows(torch.tensor([[1, 0, -3, 0], [5, 0, 3, 2]]).double(), text_of(BLOCKS[:2]))
     assert (row['gap'], row['absolute'], row['pairs']) == (1.5, 3, 4) and math.isclose(row['gap_stderr'], 2.5)
     assert row['quantiles'][2] == 2 and other['estimate'] == 'consistency x 2' and other['gap'] == 0.5
-    nats = it.nats(make_model(), BLOCKS, [2], None)
-    assert nats.shape == (1, 4) and (nats == it.nats(make_model(), BLOCKS, [2], None)).all()
+    nats = it.nats(make_model(), BLOCKS, [2])
+    assert nats.shape == (1, 4) and (nats == it.nats(make_model(), BLOCKS, [2])).all()
     assert estimate('consistency', checkpoint=opened(attention='mixed')).n_contexts == 1
     lines = it.remarks([row, other], None)
     assert len(lines) == 3 and '1.5000 ± 2.5000' in lines[1] and '4 pairs' in lines[1]

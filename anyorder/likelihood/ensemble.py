@@ -79,7 +79,7 @@ def batches_of(pieces, n_tokens):
 
 
 @torch.no_grad()
-def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, bar=None, n_given=0):
+def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, n_given=0):
     """Nats of the visits of one block in each of its contexts, see group_contexts; width 1 is the paper's ensemble.
 
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]]), d = n_given + g width + k
@@ -94,8 +94,6 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
                 members (len(groups), M, width), 0 behind the last visit; member 0 is the order itself), float64"""
     device, N = model.device, len(order)
     own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()             # (N,)
-    if bar is not None:
-        bar.update(N)
     visits = n_given + torch.tensor(groups).unsqueeze(1) * width + torch.arange(width)      # (groups, width)
     columns = visits.clamp(max=N - 1)
     members = own[columns].unsqueeze(1).repeat(1, n_contexts, 1)
@@ -109,8 +107,6 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
             orders = torch.cat([F.pad(part, (0, length - part.size(1))) for part in batch]).to(device)
             rows, wanted = wanted.tensor_split([len(orders)])
             nll.append(model(idx.to(device).expand(len(orders), N), orders, columns=rows))
-            if bar is not None:
-                bar.update(sum(part.numel() for part in batch))
         nll = torch.cat(nll).cpu().double()                                                 # waits for the device
         members[fresh, 1:] = nll.view(len(fresh), n_contexts - 1, width)
     return own[n_given:].sum(), members.masked_fill((visits >= N).unsqueeze(1), 0)

@@ -38,10 +38,6 @@ class Estimate:
         """Blocks of one call of `nats`."""
         return self.c.batch_size
 
-    def n_tokens(self, block, N):
-        """Tokens that are run for a block, given by its number, of N tokens; at most, where some are given."""
-        return N
-
     def row_of(self, blocks, number, given, n_orders=1):
         """(idx (n,), orders (K, n), n_given, n_blanks) of the block of this number, without its padding."""
         idx, orders = blocks[number], draw_orders([number], blocks.size(1), n_orders, self.c.seed)[0]
@@ -50,7 +46,7 @@ class Estimate:
         n = int(n_given[0] + n_blanks[0])
         return idx[:n], orders[:, :n], int(n_given[0]), int(n_blanks[0])
 
-    def nats(self, model, blocks, numbers, bar, given=None):
+    def nats(self, model, blocks, numbers, given=None):
         """(len(numbers), m) float64 of the blocks (n, N) of these numbers. Tokens that are `given` (n, N) come first in
         every order and cost nothing."""
         raise NotImplementedError
@@ -66,18 +62,18 @@ class Estimate:
     def measure(self, model, text, journal):
         """nats (n, m) of all blocks of a Corpus; those in the journal are not run again. The processes take turns, and
         all get all nats."""
-        (n, N), (rank, world_size), size = text.blocks.shape, processes(), self.n_at_once()
+        n, (rank, world_size), size = len(text.blocks), processes(), self.n_at_once()
         name = text.label, text.digest, self.work
         missing = journal.missing(name, n)
         turns = [missing[i:i + size] for i in range(0, len(missing), size)]
-        total = sum(self.n_tokens(block, N) for block in missing) // world_size
-        how = {'unit': 'tok', 'unit_scale': True, 'leave': False, 'disable': rank > 0 or total == 0}
-        with progress(total=total, desc=f"{text.label} {self.work.rpartition(' ')[0] or self.work}", **how) as bar:
+        how = {'total': len(missing), 'unit': 'block', 'leave': False, 'disable': rank > 0 or not missing}
+        with progress(desc=f"{text.label} {self.work.rpartition(' ')[0] or self.work}", **how) as bar:
             for i in range(0, len(turns), world_size):
                 mine = turns[i + rank] if i + rank < len(turns) else []
-                nats = check_finite(self.nats(model, text.blocks, mine, bar, text.given)).tolist() if mine else []
+                nats = check_finite(self.nats(model, text.blocks, mine, text.given)).tolist() if mine else []
                 every = gather([((*name, block), row) for block, row in zip(mine, nats, strict=True)])
                 journal.add(dict(chain(*every)))
+                bar.update(sum(map(len, turns[i:i + world_size])))
         return journal.nats(name, n)
 
     def row(self, label, nats, text, n=1):
@@ -103,9 +99,6 @@ class Along(Estimate):
     def n_at_once(self):
         return max(1, self.c.batch_size // self.n_orders)
 
-    def n_tokens(self, block, N):
-        return N * self.n_orders
-
     @property
     def is_drawn(self):
         """See nll.is_drawn. The importance weights want the nats of the orders themselves."""
@@ -119,13 +112,13 @@ class Along(Estimate):
         orders, *counts = given_first(orders, given, visits_of(blocks))
         return orders, *(n[::K].unsqueeze(1) for n in counts)
 
-    def nats(self, model, blocks, numbers, bar, given=None):
+    def nats(self, model, blocks, numbers, given=None):
         """A column for each order."""
         K, known, (orders, n_given, n_blanks) = self.n_orders, None, self.orders(blocks, numbers, given)
         if self.is_drawn:
             known = draw_known(numbers, n_blanks, K, self.c.seed, n_given).flatten()
         repeated = blocks[numbers].repeat_interleave(K, 0)
-        return block_nll(model, repeated, orders, self.c.batch_size, bar=bar, n_known=known,
+        return block_nll(model, repeated, orders, self.c.batch_size, n_known=known,
                          n_given=n_given.repeat_interleave(K)).view(-1, K)
 
     def totals(self, model, text, journal):
@@ -196,11 +189,7 @@ class Ensemble(Estimate):
     def n_at_once(self):
         return 1
 
-    def n_tokens(self, block, N):
-        groups, _ = self.groups(block, N)
-        return N + (self.c.n_contexts - 1) * sum(min(N, (g + 1) * self.c.ensemble_block) for g in groups)
-
-    def nats(self, model, blocks, numbers, bar, given=None):
+    def nats(self, model, blocks, numbers, given=None):
         """A column for each of 1, 2, 4, ... members."""
         totals = []
         for b in numbers:
@@ -208,7 +197,7 @@ class Ensemble(Estimate):
             groups, weights = self.groups(b, n_blanks)
             seed = derive_seed(self.c.seed, 'contexts', b)
             own, members = ensemble_block_nll(model, idx, order, self.c.n_contexts, groups, self.c.ensemble_block, seed,
-                                              self.c.batch_size * blocks.size(1), bar, n_given)
+                                              self.c.batch_size * blocks.size(1), n_given)
             totals.append(ensemble_totals(own, members, weights))
         return torch.stack(totals)
 
@@ -241,10 +230,7 @@ class Consistency(Estimate):
     def n_at_once(self):
         return 1
 
-    def n_tokens(self, block, N):
-        return 4 * self.c.n_pairs * self.n_contexts * N
-
-    def nats(self, model, blocks, numbers, bar, given=None):
+    def nats(self, model, blocks, numbers, given=None):
         """Columns for 1, 2, 4, ... contexts of every pair. The numbers of known tokens are a stratified sample."""
         (b,), P, seed = numbers, self.c.n_pairs, self.c.seed
         idx, orders, n_given, n_blanks = self.row_of(blocks, b, given, P)
@@ -252,8 +238,6 @@ class Consistency(Estimate):
             raise ValueError(f'{self.name} wants two blanks in every block, and block {b + 1} has one: leave it out')
         known = draw_known([b], n_blanks - 1, P, seed, n_given)[0]
         gaps = pair_gaps(model, idx, orders, known, self.n_contexts, derive_seed(seed, 'pairs', b), self.c.batch_size)
-        if bar is not None:
-            bar.update(self.n_tokens(b, len(idx)))
         return gaps.view(1, -1)
 
     def rows(self, nats, text):

@@ -95,10 +95,12 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
     nats, sizes = np.zeros(len(samples)), np.array([sum(counts) for counts in counted])
     with progress(total=sum(map(len, samples)), unit='token', desc='judge', leave=False) as bar:
         for pieces in by_length.values():   # pieces of one length go through together
-            rows, blocks, counts = zip(*pieces)
-            blocks, orders = torch.tensor(blocks), sample_order(len(blocks), len(blocks[0]), 'l2r')
-            found = block_nll(judge, blocks, orders, batch_size, bar=bar, counted=torch.tensor(counts))
-            np.add.at(nats, list(rows), check_finite(found).numpy())
+            for i in range(0, len(pieces), batch_size):
+                rows, blocks, counts = zip(*pieces[i:i + batch_size])
+                blocks, orders = torch.tensor(blocks), sample_order(len(blocks), len(blocks[0]), 'l2r')
+                found = block_nll(judge, blocks, orders, batch_size, counted=torch.tensor(counts))
+                np.add.at(nats, list(rows), check_finite(found).numpy())
+                bar.update(blocks.numel())
     nats, sizes = (torch.from_numpy(x).view(-1, n_each).sum(1) for x in (nats, sizes))      # by prompt
     row = summarize('', nats, sizes, n_bytes=0)
     return {name: row[name] for name in ('nats_per_token', 'stderr', 'perplexity', 'perplexity_stderr', 'tokens')}

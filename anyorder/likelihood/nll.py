@@ -27,7 +27,7 @@ def batches(items, fit):
 # nats of blocks, each under its own order
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_known=None, n_given=None, counted=None):
+def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None, counted=None):
     """Nats of every block under its own order.
 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
@@ -53,8 +53,6 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', bar=None, n_kn
         if counted is not None:
             nll = nll.masked_fill(~counted[rows].to(device), 0)
         sums.append(nll.sum(-1, dtype=widest(device)))
-        if bar is not None:
-            bar.update(idx.numel())
     return torch.cat(sums).cpu().double() if sums else torch.zeros(0, dtype=torch.float64)
 
 

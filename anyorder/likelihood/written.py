@@ -29,7 +29,7 @@ class Oracle(Unmasking):
         return token_logprob(logits, token)
 
 
-def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batch_size, bar=None):
+def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batch_size):
     """-log q of each block under its own order, where the visits behind the n_given first ones are written.
 
     blocks, orders (n, N), n_given (n,), seeds [n] as in Canvas; unmasking, drawing as in steps
@@ -38,7 +38,7 @@ def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batc
     for rows in torch.arange(len(blocks)).split(batch_size):
         idx, order = (x[rows].clamp(min=0).to(model.device) for x in (blocks, orders))
         canvas = Canvas(idx, order, n_given[rows], [seeds[r] for r in rows.tolist()], visits_of(blocks[rows]))
-        fill(model, canvas, unmasking, drawing, bar=bar)
+        fill(model, canvas, unmasking, drawing)
         cut = canvas.logprob == -torch.inf
         passes = torch.tensor([len({*row} - {-1}) for row in canvas.step.tolist()])
         nats = -canvas.logprob.masked_fill(cut, 0).sum(1)
@@ -60,12 +60,12 @@ class Written(Along):
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
         self.work = f'{label} {derive_seed(order, unmasking, drawing):x}'
 
-    def nats(self, model, blocks, numbers, bar, given=None):
+    def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
         K, (orders, n_given, _) = self.n_orders, self.orders(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
         nats = written_nats(model, blocks[numbers].repeat_interleave(K, 0), orders, n_given.repeat_interleave(K), seeds,
-                            self.unmasking, self.drawing, self.c.batch_size, bar)
+                            self.unmasking, self.drawing, self.c.batch_size)
         return nats.view(-1, 3 * K)
 
     def measure(self, model, text, journal):
