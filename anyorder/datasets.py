@@ -40,5 +40,6 @@ def make_split(data_dir, name, split, meta):
         words = f'prepare.py text --name={name} --source=FILE'
     if meta or split not in parts or row and row.splits:
         words += f' --split={split}'
-    raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}; make it with: python data/{words} '
-                     f'--data_dir={shlex.quote(str(data_dir))}')
+    there = ', '.join(other for other in meta.get('splits', ()) if other != split)
+    raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}' + f' but {there}' * bool(there) +
+                     f'; make it with: python data/{words} --data_dir={shlex.quote(str(data_dir))}')

@@ -139,6 +139,7 @@ def test_arguments_of_other_models_are_done_or_refused(views, batch):
         load('CausalLM', attn_implementation='flash_attention_2')
     with pytest.raises(ValueError, match=f'the vocabulary must keep its {V} tokens'):
         causal.resize_token_embeddings(20)
+    assert causal.get_input_embeddings().weight.shape == causal.lm_head.weight.shape
 
 
 @pytest.mark.parametrize('name', ['CausalLM', 'MaskedLM'])

@@ -156,7 +156,7 @@ def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(grids, how, m
 
 
 @pytest.mark.parametrize('what, said', [
-    (lambda w: w.infill('a', allow=1), "infill.* 'allow'; the nearest is 'allowed'"),
+    (lambda w: w.infill('a', allow=1), "infill.* 'allow'; the nearest is 'allowed'; help.Writer.infill. says more"),
     (lambda w: w.infill('a', policy='margin'), "'policy'"), (lambda w: next(w.stream('a', tmp=1)), 'the nearest'),
     (lambda w: w.logprob('[[=a]]', n_order=2), "logprob.* 'n_order'; the nearest is 'n_orders'"),
     (lambda w: generate(w, None, torch.zeros(1, 1), 0, tresh=1), "generate.* 'tresh'; the nearest is 'threshold'")])

@@ -246,4 +246,5 @@ def check_keywords(options, *functions):
     """Raise TypeError, as Python does, unless the first of the functions, the others or Unmasking has each option."""
     known = {*Unmasking.__dataclass_fields__} - {'policy'} | {n for f in functions for n in signature(f).parameters}
     for name in {*options} - known:
-        raise TypeError(f'{functions[0].__name__}() has no option {name!r}{nearest(name, sorted(known))}')
+        raise TypeError(f'{functions[0].__name__}() has no option {name!r}{nearest(name, sorted(known))}; '
+                        f'help({functions[0].__qualname__}) says more')

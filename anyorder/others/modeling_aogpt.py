@@ -76,7 +76,7 @@ class AOGPTView(PreTrainedModel):
     def get_input_embeddings(self):
         return self.network.transformer.wte
 
-    def set_input_embeddings(self, value):
+    def resize_token_embeddings(self, *size, **how):   # which cuts the weights before it sets them
         raise ValueError(f'the vocabulary must keep its {self.config.vocab_size} tokens: train with another tokenizer')
 
 
@@ -101,7 +101,7 @@ def without_padding(input_ids, attention_mask):
     start, lengths = (shown.cumsum(1) == 0).sum(1, keepdim=True), shown.sum(1)
     if not torch.equal(shown, (columns >= start) & (columns < start + lengths.unsqueeze(1))):
         raise ValueError('attention_mask must have a column for each token, in past_key_values too, and hide the ends '
-                         'of rows alone')
+                         'of rows alone: to generate, pad on the left')
     idx = input_ids.gather(1, (start + columns[:int(lengths.max())]).clamp(max=len(columns) - 1))
     return idx, lengths, shown.cumsum(1) - 1, shown
 

@@ -17,8 +17,8 @@ def check_length(split, block_size, name):
         n_blanks = np.append(0, np.cumsum(tokens < split.mark))   # before each token
         whole = n_blanks[np.minimum(starts + block_size, split.ends)] == n_blanks[starts]
         if whole.any():
-            raise ValueError(f'the prompt of document {whole.argmax() + 1} of {name} fills a block: block_size must be '
-                             f'larger, got {block_size}')
+            raise ValueError(f'the prompt of document {whole.argmax() + 1} of {name} fills its block: leave it out, or '
+                             f'choose a model of more positions or a larger block_size, got {block_size}')
     elif tokens.ndim == 1 and len(tokens) < block_size:
         raise ValueError(f'block_size={block_size} is beyond the data: {name} takes --block_size={tokens.size} or less')
     elif tokens.ndim == 1 and split.marked:

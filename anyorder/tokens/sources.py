@@ -113,7 +113,7 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
         first = first or keys
         if keys != first or not row.keys() >= {*keys}:
             raise ValueError(f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
-                             "fields by --text_key and --prompt_key, or no prompt by --prompt_key=''")
+                             "fields by --text_key and --prompt_key of prepare.py, or no prompt by --prompt_key=''")
         for key in keys:
             with reading(f'{key} in {where}', 'text', 'write a string in valid Unicode, or leave the row out'):
                 row[key].encode()   # half a surrogate pair is no text

@@ -107,7 +107,7 @@ def start_model(config, checkpoint, n_tokens):
     model = model_from_checkpoint(entries | {'model_args': sizes}, weights)
     if model.config.n_real != n_tokens:
         raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
-                         'it was trained with another tokenizer')
+                         f'it was trained with the tokenizer {checkpoint.tokenizer.name}')
     return model
 
 
