@@ -128,11 +128,8 @@ def peak_memory(device, reset=False):
         return (torch.cuda.reset_peak_memory_stats if reset else torch.cuda.max_memory_allocated)(device)
     try:
         if reset:
-            with open('/proc/self/clear_refs', 'w') as f:
-                f.write('5')
-            return None
-        with open('/proc/self/status') as f:
-            return 1024 * int(next(line for line in f if line.startswith('VmHWM')).split()[1])
+            return Path('/proc/self/clear_refs').write_text('5')
+        return 1024 * int(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])
     except OSError:
         if sys.platform == 'win32':
             return math.nan
