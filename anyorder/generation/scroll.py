@@ -114,18 +114,11 @@ class Scroll:
         return n if n == len(row.tokens) else None
 
     def stopped(self):
-        """(B,) bool on the host: the rows of the last step whose first stop is written."""
-        part = self.part
-        visit = part.order.argsort(1)                                                       # (B, N) of each position
-        known = visit < part.known.to(visit.device).unsqueeze(1)
-        n_leading = known.long().cumprod(1).sum(1)
-        stopped = []
-        for r, tokens, n in zip(part.rows.tolist(), part.idx.tolist(), n_leading.tolist()):
-            row = self.written[r]
-            start, _ = row.spans[-1]
-            text = row.tokens[row.first:start] + tokens[max(0, row.first - start):n]
-            stopped.append(has_stop(text, self.stops, self.tokenizer))
-        return torch.tensor(stopped)
+        """(B,) bool on the host: the rows of the last step whose text is written, up to its first stop."""
+        rows = [self.written[r] for r in self.part.rows.tolist()]
+        for row, lists in zip(rows, self.part.lists()):
+            row.take_down(*lists)
+        return torch.tensor([self.length(row) is not None for row in rows])
 
     def first(self):
         """What Watch is to show of the first text after the last step, or None if the step did not touch it."""
