@@ -32,10 +32,10 @@ numbers of tokens that are drawn, are bounds. A true token that top_k or top_p c
 are counted. Noise on the scores is drawn, so it has no such law. `oracle` takes the most certain true token next. It
 looks at the truth, so no sampler has this likelihood, and it is greedy, so another order may have a better one.
 
-A set is cut once into consecutive blocks of block_size, and its tail is dropped. The orders and contexts of a block are
-a function of the seed and of the block's number among the evaluated blocks: neither the batch size nor the number of
-processes changes them. Errors are standard errors over blocks, as if blocks were independent; blocks of one document
-are not.
+A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with prompts are a block
+each, and longer ones are cut. The orders and contexts of a block are a function of the seed and of the block's number
+among the evaluated blocks: neither the batch size nor the number of processes changes them. Errors are standard errors
+over blocks, as if blocks were independent; blocks of one document are not.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least, check_choice, numbers

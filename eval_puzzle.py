@@ -7,6 +7,7 @@ the likeliest token.
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --policies=margin --html=replay.html --show=0,7
     python eval_puzzle.py --ckpt=out/nae_sat/ckpt.pt --error_map=error_map.png
     python eval_puzzle.py --ckpt=out/digits/ckpt.pt --blanks=32:64                   # the lower half of an image
+    python eval_puzzle.py --ckpt=out/answers/ckpt.pt --split=val --policies=l2r      # answers to questions
 
 What is given is read first. solved is the share of puzzles or rows without a mistake, right the share of right blanks.
 A blank of a set without rules is right if it is what the set says; for nae_sat right is the share of observations that
@@ -212,7 +213,7 @@ def open_puzzles(checkpoint, c):
                          f'{tokens.size(1)}: choose another --dataset or --ckpt')
     symbols = np.full(tokenizer.n_tokens, -1)
     symbols[ids] = np.arange(len(ids))
-    label = f'{name} ({c.split})' + (f', blanks {c.blanks}' if c.blanks else '')
+    label = f'{name} ({c.split})' + split.cut(N) + f', blanks {c.blanks}' * bool(c.blanks)
     tokens = torch.from_numpy(ids)[tokens].where(tokens != PADDING, tokens)
     return Puzzles(judge_of(kind), tokens, given, label, symbols)
 

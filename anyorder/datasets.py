@@ -41,5 +41,5 @@ def make_split(data_dir, name, split, meta):
     if meta or split not in parts or row and row.splits:
         words += f' --split={split}'
     there = ', '.join(other for other in meta.get('splits', ()) if other != split)
-    raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}' + f' but {there}' * bool(there) +
+    raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}' + f', only {there}' * bool(there) +
                      f'; make it with: python data/{words} --data_dir={shlex.quote(str(data_dir))}')

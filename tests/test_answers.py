@@ -259,6 +259,7 @@ def test_rows_with_prompts_become_a_set(split, tmp_path, monkeypatch):
     corpora = [open_corpus(name, 9, get_tokenizer('bytes'), 'data', split='train') for name in ('qa.jsonl', 'qa')]
     assert torch.equal(corpora[0].blocks, all_blocks(split, 9)[0].repeat(5, 1))
     assert corpora[0].n_bytes == 5 * (1 + 3 + 2 + 7)
+    assert corpora[0].label == 'qa.jsonl, 5 of 20 documents cut at 9' and split.cut(99) == ''
     assert corpora[1].n_bytes == int(((corpora[1].blocks < 256) & ~corpora[1].given).sum())
     assert 'prompts' not in prepare('text', 'data', 'plain', 'qa.jsonl', tokenizer='bytes', prompt_key='')
     (tmp_path / 'more.jsonl').write_text('{"text": "no prompt"}')

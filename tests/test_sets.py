@@ -94,7 +94,7 @@ def test_missing_sets_name_the_command(tmp_path):
     (tmp_path / 'a.txt').write_text('a text ' * 100)
     prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), tokenizer='bytes')
     os.remove(tmp_path / 'mine' / 'val.bin')
-    with pytest.raises(ValueError, match='val.bin but train; .* text --name=mine --source=FILE --split=val'):
+    with pytest.raises(ValueError, match='val.bin, only train; .* text --name=mine --source=FILE --split=val'):
         open_split(tmp_path, 'mine', 'val')
     with pytest.raises(ValueError, match='divide this one by --force without --split'):   # as it was divided
         prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), 'val')

@@ -61,7 +61,7 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     blocks, given = all_blocks(tokens, block_size, n_blocks)
     given = only_blank(blanks, blocks, given)
     n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks[~given]].sum())
-    label += f', blanks {blanks}' if blanks else ''
+    label += tokens.cut(block_size) + f', blanks {blanks}' * bool(blanks)
     return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes,
                   given if tokens.marked or given.any() else None)
 

@@ -91,6 +91,11 @@ class Split:
         """Tokens of a block, which is no longer than the longest document."""
         return block_size if self.ends is None else min(block_size, int(self.lengths.max()))
 
+    def cut(self, block_size):
+        """How many documents are longer than a block, for the name of a set that is measured; '' is none."""
+        n = 0 if self.ends is None else (self.lengths > block_size).sum()
+        return f', {n:,} of {len(self.lengths):,} documents cut at {block_size}' if n else ''
+
     def unpack(self, blocks):
         """(tokens, given) of blocks of `packed`, (B, N) integers and bool. PADDING stays, and is no blank."""
         if not self.marked:
