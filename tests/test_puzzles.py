@@ -256,7 +256,7 @@ GRID = '1234341221434321'
     ('puzzle\n1000000000000000\n', 'puzzle 1 has several solutions'),
     (f'puzzle,solution\n0{GRID[1:]},2134341221434321\n', 'has another solution than it says'),
     ('quiz\n1\n', 'must have the column puzzle, it has quiz'), ('puzzle\n', 'no puzzles'),
-    ('', 'holds no puzzles'), (None, r'^no file .*p\.csv$')])
+    ('', 'holds no puzzles'), (None, r'^no file .*p\.csv')])
 def test_wrong_puzzles_are_one_line_and_write_nothing(tmp_path, text, said):
     if text is not None:
         (tmp_path / 'p.csv').write_text(text)

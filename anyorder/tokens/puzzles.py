@@ -40,15 +40,12 @@ def make_part(task, split, seed, part):
 def make_puzzles(task, split, n_rows, seed):
     """n_rows (tokens, given) of a split; a function of (seed, split). For many rows each core has a process."""
     parts, n, n_parts, make = [], 0, 1, functools.partial(make_part, task, split, seed)
-    with contextlib.ExitStack() as stack:
-        bar, in_turn = stack.enter_context(progress(total=n_rows, desc=split, unit='row')), map
-        if n_rows > MANY:   # Ctrl-C is for the first process alone
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
-            pool = ProcessPoolExecutor(cores, multiprocessing.get_context('spawn'), signal.signal,
-                                       (signal.SIGINT, signal.SIG_IGN))
-            in_turn = stack.enter_context(pool).map
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
+    pool = n_rows > MANY and ProcessPoolExecutor(cores, multiprocessing.get_context('spawn'), signal.signal,
+                                                 (signal.SIGINT, signal.SIG_IGN))   # Ctrl-C is for the first alone
+    with progress(total=n_rows, desc=split, unit='row') as bar, pool or contextlib.nullcontext():
         while n < n_rows:
-            for part in in_turn(make, range(len(parts), len(parts) + n_parts)):
+            for part in (pool.map if pool else map)(make, range(len(parts), len(parts) + n_parts)):
                 parts.append(part)
                 bar.update(min(n_rows, n + len(part[0])) - min(n_rows, n))
                 n += len(part[0])
