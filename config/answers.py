@@ -1,4 +1,4 @@
-"""Questions and answers: the prompt of a document is given, and the loss is of its answer alone.
+"""Questions and answers: the prompt of a document is given, and the loss counts its answer alone.
 
     python data/prepare.py text --source=sums.jsonl --tokenizer=bytes --name=sums
     python train.py config/answers.py --dataset=sums

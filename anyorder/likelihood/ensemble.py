@@ -57,7 +57,7 @@ def sample_groups(block_size, width, n_positions, seed):
 
 def group_contexts(order, group, width, n, seed, n_given=0):
     """n contexts (n, end of the group) of a group of order (N,): the visits before it shuffled, by seed and group. The
-    groups are those of the visits behind the n_given first."""
+    groups begin behind the n_given first visits."""
     first = n_given + group * width
     return shuffled_contexts(order[:first + width], first, n, stream(seed, group))
 

@@ -33,7 +33,7 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
 
     blocks   (n, N) tokens in natural order, maybe with PADDING behind, which costs nothing
-    orders   (n, N) positions, those of padding last
+    orders   (n, N) positions, the ones of padding last
     n_known  (n,) numbers of known visits, for a masked loss, see Network.forward: if they are uniform, one pass is an
              unbiased draw. Without them such a network takes N passes, one for each visit.
     n_given  (n,) visits that are given and cost nothing; a masked loss wants n_known with them

@@ -107,7 +107,7 @@ def without_padding(input_ids, attention_mask):
 
 
 class TextCache(KVCache):
-    """Keys and values of `text` (B, T), the columns that were read, of which generate() gives all again."""
+    """Keys and values of `text` (B, T), the columns that were read, which generate() gives all again."""
     is_compileable = is_croppable = False   # transformers asks
 
     def get_seq_length(self):
