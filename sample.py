@@ -182,9 +182,9 @@ def main(config):
     each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
     write_all(writer, *zip(*each), visits, unmasking, drawing, stop, allowed, result, config)
     for r, s in enumerate(samples):
-        size = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
+        nats = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
-        print(f"--- sample {r} (seed {s['seed']}), -log p = {size}\n{text}", flush=True)
+        print(f"--- sample {r} (seed {s['seed']}), -log p = {nats}\n{text}", flush=True)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)

@@ -21,6 +21,7 @@ def test_command_writes_samples_that_do_not_depend_on_their_number(script, ckpt,
         p = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab', f'--n_samples={n}', '--n_steps=5',
                    f'--out={n}.json')
         assert 'iteration 7' in p.stdout and '5 steps for 30 tokens' in p.stdout and 'nats' in p.stdout
+        assert ' parameters, 32 positions, bytes tokens\n' in p.stdout
     one, three = (json.loads((tmp_path / f'{n}.json').read_text())['samples'] for n in (1, 3))
     assert len(three) == 3 and one[0]['tokens'] == three[0]['tokens'] != three[1]['tokens']
     assert three[2]['tokens'][:2] == [97, 98] and three[2]['order'][:2] == [0, 1]

@@ -26,9 +26,10 @@ class Estimate:
     work          the name of the nats in the journal; estimates whose `nats` are the same share it
     options       the options of eval_ppl.py that the nats depend on
     dataset       the only data set that has this estimate; None: all have it
-    decoder_only  why networks with a masked loss do not have it; '': they have"""
+    decoder_only  why networks with a masked loss do not have it; '': they have
+    n_orders      orders of a block that one call of `nats` runs"""
     name = work = ''
-    options, dataset, decoder_only = (), None, ''
+    options, dataset, decoder_only, n_orders = (), None, '', 1
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -36,7 +37,7 @@ class Estimate:
 
     def n_at_once(self):
         """Blocks of one call of `nats`."""
-        return self.c.batch_size
+        return max(1, self.c.batch_size // self.n_orders)
 
     def row_of(self, blocks, number, given, n_orders=1):
         """(idx (n,), orders (K, n), n_given, n_blanks) of the block of this number, without its padding."""
@@ -95,9 +96,6 @@ class Along(Estimate):
         self.several = self.several and has_several(self.order)
         self.n_orders = config.n_orders if self.several else 1
         self.bound = family_of(self.order['kind']).drawn or self.n_orders > 1
-
-    def n_at_once(self):
-        return max(1, self.c.batch_size // self.n_orders)
 
     @property
     def is_drawn(self):
