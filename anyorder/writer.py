@@ -1,5 +1,6 @@
 """Text in, text out: how does a program fill the blanks of a text, and ask how likely a part of it is?"""
 import os
+from collections.abc import Collection
 from functools import cached_property, partial
 from inspect import signature
 
@@ -213,9 +214,9 @@ class Writer:
 
 
 def prompts_of(prompt):
-    """The list of prompts in a text, a list of texts, or rows (N,) or (rows, N) of integers."""
+    """The list of prompts in a text, a list or a column of texts, or rows (N,) or (rows, N) of integers."""
     prompts = [prompt] if isinstance(prompt, str) else prompt
-    kinds = {isinstance(one, str) for one in prompts} if isinstance(prompts, list | tuple) else {False}
+    kinds = {isinstance(one, str) for one in prompts} if isinstance(prompts, Collection) else {False}
     if len(kinds) != 1:
         raise ValueError(f'a list of prompts must hold texts alone, or rows of integers alone, got {prompts!r:.40}')
     return [*prompts] if True in kinds else [*np.atleast_2d(prompts)]

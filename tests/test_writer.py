@@ -82,8 +82,8 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     ([0, 1, 2], 'the rows of this model have 6 tokens, got a row of 3'), ([0] * 6, 'there is no blank'),
     ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got 5$'), ([0, -2, 0, 0, 0, 0], 'for a blank'),
     ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'), ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
-    (['a', -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'a larger length or'),
-    ([], 'got nothing')])
+    ([{}, -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'a larger length or'),
+    ([[]], 'got nothing'), ([], 'a list of prompts must hold')])
 def test_wrong_rows_are_one_line(grids, row, said):
     with one_line(said):
         Writer(grids[0]).infill(np.array(row))
@@ -134,6 +134,7 @@ def test_a_list_gives_what_each_prompt_gives(ckpt, how):
     assert writer.infill(prompts, seed=7, **how) == alone[:3] == writer.infill(prompts, seed=7, batch_size=1, **how)
     several = writer.infill([prompts[0], prompts[0], prompts[1]], n=2, seed=[7, 10, 7, 10, 8, 11], **how)
     assert several == [[alone[0], alone[3]]] * 2 + [[alone[1], alone[4]]]
+    assert writer.infill(np.array(prompts), seed=7, **how) == alone[:3]   # or a column of a table
     assert writer.infill(prompts, score=True, **how)[1].logprob == writer.logprob(prompts[1], seed=1338, **how | {
         'n_steps': how.get('n_steps')})
 
