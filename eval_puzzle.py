@@ -195,7 +195,8 @@ def open_puzzles(checkpoint, c):
                          f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}{split} '
                          'measures it')
     if not meta and name not in TASKS:
-        raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/puzzles.py TASK --name={name} '
+        words = 'prepare.py text' if checkpoint.set.get('tokenizer') in TEXT else 'puzzles.py TASK'
+        raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/{words} --name={name} '
                          f'--source=FILE --split={c.split}')
     split, meta = open_split(data_dir, name, c.split)
     kind = kind_of(meta)

@@ -249,7 +249,8 @@ def finish(state, data, val, folder, config):
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{more}')
         if answers:
             tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]
-            prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + '[[..]]'
+            n = (~data.given[0]).sum() if state.model.slots.masked_loss else '..'   # such a network counts blanks
+            prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + f'[[{n}]]'
             print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)} --order=l2r --temperature=0 '
                   f"--stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}")
     end_processes()

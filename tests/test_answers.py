@@ -231,9 +231,14 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_pa
     run('--max_iters=6', *options)
     resume('--max_iters=9')
     assert_same_runs('whole', 'out', entries_of_one=[6])
-    row = capsys.readouterr().out.rpartition('left to right')[2].split('\n')[0]
+    said = capsys.readouterr().out
+    row = said.rpartition('left to right')[2].split('\n')[0]
     nats, *_, bits, rows, tokens = row.replace('±', '').split()   # bytes of the answers alone: tokens but their ends
     assert float(bits) == pytest.approx(float(nats) * int(tokens) / math.log(2) / (int(tokens) - int(rows)), rel=1e-3)
+    run('--max_iters=0', *options, '--out_dir=masked', '--attention=bidirectional', '--l2r_ratio=0')
+    first_row = all_blocks(open_split('data', 'qa', 'val')[0], 16)[1][0]
+    for out, blanks in ((said, '..'), (capsys.readouterr().out, (~first_row).sum())):   # which sees how many there are
+        assert out.endswith(f"=[[{blanks}]]'\n")
     first, second = forked(*2 * [lambda: run('--max_iters=9', *options, '--out_dir=two')])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     assert_alike('whole', 'two')
