@@ -110,6 +110,9 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
     text = torch.tensor([rows[0][:5]])
     with torch.no_grad():
         logits = model.eval()(input_ids=text).logits
+    model.save_pretrained(f'{folder}-adapter')
+    with pytest.raises(ValueError, match='-adapter is an adapter of peft: name the folder that .* merge_and_unload'):
+        model_from_checkpoint(f'{folder}-adapter')
     whole = model.merge_and_unload()
     torch.testing.assert_close(whole(text).logits, logits)
     whole.save_pretrained(f'{folder}-merged')

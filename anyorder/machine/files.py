@@ -139,6 +139,9 @@ def check_checkpoint(name):
     if folder != name:
         if os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder):
             raise ValueError(f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub')
+    elif os.path.isfile(os.path.join(name, 'adapter_config.json')):
+        raise ValueError(f"{name} is an adapter of peft: name the folder that the adapted model's merge_and_unload() "
+                         'saves by save_pretrained(FOLDER)')
     elif os.path.isdir(name):
         raise ValueError(f'{name} is a folder without the config.json of export_hf.py or a GPT-2: name a checkpoint '
                          f"file, as {os.path.join(name, 'ckpt.pt')}")
