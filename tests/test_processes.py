@@ -16,7 +16,7 @@ from toy_runs import TOY, TWO, log, run
 from anyorder.checkpoint import load_checkpoint
 
 
-@pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; nothing was saved'),
+@pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; train one'),
                                            ('data/mine', 'prepare.py')])
 def test_what_one_process_misses_ends_all_at_once(data, forked, missing, said):
     """The second process has a disk of its own, as another machine without the shared folder."""
