@@ -223,6 +223,8 @@ def order_of(run, order=None):
         of_run, *its_number = NUMBER.split(own) if isinstance(own, str) else ['']
         if kind.partition('@')[0] == of_run.partition('@')[0]:   # a file may have been edited since
             number = number or its_number
+        older = run.get(f'order_{kind}')   # the option of older checkpoints
+        number = number or ([] if older is None else [older])
         parameter = int(number[0]) if number else None if '.py:' in kind else family_of(kind).parameter
     else:
         kind, parameter = 'listed', tuple(order)

@@ -158,6 +158,7 @@ def test_the_options_of_a_run_give_its_order():
     own = {'seed': 3, 'length': 8}
     assert order_of(run) == {'kind': 'block', 'parameter': 2} | own
     assert order_of(run, 'block:4') == order_of(run | {'order': 'block:4'}) == {'kind': 'block', 'parameter': 4} | own
+    assert order_of(run | {'order': 'block', 'order_block': 2}) == order_of(run)   # as older checkpoints say it
     assert order_of(run, 'swaps')['parameter'] == 16 and order_of({'order': 'swaps:9'}, 'swaps')['parameter'] == 9
     assert order_of(run | {'order': [1, 0]}) == {'kind': 'listed', 'parameter': (1, 0)} | own
     assert order_of(run, [1, 0]) == order_of(run | {'order': [1, 0]})
