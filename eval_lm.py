@@ -38,6 +38,7 @@ For the bound of a network with a masked loss it is decided by the tokens that t
 end-of-text before a text without a context. Here the first token of such a text follows [None], as in training.
 --apply_chat_template is for masked models of others whose tokenizer has a template.
 """
+import importlib.util
 import os
 import sys
 
@@ -60,6 +61,9 @@ def arguments(argv):
 def main(argv):
     if '--help' in argv or '-h' in argv:
         print(__doc__.strip(), end='\n\n', flush=True)
+        if importlib.util.find_spec('lm_eval') is None:
+            print('the options of lm-eval follow where it is there: pip install -r requirements-extra.txt')
+            return
     need_extra('lm_eval')
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     from lm_eval.__main__ import cli_evaluate

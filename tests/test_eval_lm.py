@@ -57,8 +57,8 @@ def nats_of(ckpt, text, first=0):
 def test_without_the_harness_one_line_says_what_to_install(script, monkeypatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
     assert 'pip install -r requirements-extra.txt' in script('eval_lm.py', '--tasks=x', code=1).stderr
-    said = script('eval_lm.py', '--help', code=1)
-    assert 'n_contexts' in said.stdout and 'pip install -r requirements-extra.txt' in said.stderr
+    said = script('eval_lm.py', '--help').stdout
+    assert 'n_contexts' in said and 'pip install -r requirements-extra.txt' in said
 
 
 def test_continuations_score_as_the_model_scores(lm, ckpt):
