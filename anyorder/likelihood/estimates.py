@@ -27,9 +27,10 @@ class Estimate:
     options       the options of eval_ppl.py that the nats depend on
     dataset       the only data set that has this estimate; None: all have it
     decoder_only  why networks with a masked loss do not have it; '': they have
-    n_orders      orders of a block that one call of `nats` runs"""
+    n_orders      orders of a block that one call of `nats` runs
+    order         the arguments of sample_order; None is random"""
     name = work = ''
-    options, dataset, decoder_only, n_orders = (), None, '', 1
+    options, dataset, decoder_only, n_orders, order = (), None, '', 1, None
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -39,13 +40,21 @@ class Estimate:
         """Blocks of one call of `nats`."""
         return max(1, self.c.batch_size // self.n_orders)
 
+    def orders(self, blocks, numbers, given=None, n_orders=0):
+        """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of the blocks of these numbers; K is
+        n_orders, by default self.n_orders."""
+        K, N = n_orders or self.n_orders, blocks.size(1)
+        blocks = blocks[numbers].repeat_interleave(K, 0)
+        orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)
+        given = torch.zeros_like(blocks) > 0 if given is None else given[numbers].repeat_interleave(K, 0)
+        orders, *counts = given_first(orders, given, visits_of(blocks))
+        return orders, *(n[::K].unsqueeze(1) for n in counts)
+
     def row_of(self, blocks, number, given, n_orders=1):
         """(idx (n,), orders (K, n), n_given, n_blanks) of the block of this number, without its padding."""
-        idx, orders = blocks[number], draw_orders([number], blocks.size(1), n_orders, self.c.seed)[0]
-        given = torch.zeros_like(idx, dtype=torch.bool) if given is None else given[number]
-        orders, n_given, n_blanks = given_first(orders, given.expand_as(orders), visits_of(idx[None]))
-        n = int(n_given[0] + n_blanks[0])
-        return idx[:n], orders[:, :n], int(n_given[0]), int(n_blanks[0])
+        orders, *counts = self.orders(blocks, [number], given, n_orders)
+        n_given, n_blanks = map(int, counts)
+        return blocks[number, :n_given + n_blanks], orders[:, :n_given + n_blanks], n_given, n_blanks
 
     def nats(self, model, blocks, numbers, given=None):
         """(len(numbers), m) float64 of the blocks (n, N) of these numbers. Tokens that are `given` (n, N) come first in
@@ -101,14 +110,6 @@ class Along(Estimate):
     def is_drawn(self):
         """See nll.is_drawn. The importance weights want the nats of the orders themselves."""
         return is_drawn(self.checkpoint.config.slots, self.order) and ImportanceWeighted.name not in self.asked
-
-    def orders(self, blocks, numbers, given=None):
-        """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of the blocks of these numbers."""
-        K, N, blocks = self.n_orders, blocks.size(1), blocks[numbers].repeat_interleave(self.n_orders, 0)
-        orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)
-        given = torch.zeros_like(blocks) > 0 if given is None else given[numbers].repeat_interleave(K, 0)
-        orders, *counts = given_first(orders, given, visits_of(blocks))
-        return orders, *(n[::K].unsqueeze(1) for n in counts)
 
     def nats(self, model, blocks, numbers, given=None):
         """A column for each order."""

@@ -229,8 +229,9 @@ def validate(model, blocks, given, config):
     orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}
     if not masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
+    n_visits = visits_of(blocks)
     for name, order in orders.items():
-        order, *counts = given_first(order, given, visits_of(blocks))
+        order, *counts = given_first(order, given, n_visits)
         n_given, n_blanks = (n.unsqueeze(1) for n in counts)
         known = draw_known(range(n), n_blanks, n_given=n_given)[mine, 0] if masked_loss else None
         nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
