@@ -29,7 +29,8 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
 context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
                               # block_size. More costs time: 1 + context / (block_size - context) slots a token
 stop = ''                     # a sample ends with this text, from its first blank on (\n is a line end): left to right
-                              # nothing is written behind it; in other orders what is written behind it is cut
+                              # nothing is written behind it; in other orders what is written behind it is cut. Or with
+                              # the first of several, a JSON list: '["\n\n", "END"]'
 n_samples = 2                 # for each prompt
 score = False                 # instead of writing: log-probability with which these options write the text of the
                               # [[=text]] blanks. What top_k or top_p cuts off has probability 0
@@ -72,8 +73,10 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
     options = read_options(globals(), ckpt=())
 
 import io
+import json
 import math
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -89,7 +92,7 @@ from anyorder.tokens.prompts import prompts_path, read_prompts
 from anyorder.writer import Writer, as_rows, order_and_policy
 
 
-def write_all(writer, prompts, texts, visits, unmasking, drawing, stop, allowed, result, config):
+def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed, result, config):
     """Write the texts of the prompts, in batches, and append the samples to result['samples'].
 
     The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
@@ -99,7 +102,7 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stop, allowed,
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, stop, with_drafts,
+            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, stops, with_drafts,
                                          allowed):
                 for n_new in writer.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
@@ -127,7 +130,7 @@ def save(result, config):
     replace_file(config.out, data.getvalue())
 
 
-def describe(samples, order, stop, config):
+def describe(samples, order, stops, config):
     """Lines of the table on how the samples were made."""
     n_steps, n_blanks = max(s['passes'] for s in samples), max(s['blanks'] for s in samples)
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
@@ -145,10 +148,19 @@ def describe(samples, order, stop, config):
     spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
             'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
-            'stop': f'{n_stopped} of {len(samples)} texts end with {stop!r}' if stop else '',
+            'stop': f"{n_stopped} of {len(samples)} texts end with {' or '.join(map(repr, stops))}" if stops else '',
             'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
             'cut off': f"{sum(s['logprob'].count(-math.inf) for s in samples)} tokens" if config.score else ''}
+
+
+def listed(stop):
+    """The list that `stop` says in JSON, if all of it is text; else the text itself, in which \\n is a line end."""
+    with suppress(ValueError, RecursionError):
+        stops = json.loads(stop)
+        if isinstance(stops, list) and all(isinstance(one, str) for one in stops):
+            return stops
+    return stop.replace('\\n', '\n')   # a shell makes no line end of \n
 
 
 def main(config):
@@ -170,8 +182,8 @@ def main(config):
     judge = open_judge(config.judge) if config.judge else None
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
     visits = order_of(writer.checkpoint.run, order)
-    stop = config.stop.replace('\\n', '\n')   # a shell makes no line end of \n
-    texts = writer.texts(prompts, visits, unmasking, drawing, config.length, config.context, stop, allowed)
+    stops = writer.stops(listed(config.stop))
+    texts = writer.texts(prompts, visits, unmasking, drawing, config.length, config.context, stops, allowed)
 
     # the work
     size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'
@@ -180,7 +192,7 @@ def main(config):
               'order': order if isinstance(order, list) else visits if order is None else config.order,
               'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
     each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
-    write_all(writer, *zip(*each), visits, unmasking, drawing, stop, allowed, result, config)
+    write_all(writer, *zip(*each), visits, unmasking, drawing, stops, allowed, result, config)
     for r, s in enumerate(samples):
         nats = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
@@ -189,7 +201,7 @@ def main(config):
     # the table
     named = name_of(visits, '' if order is None else config.order)
     order_name, lines = named if policy == 'given' else config.order, {}
-    about = describe(samples, order_name, stop, config)
+    about = describe(samples, order_name, stops, config)
     if config.html:
         title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
         write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}", writer.columns)

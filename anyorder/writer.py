@@ -79,7 +79,8 @@ class Writer:
                    or the model's choice: 'margin', 'top_prob', 'entropy'
         seed       text r of all that is returned is a function of seed + r alone
         length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
-        stop       the text ends with this string, '<|endoftext|>' is the end of a document, see scroll.Scroll
+        stop       the text ends with this string, or with the first of a list of strings, see scroll.Scroll;
+                   '<|endoftext|>' is the end of a document
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
@@ -120,10 +121,10 @@ class Writer:
         how = order_of(self.checkpoint.run, order), unmasking, Drawing(temperature, top_k, top_p, score)
         if n is not None and n < 1 or batch_size < 1:
             raise ValueError(f'n and batch_size must be at least 1, got {n} and {batch_size}')
-        prompts = prompts_of(prompt)
-        texts = self.texts(prompts, *how, length, context, stop, allowed)
+        prompts, stops = prompts_of(prompt), self.stops(stop)
+        texts = self.texts(prompts, *how, length, context, stops, allowed)
         texts = [text for text in texts for _ in range(n or 1)] if isinstance(prompts[0], str) else texts * (n or 1)
-        scrolls = self.scrolls(texts, seed, batch_size, context, stop, allowed=allowed)
+        scrolls = self.scrolls(texts, seed, batch_size, context, stops, allowed=allowed)
         return scrolls, how, sum(known.count(False) for _, known in texts)
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
@@ -158,15 +159,14 @@ class Writer:
                 nats.append(float(conditional_logprob(self.network, idx, part, given, n_orders, rng)))
         return nats[0] if isinstance(prompt, str) else nats
 
-    def texts(self, prompts, visits, unmasking, drawing, length=0, context=0, stop='', allowed=None):
+    def texts(self, prompts, visits, unmasking, drawing, length=0, context=0, stops=(), allowed=None):
         """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and to be
         scored all blanks must have a text. Raises ValueError for what fits neither model nor task."""
         if length < 0:
             raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
         self.check_context(context)
-        if stop and drawing.scores:
+        if stops and drawing.scores:
             raise ValueError('stop is for writing: a text that is scored is there as a whole')
-        self.spelled(stop)   # which can say that it never writes this
         parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
         n_row = self.checkpoint.set.get('row_length')
         for prompt, (tokens, *_) in zip(prompts, parsed):
@@ -184,26 +184,29 @@ class Writer:
         check_allowed(allowed, blanks, self.tokenizer.n_tokens)
         return [(tokens, known) for tokens, known, _ in parsed]
 
-    def spelled(self, stop):
-        """A stop as it is decoded: tokens of one's own may be written in more ways, as the end of a document is."""
-        tokens = encode(stop, self.tokenizer)
-        if stop and not tokens:
-            raise ValueError(f'stop must hold a token, got {stop!r}')
-        return self.tokenizer.decode(tokens) if self.tokenizer.separator else stop
+    def stops(self, stop):
+        """The stops in a text or a list of texts, as they are decoded: tokens of one's own may be written in more ways,
+        as the end of a document is. Raises ValueError for a text that the model never writes."""
+        stops = [stop] * bool(stop) if isinstance(stop, str) else stop
+        texts = isinstance(stops, list | tuple) and all(isinstance(one, str) for one in stops)
+        tokens = [encode(one, self.tokenizer) for one in stops] if texts else []
+        if stop != '' and not (tokens and all(tokens)):
+            raise ValueError(f'stop must hold a token, or be a list of texts that do, got {stop!r:.60}: leave out what '
+                             'is empty')
+        return [self.tokenizer.decode(ids) if self.tokenizer.separator else one for one, ids in zip(stops, tokens)]
 
     def check_context(self, context):
         if not 0 <= context < self.block_size:
             raise ValueError(f'context must be 1 to {self.block_size - 1}, below block_size={self.block_size} '
                              f'(0 is half of it), got {context}')
 
-    def scrolls(self, texts, seed, batch_size, context=0, stop='', with_drafts=False, allowed=None):
+    def scrolls(self, texts, seed, batch_size, context=0, stops=(), with_drafts=False, allowed=None):
         """The Scroll of each batch of texts, to be written in turn. Text r is a function of seed + r, or, if `seed` is
-        a list, of seed[r]; stop is a text, or a list of texts."""
+        a list, of seed[r]."""
         seeds = seeds_of(seed, len(texts))
-        stop = self.spelled(stop) if isinstance(stop, str) else stop
         for r in range(0, len(texts), batch_size):
             at = slice(r, r + batch_size)
-            yield Scroll(texts[at], seeds[at], self.tokenizer, self.block_size, context, stop, with_drafts, allowed, r)
+            yield Scroll(texts[at], seeds[at], self.tokenizer, self.block_size, context, stops, with_drafts, allowed, r)
 
     def write(self, scroll, visits, unmasking, drawing):
         """Write the texts of a Scroll. Yields after each step the number of tokens that it revealed."""

@@ -26,8 +26,9 @@ def texts(*prompts, length=20):
     return [tuple(parse_prompt(prompt, Bytes(), length)[:2]) for prompt in prompts]
 
 
-def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, **scroll):
-    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, **scroll)
+def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, stop='', **scroll):
+    stops = [stop] * bool(stop) if isinstance(stop, str) else stop
+    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, stops=stops, **scroll)
     for _ in scroll.steps(model, order, how or Unmasking(99), drawing or Drawing()):
         if look:
             look(scroll.first())

@@ -24,9 +24,9 @@ from model import EMA
 @pytest.mark.parametrize('how', [
     {}, {'order': 'margin', 'n_steps': 5, 'threshold': 0.5, 'order_noise': 1.0},
     {'order': 'l2r', 'length': 50, 'stop': '\n', 'context': 8, 'temperature': 0.5, 'top_k': 9, 'top_p': 0.9, 'seed': 3},
-    {'order': 'random', 'unmask': 'lossless', 'window': 4}])
+    {'order': 'random', 'unmask': 'lossless', 'window': 4}, {'order': 'l2r', 'length': 50, 'stop': ['\n', '"a', '3']}])
 def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
-    options = [f'--{name}={value}' for name, value in how.items()]
+    options = [f'--{name}={json.dumps(value) if type(value) is list else value}' for name, value in how.items()]
     script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2',
            '--out=o.json', *options)
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
@@ -34,6 +34,7 @@ def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
     for text, sample in zip(texts, samples, strict=True):
         assert text == sample['text'] and text.sample['order'] == sample['order'] and text.logprob == -sample['nats']
         assert text.sample['step'] == sample['step'] and text.sample.get('stretches') == sample.get('stretches')
+        assert text.sample.get('stopped') == sample.get('stopped')
 
 
 @pytest.fixture
@@ -110,8 +111,11 @@ def test_a_stop_is_a_token_however_it_is_written(tmp_path):
     writer = Writer(tmp_path / 's.pt')
     texts = [writer.infill('', n=4, order='l2r', stop=stop) for stop in ('4', ' 4', '<|endoftext|>')]
     assert texts[0] == texts[1] == texts[2] and all(text.sample['stopped'] and text[-1] == '4' for text in texts[0])
-    with one_line('stop must hold a token'):
-        writer.infill('', stop=' ')
+    several = writer.infill('', n=4, order='l2r', stop=['4', ' 2'])
+    assert all(text.sample['stopped'] and text[-1] in '24' and not {*text[:-1]} & {*'24'} for text in several)
+    for wrong in (' ', [], ['4', ''], ['4', ' '], ['4', 5], 5, None):
+        with one_line('stop must hold a token, or be a list of texts that do, got .*: leave out what is empty'):
+            writer.infill('', stop=wrong)
 
 
 def test_one_text_or_several(ckpt):

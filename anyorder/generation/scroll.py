@@ -59,18 +59,17 @@ class Scroll:
     the start of a stretch, so that a cache serves one stretch. The next reads its context anew, in the pass of its
     first token: a decoder runs 1 + context / (block_size - context) slots a token, in as many passes as tokens.
 
-    A text ends with the token in which its first `stop` ends, from its first blank on. Its row ends once the stop and
-    all before it are known. What was written behind the stop is cut."""
+    A text ends with the token in which the first of the `stops` ends, from its first blank on. Its row ends once the
+    stop and all before it are known. What was written behind the stop is cut."""
 
-    def __init__(self, texts, seed, tokenizer, block_size, context=0, stop='', with_drafts=False, allowed=None,
+    def __init__(self, texts, seed, tokenizer, block_size, context=0, stops=(), with_drafts=False, allowed=None,
                  n_before=0):
         """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
-        context 0 is half of block_size; stop is a text, or a list of texts; allowed as in Constraint, whose positions
-        count from the start of a text, and its rows from n_before."""
+        context 0 is half of block_size; stops are texts; allowed as in Constraint, whose positions count from the
+        start of a text, and its rows from n_before."""
         self.rows = [Row(*text, own) for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
-        self.stops, self.with_drafts = [stop] * bool(stop) if isinstance(stop, str) else stop, with_drafts
-        self.allowed, self.n_before = allowed, n_before
+        self.stops, self.with_drafts, self.allowed, self.n_before = stops, with_drafts, allowed, n_before
         self.written = []   # the rows that the canvas writes
 
     def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
