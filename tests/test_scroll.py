@@ -1,5 +1,6 @@
 """The scroll: seams of long texts are exact, what a stretch costs, where a text stops, what the watcher sees."""
 import copy
+import itertools
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.scroll import Scroll, end_of
 from anyorder.generation.unmasking import Unmasking
-from anyorder.orders import order_of
+from anyorder.orders import derive_seed, order_of
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 
@@ -57,6 +58,19 @@ def test_a_text_that_fits_is_what_one_canvas_gives():
         assert write(model, rows, order, Unmasking(3)) == [sample_of(*row, Bytes()) for row in canvas.lists()]
 
 
+def rescored(model, sample):
+    """The log-probability of each token, stretch by stretch: known text first, then what the stretch has written."""
+    written = [p for p in sample['order'] if sample['step'][p] >= 0]
+    logprob = [0.0 if p not in written else None for p in range(len(sample['tokens']))]
+    for start, end in sample['stretches']:
+        new = [p for p in written if start <= p < end and logprob[p] is None]
+        local = [p for p in range(start, end) if p not in new] + new
+        nll = model(torch.tensor([sample['tokens'][start:end]]), torch.tensor([local]) - start)[0].tolist()
+        for p, nats in zip(new, nll[len(local) - len(new):], strict=True):
+            logprob[p] = -nats
+    return logprob
+
+
 @pytest.mark.parametrize('context, stretches', [
     (0, [[0, 8], [4, 12], [8, 16], [12, 20]]), (3, [[0, 8], [5, 13], [10, 18], [15, 20]]),
     (7, [[0, 8], *([n - 7, n + 1] for n in range(8, 20))])])
@@ -70,15 +84,8 @@ def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context,
     assert other['stretches'] == stretches and sample['tokens'] != other['tokens'][:2]
     assert sorted(sample['order']) == list(range(20)) and sample['order'][:5] == given
     assert bytes(sample['tokens'][p] for p in given) == b'abcde' and sample['passes'] == sample['blanks'] == 15
-    known, n_rescored = set(given), 0
-    for start, end in sample['stretches']:
-        new = [p for p in sample['order'] if start <= p < end and p not in known]
-        local = [p for p in range(start, end) if p in known] + new
-        nll = model(torch.tensor([sample['tokens'][start:end]]), torch.tensor([local]) - start)[0].tolist()
-        for p, nats in zip(new, nll[len(local) - len(new):], strict=True):
-            assert math.isclose(sample['logprob'][p], -nats, abs_tol=1e-10)
-        known, n_rescored = known | set(new), n_rescored + len(new)
-    assert n_rescored == 15 and math.isclose(sample['nats'], -sum(sample['logprob']))
+    assert sample['logprob'] == pytest.approx(rescored(model, sample), abs=1e-10)
+    assert math.isclose(sample['nats'], -sum(sample['logprob']))
     assert [sample['step'][p] for p in sample['order'][5:]] == list(range(15))   # steps go on over the seams
 
 
@@ -197,6 +204,88 @@ def test_the_stop_is_whole_before_it_is_found():
     assert end_of([97, eos, 98, eos], ['<|endoftext|>'], bytes_) == 2
     assert end_of([10, 97, 10, 10, 10], ['\n\n'], bytes_) == 4 and end_of([], ['a'], bytes_) is None
     assert end_of([97, 98, 99], ['c', 'ab', 'x'], bytes_) == 2 and end_of([97], [], bytes_) is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# open blanks
+
+def template(*pieces):
+    """(tokens, known, open) of texts, numbers of blanks, and [n], open blanks with their shares."""
+    tokens, known, open_ = [], [], []
+    for piece in pieces:
+        value = [*piece.encode()] if isinstance(piece, str) else [0] * (piece[0] if isinstance(piece, list) else piece)
+        open_ += [[len(tokens), len(tokens) + len(value)]] if isinstance(piece, list) else []
+        tokens, known = tokens + value, known + [isinstance(piece, str)] * len(value)
+    return tokens, known, open_
+
+
+def by_hand(model, pieces, stops, seed, **how):
+    """What Scrolls write part by part: each of a text that has one blank, or is the last."""
+    tokens, known, open_ = template(*pieces)
+    whole = {'tokens': [], 'step': [], 'logprob': [], 'drafts': [], 'order': [], 'stretches': []}
+    for k, (start, end) in enumerate(itertools.pairwise([0, *(end for _, end in open_), len(tokens)])):
+        n, n_steps = len(whole['tokens']), 1 + max(whole['step'], default=-1)
+        row = whole['tokens'] + tokens[start:end], [True] * n + known[start:end]
+        part, = write(model, [row], seed=[seed], stop=stops if k < len(open_) else '', **how)
+        part['step'] = [step + n_steps if step >= 0 else -1 for step in part['step']]
+        part['drafts'] = [[[step + n_steps, token] for step, token in history] for history in part['drafts']]
+        part['order'] = [p for p in part['order'] if p >= n]
+        part['stretches'] = part.get('stretches', [[0, len(part['tokens'])]])
+        part |= {key: part[key][n:] for key in ('tokens', 'step', 'logprob', 'drafts')}
+        whole = {key: old + part[key] for key, old in whole.items()}
+        seed = derive_seed(seed, 'part')
+    return whole
+
+
+@pytest.mark.parametrize('order, block_size', [('l2r', 25), ('random', 8), ('margin', 8), ('lossless', 8)])
+def test_parts_are_what_one_writes_by_hand_one_after_the_other(order, block_size):
+    """Each open blank ends at its stop or at its share; a row beside it that has fewer parts changes nothing."""
+    model, rows = ascii_model(block_size=block_size), [template('x', [9]), template('ab', [9], 'cd', [7], 'fg', 1, 'h')]
+    how = Unmasking(99, policy=order) if order == 'margin' else Unmasking(99)
+    how = {'how': Unmasking(unmask='lossless', window=4) if order == 'lossless' else how, 'with_drafts': True,
+           'order': L2R if order == 'l2r' else {'kind': 'random'}}
+    stops = ['nowhere']
+    for n, stopped, i in ((24, False, 5), (20, False, 12), (18, True, 0)):
+        beside, sample = write(model, rows, seed=[4, 5], stop=stops, **how)
+        assert (len(sample['tokens']), sample['stopped']) == (n, stopped)
+        if i != 12:
+            assert sample | by_hand(model, ('ab', [9], 'cd', [7], 'fg', 1, 'h'), stops, 5, **how) == like(sample)
+        if i == 5 or order == 'l2r':   # nothing that was cut was read
+            assert sample['logprob'] == pytest.approx(rescored(model, sample), abs=1e-10)
+        stops.append(sample['text'][i:i + 2])
+    assert beside == like(write(model, [rows[0][:2]], seed=[4], stop=stops[:-1], **how)[0])
+
+
+def test_a_stop_is_looked_for_in_the_open_blank_alone():
+    model, text = ascii_model(block_size=18), template(2, 'ab', [5], 'c', [3], 3, 'd')
+    for p in model.parameters():
+        p.zero_()   # every token is as likely: the first is taken
+    seen = []
+    sample, = write(model, [text], drawing=Drawing(0), stop='\0', look=seen.append)
+    assert sample['text'] == '\0\0ab\0c\0\0\0\0d' and sample['stopped'] and sample['passes'] == 7
+    assert sample['step'] == [0, 1, -1, -1, 2, -1, 3, 4, 5, 6, -1]
+    assert sample['order'] == [2, 3, 0, 1, 4, 5, 6, 10, 7, 8, 9]
+    assert [len(tokens) for tokens, *_ in seen] == [9] * 3 + [9] + [11] * 3   # the text as it is then
+    assert [step for _, _, step, *_ in seen] == [*range(7)] and seen[-1][0] == sample['tokens']
+    for stops in ('ab', '\0ab', 'b\0', ''):
+        whole, = write(model, [text], drawing=Drawing(0), stop=stops)
+        assert not whole.pop('stopped', False) and whole['text'] == '\0\0ab\0\0\0\0\0c\0\0\0\0\0\0d'
+    assert whole == write(model, [text[:2]], drawing=Drawing(0))[0]   # without a stop it is one part
+    none, = write(model, [template('ab', [0], 'c', [2])], drawing=Drawing(0), stop='\0')   # no room for the first
+    assert none['text'] == 'abc\0' and not none['stopped']
+
+
+def test_allowed_and_rows_count_in_the_text_as_it_is_then():
+    """Each token is its position: behind a stop the text has another one."""
+    asked = []
+
+    def allowed(rows, positions):
+        asked.extend(rows.tolist())
+        return positions.unsqueeze(1) == torch.arange(128)
+    rows = [template([20]), template('ab', [9], 'cd', [12])]
+    one, two = write(ascii_model(), rows, seed=[1, 2], stop=['\x03', '\x0a'], allowed=allowed, n_before=6)
+    assert one['text'] == '\0\1\2\3' and two['text'] == 'ab\2\3cd\6\7\x08\x09\x0a' and two['stopped']
+    assert {*asked} == {6, 7} and two['stretches'] == [[0, 4], [0, 8], [4, 11]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,22 +10,44 @@ from anyorder.orders import derive_seed, seeds_of
 
 
 class Row:
-    """A text that is being written. All lists are in natural order, but `order`.
+    """A text that is being written, part by part, see Scroll. All lists are in natural order, but `order`.
 
+    parts           the [first, end] in the template of each part that is to come
+    first           where the text of a stop may begin: at the open blank of the part, or without one at the first blank
+    n_open          how many blanks have not ended at a stop
     tokens, known   of each position its token, and whether it is known by now
     step, logprob   as in Canvas; steps are counted on from stretch to stretch
     drafts          of each position [[step, token], ...]: the token was the draft from that step on, until the next one
                     of the list or until a token was written; the last was wrong if it is not the written token
     order           the positions as visited
-    first           the first blank of all
     spans           [[start, end], ...] of its stretches"""
 
-    def __init__(self, tokens, known, seed):
-        n = len(tokens)
-        self.tokens, self.known, self.seed = list(tokens), list(known), seed
-        self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
-        self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
-        self.first = self.n_leading()
+    def __init__(self, tokens, known, seed, open=()):
+        n, self.template, self.seed, self.n_open = len(tokens), (tokens, known), seed, len(open) or 1
+        self.parts = [*open] or [[known.index(False) if False in known else n, n]]
+        if self.parts[-1][1] < n:   # known text and blanks of a length that is given
+            self.parts.append([n, n])
+        self.tokens, self.known, self.step, self.logprob, self.drafts = [], [], [], [], []
+        self.order, self.spans, self.n_steps, self.end = [], [], 0, 0
+        self.take_up()
+
+    def take_up(self):
+        """Add the next part of the template, whose blanks are written by a seed of its own."""
+        n, start, (first, self.end) = len(self.tokens), self.end, self.parts.pop(0)
+        tokens, known = (values[start:self.end] for values in self.template)
+        self.tokens, self.known = self.tokens + tokens, self.known + known
+        self.step, self.logprob = self.step + [-1] * len(tokens), self.logprob + [0.0] * len(tokens)
+        self.drafts += [[] for _ in tokens]
+        self.order += [n + p for p, is_known in enumerate(known) if is_known]
+        self.first = n + first - start
+        self.seed = derive_seed(self.seed, 'part') if n else self.seed
+
+    def cut(self, n):
+        """Leave n tokens."""
+        for values in (self.tokens, self.known, self.step, self.logprob, self.drafts):
+            del values[n:]
+        self.order = [p for p in self.order if p < n]
+        self.spans = [[start, min(end, n)] for start, end in self.spans]
 
     def n_leading(self):
         """How many positions are known before the first blank that is left."""
@@ -60,23 +82,31 @@ class Scroll:
     first token: a decoder runs 1 + context / (block_size - context) slots a token, in as many passes as tokens.
 
     A text ends with the token in which the first of the `stops` ends, from its first blank on. Its row ends once the
-    stop and all before it are known. What was written behind the stop is cut."""
+    stop and all before it are known. What was written behind the stop is cut.
+
+    A text with open blanks is written part by part if there are stops. A part is the template up to the end of its next
+    open blank, and is written as if nothing came behind it. The stop is looked for in the open blank alone, which ends
+    with the stop, or at its share if there is none. The next part follows at once: in stretches of its own, given the
+    text before it, by derive_seed(seed of the part before it, 'part'). What stands behind the last open blank is a part
+    without a stop. Without stops all places are as in the template, and all its text is known from the start."""
 
     def __init__(self, texts, seed, tokenizer, block_size, context=0, stops=(), with_drafts=False, allowed=None,
                  n_before=0):
-        """texts [(tokens, known)] of lists; row r is a function of seed + r, or, if `seed` is a list, of seed[r];
-        context 0 is half of block_size; stops are texts; allowed as in Constraint, whose positions count from the
-        start of a text, and its rows from n_before."""
-        self.rows = [Row(*text, own) for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
+        """texts [(tokens, known)] of lists, or (tokens, known, [[start, end], ...] of its open blanks); row r is a
+        function of seed + r, or, if `seed` is a list, of seed[r]; context 0 is half of block_size; stops are texts;
+        allowed as in Constraint, whose positions count from the start of the text as it is then, and its rows from
+        n_before."""
+        self.rows = [Row(*text[:2], own, *(text[2:] if stops else ()))
+                     for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
         self.stops, self.with_drafts, self.allowed, self.n_before = stops, with_drafts, allowed, n_before
-        self.written = []   # the rows that the canvas writes
+        self.written = self.rows   # that the canvas writes
 
     def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
         """Write the texts. Yields after each step the number of tokens that it revealed; `order` as in Canvas.of_texts,
         the others as in fill.steps."""
         while True:
-            self.written = [row for row in self.rows if self.length(row) is None]
+            self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
                 return
             *texts, seeds = zip(*(row.slide_on(self.block_size, self.context) for row in self.written))
@@ -105,15 +135,25 @@ class Scroll:
             if not drafts or drafts[-1][1] != token:
                 drafts.append([text.n_steps + self.step, token])
 
+    def goes_on(self, row):
+        """Whether a blank of the row is to be written. What is written is cut, and the next part is taken up."""
+        while (n := self.length(row)) is not None:
+            row.n_open -= has_stop(row.tokens[row.first:n], self.stops, self.tokenizer)
+            row.cut(n)
+            if not row.parts:
+                return False
+            row.take_up()
+        return True
+
     def length(self, row):
-        """Of a row the length of its text once it is written, else None."""
+        """Of a row the length of its text until now once it is written, else None."""
         n = row.n_leading()
         if n_kept := end_of(row.tokens[row.first:n], self.stops, self.tokenizer):
             return row.first + n_kept
         return n if n == len(row.tokens) else None
 
     def stopped(self):
-        """(B,) bool on the host: the rows of the last step whose text is written, up to its first stop."""
+        """(B,) bool on the host: the rows of the last step whose part is written, up to its first stop."""
         rows = [self.written[r] for r in self.part.rows.tolist()]
         for row, lists in zip(rows, self.part.lists()):
             row.take_down(*lists)
@@ -133,20 +173,18 @@ class Scroll:
         """sample_of each text, up to its stop.
 
         There are also `drafts`, if they are kept; `stretches` [[start, end], ...] where a text did not fit into the
-        model; and with a stop whether the text has `stopped`. In another order than left to right the log-probability
-        of a token may be given tokens that were cut."""
+        model, or has parts; and with a stop whether the text has `stopped`, each of its open blanks if it has any. In
+        another order than left to right the log-probability of a token may be given tokens that were cut."""
         return [self.sample(row) for row in self.rows]
 
     def sample(self, row):
-        n = self.length(row)
-        order = [p for p in row.order if p < n]
-        sample = sample_of(row.tokens[:n], order, row.step[:n], row.logprob[:n], self.tokenizer)
+        sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
         if self.with_drafts:
-            sample['drafts'] = row.drafts[:n]
-        if len(row.tokens) > self.block_size:
-            sample['stretches'] = [[start, min(end, n)] for start, end in row.spans]
+            sample['drafts'] = row.drafts
+        if len(row.template[0]) > self.block_size or len(row.spans) > 1:
+            sample['stretches'] = row.spans
         if self.stops:
-            sample['stopped'] = has_stop(row.tokens[row.first:n], self.stops, self.tokenizer)
+            sample['stopped'] = row.n_open == 0
         return sample
 
 
