@@ -4,7 +4,6 @@
     python data/prepare.py text --source=books.jsonl.xz --name=books     # also .txt, .csv, .parquet, a folder of .txt
     python data/prepare.py text --source=test.txt --name=books --split=test
     python data/prepare.py text --source=hf:OWNER/NAME --name=qa --text_key=answer --prompt_key=question
-    python data/prepare.py shakespeare [--source=input.txt]
     python data/prepare.py openwebtext                                   # 8 million documents through `datasets`
     python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
     python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8   # integers that are no text

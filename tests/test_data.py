@@ -60,8 +60,8 @@ def test_packed_files_and_given_splits(jsonl, tmp_path, opener, ending):
 
 def test_a_document_alone_is_cut(tmp_path):
     (tmp_path / 'one.txt').write_text('0123456789' * 10)
-    p.prepare('shakespeare', tmp_path, source=str(tmp_path / 'one.txt'), tokenizer='bytes')
-    assert [read_documents(tmp_path / 'shakespeare', s) for s in ('train', 'val')] == [
+    p.prepare('text', tmp_path, source=str(tmp_path / 'one.txt'), tokenizer='bytes')
+    assert [read_documents(tmp_path / 'text', s) for s in ('train', 'val')] == [
         ['0123456789' * 9], ['0123456789']]
 
 

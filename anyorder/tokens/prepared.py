@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
-from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, shakespeare
+from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
 SPLIT_SEED = 2357
@@ -48,7 +48,6 @@ DATA_SETS = {
     'pydocs': DataSet(pydocs, 'bytes', 0.05, 'English of the Python documentation, about 2 MB; no network',
                       offline=True),
     'text': DataSet(None, 'gpt2', 0.1, 'documents of your own: a file, a folder, a data set on the hub (--source)'),
-    'shakespeare': DataSet(shakespeare, 'gpt2', 0.1, '1.1 MB of plays, downloaded'),
     'openwebtext': DataSet(openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'),
     **{name: benchmark(name, **row) for name, row in BENCHMARKS['sets'].items()},
 }

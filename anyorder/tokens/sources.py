@@ -22,7 +22,6 @@ from anyorder.machine.files import quiet_hub, reading, reading_text
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
 ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$')
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-SHAKESPEARE_URL = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'
 
 
 def pydocs():
@@ -171,16 +170,6 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
     sets = {s: sets[theirs] for s, theirs in own_splits([*sets], split, source).items()}
     origin = f'{name}{said}, fingerprint {"+".join(found._fingerprint for found in sets.values())}'
     return origin, {s: dataset_documents(found, source, **keys) for s, found in sets.items()}
-
-
-def shakespeare():
-    """Karpathy's tiny Shakespeare, 1,115,394 characters."""
-    try:
-        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=60) as response:
-            return [response.read().decode()]
-    except OSError as e:
-        raise ValueError(f'cannot download {SHAKESPEARE_URL} ({e}); with a copy of it: '
-                         'python data/prepare.py shakespeare --source=input.txt') from None
 
 
 def from_hub(repository, name, split, command):
