@@ -20,10 +20,10 @@ from anyorder.machine.files import check_out
 from anyorder.machine.terminal import one_line_errors
 from anyorder.pictures.curves import read_all
 from anyorder.pictures.figures import PICTURES, draw, place
-from configurator import configure
+from configurator import check_choice, configure
 
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
-AXES = ('', 'tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
+AXES = ('tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
 
@@ -99,8 +99,7 @@ def format_mean(values, ends):
 
 def main(config):
     check_out('out', config.out, PICTURES, *config.words)
-    if config.x not in AXES:
-        raise ValueError(f'x must be {", ".join(AXES[1:])}, got {config.x!r}')
+    check_choice('x', config.x or 'tokens', *AXES)
     runs = read_all(config.words, config.labels.split(',') if config.labels else ())
     panels = choose_panels(runs)
     ys = config.y.split(',') if config.y else dict.fromkeys(y for _, y in panels)

@@ -30,7 +30,7 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.sets import print_meta, read_meta
-from configurator import configure
+from configurator import check_choice, configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
@@ -53,8 +53,7 @@ force = False    # replace what is there
 
 
 def main(config):
-    if config.tokenizer not in ('', 'bytes', 'gpt2'):
-        raise ValueError(f'tokenizer must be bytes or gpt2, got {config.tokenizer!r}')
+    check_choice('tokenizer', config.tokenizer or 'bytes', 'bytes', 'gpt2')
     data_set, = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
     where = config.data_dir, config.name, config.source, config.split

@@ -20,7 +20,7 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.puzzles.rules import SHARES, TASKS
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import print_meta, read_meta
-from configurator import at_least, configure
+from configurator import at_least, check_choice, configure
 
 WORDS = {name: task.about for name, task in TASKS.items()}
 
@@ -43,8 +43,7 @@ force = False          # replace what is there
 
 def main(config):
     at_least(config, 0, 'n_train', 'n_val', 'n_test', 'seed')
-    if config.split not in ('', *SHARES):
-        raise ValueError(f'split must be {", ".join(SHARES)}, got {config.split!r}')
+    check_choice('split', config.split or 'train', *SHARES)
     task, = config.words
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
     options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}

@@ -109,7 +109,7 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
         [50, 4, 3], {'task': 'nae_sat', 'seed': 5, 'n_latents': 9, 'n_observations': 4})
     assert sizes('zebra4', '--largest=3', '--n_train=5', '--name=d')[0] == [5, 4, 3]
     for argv, said in ((['--n_val=-1'], 'n_val must be at least 0'),
-                       (['--split=all'], 'split must be test, val, train')):
+                       (['--split=all'], 'split must be test, val or train')):
         with pytest.raises(ValueError, match=said):
             command.main(configure(vars(command), ['sudoku4', *argv, f'--data_dir={tmp_path}']))
 
