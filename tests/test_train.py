@@ -363,10 +363,10 @@ def test_what_processes_must_agree_on(monkeypatch):
                        ('the weights', (other, 3, data, config)),
                        ('the data', (model, 3, SimpleNamespace(hashes=data.hashes | {'val': 'x'}), config))):
         every = []
-        monkeypatch.setattr('anyorder.machine.processes.gather', lambda own, every=every: every.append(own) or [own])
+        monkeypatch.setattr('anyorder.training.start.gather', lambda own, every=every: every.append(own) or [own])
         start.check_start(model, 3, data, config)
         start.check_start(*args)
-        monkeypatch.setattr('anyorder.machine.processes.gather', lambda own, every=every: every)
+        monkeypatch.setattr('anyorder.training.start.gather', lambda own, every=every: every)
         with pytest.raises(ValueError, match=f'differ in .*{said}') if said else nullcontext():
             start.check_start(model, 3, data, config)
 

@@ -81,15 +81,6 @@ def gather(x):
     return every
 
 
-def check_same(values):
-    """Raise ValueError unless the dict `values` is the same in all processes."""
-    every = gather(values)
-    differing = [name for name in values if any(other.get(name) != every[0].get(name) for other in every)]
-    if differing:
-        of_first = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
-        raise ValueError(f'the processes differ in {", ".join(differing)} ({of_first}): give all one command and data')
-
-
 def is_split(x):
     """Whether a tensor is the part that this process has of a larger tensor."""
     return hasattr(x, 'full_tensor')

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
 from anyorder.machine.files import check_folder
-from anyorder.machine.processes import check_same, gather, is_split, processes
+from anyorder.machine.processes import gather, is_split, processes
 from anyorder.orders import derive_seed, order_option
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
@@ -125,7 +125,12 @@ def started_from(config, checkpoint, model):
 def check_start(model, resumed, data, config):
     """Raise ValueError unless all processes go on from the same iteration and weights, on the same data and options."""
     own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
-    check_same(own | {'the iteration to go on from': resumed, 'the data': data.hashes, 'the weights': digest(model)})
+    own |= {'the iteration to go on from': resumed, 'the data': data.hashes, 'the weights': digest(model)}
+    every = gather(own)
+    differing = [name for name in own if any(other.get(name) != every[0].get(name) for other in every)]
+    if differing:
+        of_first = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
+        raise ValueError(f'the processes differ in {", ".join(differing)} ({of_first}): give all one command and data')
 
 
 def start_state(config, checkpoint, model, kind, device):
