@@ -13,10 +13,10 @@ class Sudoku:
     """Rules, generator and solver, for many puzzles at once. A grid is n n digits, row by row: 1 to n, 0 is blank."""
 
     def __init__(self, n):
-        self.n, b = n, int(n ** 0.5)
-        self.columns, self.box, self.shape, cell = n, math.isqrt(n), [n, n], np.arange(n * n)
+        self.n = self.columns = n
+        self.box, self.shape, cell = math.isqrt(n), [n, n], np.arange(n * n)
         row, column = cell // n, cell % n
-        box = row // b * b + column // b
+        box = row // self.box * self.box + column // self.box
         units = np.concatenate([np.arange(n)[:, None] == part for part in (row, column, box)])
         self.units = units.astype(np.float32)                                                   # (3 n, cells)
 
@@ -66,7 +66,7 @@ class Sudoku:
 
     def symmetric(self, puzzles, solutions, rng):
         """(B, cells) pairs turned by random symmetries: digits, bands, rows in bands, columns alike, transposition."""
-        (B, cells), b = puzzles.shape, int(self.n ** 0.5)
+        (B, cells), b = puzzles.shape, self.box
 
         def random_lines():
             bands, inner = rng.random((B, b)).argsort(1), rng.random((B, b, b)).argsort(2)
