@@ -378,7 +378,7 @@ FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities tes
 FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_answers', [
     ['turns[i + rank] if i + rank < len(turns)', 'turns[i] if i < len(turns)'],
     ['nats.mean(1), text, self.n_orders', 'nats[:, 0], text, self.n_orders'],
-    ["derive_seed(self.c.seed, 'contexts', b)", "derive_seed(self.c.seed, 'contexts')"],
+    ["derive_seed(self.c.seed, 'contexts', *numbers)", "derive_seed(self.c.seed, 'contexts')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed(self.c.seed, 'positions')"],
     ["derive_seed(self.c.seed, 'positions', block)", "derive_seed('positions', block)"],
     ['text.n_blanks, text.n_bytes', 'text.n_blanks, text.blocks.numel()'],

@@ -124,9 +124,9 @@ def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance
 def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
     model = make_model()
     args = ['--n_contexts=5', '--n_positions=4', '--ensemble_block=2']
-    got = estimate('ensemble', *args).nats(model, blocks, [3, 1])
-    assert got.shape == (2, 4)
-    for row, b in zip(got, (3, 1)):
+    for b in (3, 1):
+        row, = estimate('ensemble', *args).nats(model, blocks, [b])
+        assert row.shape == (4,)
         order = draw_orders([b], 9, 1, SEED)[0, 0]
         groups, weights = sample_groups(9, 2, 4, derive_seed(SEED, 'positions', b))
         own, members = ensemble_block_nll(model, blocks[b], order, 5, groups, 2, derive_seed(SEED, 'contexts', b))
@@ -139,9 +139,8 @@ def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
     assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5 and it.groups(2, 9)[0] == it.groups(2, 9)[0]
     monkeypatch.setattr(estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED))
-    nats = estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [0, 3])
-    assert nats[0, 0] == nats[1, 0] and (nats[0, 1:] - nats[1, 1:]).abs().min() > 1e-6
-    assert torch.equal(nats[1:], estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [3]))
+    a, b = (estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [b])[0] for b in (0, 3))
+    assert a[0] == b[0] and (a[1:] - b[1:]).abs().min() > 1e-6
 
 
 def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks):
@@ -156,7 +155,7 @@ def test_nats_that_are_not_finite_reach_neither_the_table_nor_the_journal(blocks
 def test_another_seed_gives_other_orders_contexts_and_visits(blocks):
     model = make_model()
     for name, args in (('any', []), ('ensemble', ['--n_contexts=3'])):
-        a, b = (estimate(name, *args, f'--seed={seed}').nats(model, blocks, [0, 1]) for seed in (1, 2))
+        a, b = (estimate(name, *args, f'--seed={seed}').nats(model, blocks, [0]) for seed in (1, 2))
         assert (a - b).abs().min() > 1e-6
     of_seeds = [estimate('ensemble', '--n_positions=3', f'--seed={seed}') for seed in range(20)]
     assert len({tuple(it.groups(0, 9)[0]) for it in of_seeds}) > 5

@@ -28,9 +28,10 @@ class Estimate:
     dataset       the only data set that has this estimate; None: all have it
     decoder_only  why networks with a masked loss do not have it; '': they have
     n_orders      orders of a block that one call of `nats` runs
+    alone         whether such a call is for one block, which fills a batch by itself
     order         the arguments of sample_order; None is random"""
     name = work = ''
-    options, dataset, decoder_only, n_orders, order = (), None, '', 1, None
+    options, dataset, decoder_only, n_orders, alone, order = (), None, '', 1, False, None
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -38,7 +39,7 @@ class Estimate:
 
     def n_at_once(self):
         """Blocks of one call of `nats`."""
-        return max(1, self.c.batch_size // self.n_orders)
+        return 1 if self.alone else max(1, self.c.batch_size // self.n_orders)
 
     def orders(self, blocks, numbers, given=None, n_orders=0):
         """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of the blocks of these numbers; K is
@@ -179,26 +180,20 @@ class Ensemble(Estimate):
     """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
-    decoder_only = 'others cannot score a part of an order alone'
+    decoder_only, alone = 'others cannot score a part of an order alone', True
 
     def groups(self, block, N):
         """sample_groups of a block, given by its number."""
         return sample_groups(N, self.c.ensemble_block, self.c.n_positions, derive_seed(self.c.seed, 'positions', block))
 
-    def n_at_once(self):
-        return 1
-
     def nats(self, model, blocks, numbers, given=None):
         """A column for each of 1, 2, 4, ... members."""
-        totals = []
-        for b in numbers:
-            idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
-            groups, weights = self.groups(b, n_blanks)
-            seed = derive_seed(self.c.seed, 'contexts', b)
-            own, members = ensemble_block_nll(model, idx, order, self.c.n_contexts, groups, self.c.ensemble_block, seed,
-                                              self.c.batch_size * blocks.size(1), n_given)
-            totals.append(ensemble_totals(own, members, weights))
-        return torch.stack(totals)
+        (b,), seed = numbers, derive_seed(self.c.seed, 'contexts', *numbers)
+        idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
+        groups, weights = self.groups(b, n_blanks)
+        own, members = ensemble_block_nll(model, idx, order, self.c.n_contexts, groups, self.c.ensemble_block, seed,
+                                          self.c.batch_size * blocks.size(1), n_given)
+        return ensemble_totals(own, members, weights).unsqueeze(0)
 
     def rows(self, nats, text):
         rows = []
@@ -218,16 +213,13 @@ class Ensemble(Estimate):
 
 class Consistency(Estimate):
     """log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) of n_pairs pairs of blanks of each block, see pair_gaps."""
-    name = 'consistency'
+    name, alone = 'consistency', True
     options = ('n_contexts',)
 
     def __init__(self, config, checkpoint, asked=()):
         super().__init__(config, checkpoint, asked)
         self.n_contexts = 1 if checkpoint.config.slots.masked_loss else config.n_contexts
         self.work = f'consistency {config.n_pairs}'
-
-    def n_at_once(self):
-        return 1
 
     def nats(self, model, blocks, numbers, given=None):
         """Columns for 1, 2, 4, ... contexts of every pair. The numbers of known tokens are a stratified sample."""
