@@ -23,9 +23,6 @@ def batches(items, fit):
         yield batch
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# nats of blocks, each under its own order
-
 @torch.no_grad()
 def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None, counted=None):
     """Nats of every block under its own order.
@@ -85,8 +82,7 @@ def score_visits(model, idx, order, first, n):
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
-    """score_visits by a pass for each; by default of all visits from `first` on. Padding, from n_visits on,
-    has 0."""
+    """score_visits by a pass for each; by default of all visits from `first` on. Padding, from n_visits on, has 0."""
     first = torch.as_tensor(first).expand(len(order))
     n = order.size(1) - int(first.max()) if n is None else n
     visits, end = first.unsqueeze(1) + torch.arange(n), first + n                           # (B, n) and (B,)
@@ -107,9 +103,6 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
     for j in range(int((end - first).max())):
         yield model.predict(idx, order, torch.minimum(first + j, end - 1), 1, cache, n_visits)[:, 0]
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# several orders of a block: the mean of their nats is the bound, the nats of their mixture are a tighter one
 
 def estimate_of(order):
     """The name of the estimate in the order that a network was trained in, from the arguments of sample_order."""
