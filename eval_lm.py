@@ -1,5 +1,4 @@
-"""
-lm-evaluation-harness asks any checkpoint that the other commands read. All options are lm-eval's.
+"""lm-evaluation-harness asks any checkpoint that the other commands read. All options are lm-eval's.
 
     python eval_lm.py --model_args ckpt=out/ckpt.pt --tasks lambada_openai,hellaswag,wikitext --limit 500
     python eval_lm.py --model_args ckpt=out/ckpt.pt,order=random,n_orders=16,estimate=mixture --tasks hellaswag
@@ -36,8 +35,7 @@ context       tokens that a stretch reads of a text longer than the model; by de
 Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the mixture of contexts.
 For the bound of a network with a masked loss it is decided by the tokens that the first draw masks. lm-eval puts
 end-of-text before a text without a context. Here the first token of such a text follows [None], as in training.
---apply_chat_template is for masked models of others whose tokenizer has a template.
-"""
+--apply_chat_template is for masked models of others whose tokenizer has a template."""
 import importlib.util
 import os
 import sys

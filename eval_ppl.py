@@ -1,5 +1,4 @@
-"""
-Likelihood of a text under a trained model: left to right, bounds over random orders, context-order ensemble, and the
+"""Likelihood of a text under a trained model: left to right, bounds over random orders, context-order ensemble, and the
 law by which sample.py writes.
 
     python eval_ppl.py --ckpt=out/ckpt.pt
@@ -35,8 +34,7 @@ looks at the truth, so no sampler has this likelihood, and it is greedy, so anot
 A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with prompts are a block
 each, and longer ones are cut. The orders and contexts of a block are a function of the seed and of the block's number
 among the evaluated blocks: neither the batch size nor the number of processes changes them. Errors are standard errors
-over blocks, as if blocks were independent; blocks of one document are not.
-"""
+over blocks, as if blocks were independent; blocks of one document are not."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least, check_choice, numbers
 

@@ -1,5 +1,4 @@
-"""
-Draw the results of runs and print their last values: training curves, nats by order, the ensemble by its members,
+"""Draw the results of runs and print their last values: training curves, nats by order, the ensemble by its members,
 puzzles solved by what they cost, generation time by the number of steps, what fewer passes cost.
 
     python plot.py out/a out/b -o loss.png
@@ -12,8 +11,7 @@ puzzles solved by what they cost, generation time by the number of steps, what f
 Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of an evaluation or
 bench.py. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and its
 standard error. val_own is the loss in the order in which a run was trained: val_any after random orders, val_l2r after
-left to right.
-"""
+left to right."""
 import statistics
 
 from anyorder.machine.files import check_out

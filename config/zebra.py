@@ -1,5 +1,4 @@
-"""
-Zebra puzzles of 3 to 6 houses and attributes: the network of 19M parameters of Kim et al., and 3.4M for 3,463 symbols.
+"""Zebra puzzles of 3 to 6 houses and attributes: the network of Kim et al., 19M parameters, and 3.4M for 3,463 symbols.
 
     python data/puzzles.py zebra --n_train=200000
     python data/puzzles.py zebra --largest=4 --name=zebra_small
@@ -8,8 +7,7 @@ Zebra puzzles of 3 to 6 houses and attributes: the network of 19M parameters of 
     python eval_puzzle.py --ckpt=out/zebra/ckpt.pt
 
 Hardware, time, result: not yet run at this size, which wants a GPU. A network of 1.8M parameters on one core of a
-CPU learns them in part, and only after puzzles of 3 or 4 houses: 4.7 % solved after 3 hours (results/puzzles.md).
-"""
+CPU learns them in part, and only after puzzles of 3 or 4 houses: 4.7 % solved after 3 hours (results/puzzles.md)."""
 out_dir = 'out/zebra'
 dataset = 'zebra'
 block_size = 66

@@ -1,8 +1,6 @@
-"""
-What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table makes of them.
+"""What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table makes of them.
 
-To add another one, write a class and name it in ESTIMATES.
-"""
+To add another one, write a class and name it in ESTIMATES."""
 from itertools import chain
 
 import torch

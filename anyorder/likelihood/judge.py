@@ -1,8 +1,6 @@
-"""
-How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2.
+"""How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2.
 
-A sample is a list of tokens, and for each whether it counts: what was given is context alone.
-"""
+A sample is a list of tokens, and for each whether it counts: what was given is context alone."""
 import math
 import statistics
 from collections import Counter, defaultdict, namedtuple

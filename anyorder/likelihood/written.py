@@ -1,13 +1,11 @@
-"""
-How likely is a text under the law by which a sampler writes? The blanks of a step are a function of what is known.
+"""How likely is a text under the law by which a sampler writes? The blanks of a step are a function of what is known.
 
 With the tokens of a step independent given the known ones (AO Lemma 1), A_k the blanks that step k chooses:
 
     q(x) = prod_k prod_{i in A_k} p(x_i | known_k)
 
 A given text says what is known, hence which blanks each step chooses: one run of the sampler that reveals the tokens of
-the text gives log q(x), exact for every policy, schedule and threshold. Source: DUEL, arXiv 2603.01367.
-"""
+the text gives log q(x), exact for every policy, schedule and threshold. Source: DUEL, arXiv 2603.01367."""
 import math
 
 import torch

@@ -1,7 +1,5 @@
-"""
-Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` on the hub names one, and model_type
-in its config.json says which. Weights go into networks of transformers or of mdlm.py. No code of a folder is ever run.
-"""
+"""Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` on the hub names one; its
+config.json says which. Weights go into networks of transformers or of mdlm.py. No code of a folder is ever run."""
 import contextlib
 import os
 from collections.abc import Callable

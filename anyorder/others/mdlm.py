@@ -1,7 +1,5 @@
-"""
-What is the network that MDLM's authors released? A transformer whose AdaLN reads the time. The time is always 0 where
-the network was trained without it. Parameters have the names of the release. (Sahoo et al. 2024, arXiv 2406.07524)
-"""
+"""What is the network that MDLM's authors released? A transformer whose AdaLN reads the time. The time is always 0
+where the network was trained without it. Parameters have the names of the release. (Sahoo et al., arXiv 2406.07524)"""
 from types import SimpleNamespace
 
 import torch

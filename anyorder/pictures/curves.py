@@ -1,8 +1,6 @@
-"""
-What numbers has a run to draw? Its entries, from the log of train.py or the JSON file of an evaluation or of bench.py.
+"""What numbers has a run to draw? Its entries, from a log of train.py or a JSON file of an evaluation or bench.py.
 
-An entry is a dict of numbers, in a log {'iter': 150, 'tokens': 307200, 'val_any': 3.19}.
-"""
+An entry is a dict of numbers, in a log {'iter': 150, 'tokens': 307200, 'val_any': 3.19}."""
 import json
 import math
 import os

@@ -1,7 +1,5 @@
-"""
-What do fewer passes cost? Every way of unmasking at several settings: its passes, slots and seconds, how likely
-held-out text is under its law, and how good its samples are.
-"""
+"""What do fewer passes cost? Every way of unmasking at several settings: its passes, slots and seconds, how likely
+held-out text is under its law, and how good its samples are."""
 import statistics
 from dataclasses import replace
 

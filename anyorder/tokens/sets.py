@@ -1,6 +1,5 @@
-"""
-What is a prepared set? A folder with meta.json and a file <split>.bin for each split: tokens as little-endian uint16,
-or as uint32 where more than 2^15 tokens may be marked as given.
+"""What is a prepared set? A folder with meta.json and a file <split>.bin for each split: tokens as little-endian
+uint16, or as uint32 where more than 2^15 tokens may be marked as given.
 
     {"name": "books", "tokenizer": "bytes", "n_tokens": 257, "eos": 256,
      "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647, "sha256": "3a4...", "source": "a.txt"},
@@ -13,8 +12,7 @@ rows counts documents, and tokens their tokens, the ends of text included. A set
     given        whether the highest bit of a token says that it is given
     prompts      whether each document is a row, and begins with a prompt, which is given
     vocabulary   the names of the tokens, where they have any, or none
-    puzzle       the options of a task that generates and judges the rows
-"""
+    puzzle       the options of a task that generates and judges the rows"""
 import hashlib
 import json
 import os

@@ -1,13 +1,11 @@
-"""
-The findings, at a size of minutes to hours: train what one needs, evaluate it, draw its figures and print their tables.
+"""The findings, at a size of minutes to hours: train what one needs, evaluate it, draw its figures, print its tables.
 
     python config/findings/run.py orders --seeds=1,2,3
     python config/findings/run.py sudoku --jobs=2 --data_dir=elsewhere
     python config/findings/run.py orders --out=out/longer -- --max_iters=12000
 
 A table has the mean over the seeds, its standard error and their number. What is finished is not made again. Make one
-finding at a time in a folder, since they share runs. Options behind -- go to every train.py, or to bench.py.
-"""
+finding at a time in a folder, since they share runs. Options behind -- go to every train.py, or to bench.py."""
 import itertools
 import os
 import shlex
