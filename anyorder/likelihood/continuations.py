@@ -2,7 +2,6 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -13,6 +12,7 @@ from anyorder.generation.fill import fill, steps
 from anyorder.likelihood.ensemble import shuffled_contexts
 from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, has_several, order_of, stream
+from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
 
 
@@ -190,8 +190,7 @@ def last_words(tokens, tokenizer):
     The blank before a word is part of the word. A document of one word is left out, and so is one whose tokens do not
     part before the last word."""
     rows = []
-    for part in np.split(tokens, np.flatnonzero(tokens == tokenizer.eos) + 1):
-        ids = part[part != tokenizer.eos].tolist()
+    for ids in split_documents(tokens, tokenizer.eos):
         context, blank, word = tokenizer.decode(ids).rpartition(' ')
         word_ids = tokenizer.encode(blank + word)
         n = len(word_ids)

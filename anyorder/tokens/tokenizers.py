@@ -144,3 +144,10 @@ def encode_documents(documents, tokenizer):
                   for ids in tokenizer.encode_batch(part)] or [end[:0]] * len(texts)
         for prompt, ids, text in zip(marked, tokenizer.encode_batch(texts), texts):
             yield np.concatenate([prompt, np.asarray(ids, dtype), end]), len(text.encode())
+
+
+def split_documents(tokens, eos):
+    """Yields the ids of each document in a stream of tokens (n,). A document ends in `eos`, which is left out."""
+    for part in np.split(tokens, np.flatnonzero(tokens == eos) + 1):
+        if len(part):
+            yield part[part != eos].tolist()
