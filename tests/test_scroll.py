@@ -178,6 +178,7 @@ def test_a_stop_counts_from_the_first_blank_on_and_over_a_seam():
     over = whole['text'][7:9]                  # the last token of the first stretch, and one of the second
     assert whole['text'].index(over) == 7
     assert len(write(model, texts('[[..]]'), stop=over)[0]['tokens']) == 9
+    assert write(model, texts('[[..]]'), stop=whole['text'][2:4])[0]['stretches'] == [[0, 4]]   # it has a place for 20
     first = write(model, texts('ab[[..]]'))[0]['text'][2]
     for stop in ('ab', 'b' + first):           # a part of the prompt
         sample, = write(model, texts('ab[[..]]'), stop=stop)
