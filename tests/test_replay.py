@@ -111,6 +111,9 @@ def test_the_page_has_the_drafts_and_counts_the_passes(tmp_path):
     assert lossless['rank'] == [4, 1, 0, 2, 3, 1]
     assert lossless['facts'][0] == '5 tokens in 4 passes, 1.2 a pass' and plain['facts'][0] == '5 tokens in 4 steps'
     assert 'drafts' not in plain and plain['facts'][1:] == lossless['facts'][1:]
+    cut = LOSSLESS | {'step': [4, 0, -1, 2, 3, 0]}   # what pass 1 wrote stood behind a stop
+    write_replay(tmp_path / 'p.html', [cut], Bytes(), 'x')
+    assert page_of(tmp_path / 'p.html')[1]['samples'] == [lossless | {'beside': None}]
     write_replay(tmp_path / 'p.svg', [LOSSLESS], Bytes(), 'x')
     texts = picture_of(tmp_path / 'p.svg')[2]
     assert texts == {'prompt': ['c'], 's1': ['b', 'f'], 's2': ['d'], 's3': ['e'], 's4': ['a']}

@@ -4,6 +4,7 @@ FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 
 script, so that it plays as an image of a README. Neither needs the network."""
 import json
 import math
+from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
@@ -52,18 +53,18 @@ def replay_rows(samples, tokenizer, between=''):
     rows = []
     for i, sample in enumerate(samples):
         drawn = [step for step in sample['step'] if step >= 0]
-        rank = {step: k for k, step in enumerate(sorted(set(drawn)), 1)}
+        steps = sorted(set(drawn))   # without the passes that wrote nothing but what a stop cut
         rows.append({
             'name': sample.get('name', f'sample {i}'),
             'text': [text + between for text in token_texts(sample['tokens'], tokenizer)],
-            'rank': [rank.get(step, 0) for step in sample['step']],
-            'n_steps': len(rank),
+            'rank': [0 if step < 0 else 1 + bisect_left(steps, step) for step in sample['step']],
+            'n_steps': len(steps),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
             'wrong': sample.get('wrong', []),
             'facts': facts(drawn, sum(sample['logprob']), 'drafts' in sample),
             'beside': next((j for j in range(i + 1, len(samples)) if known[j] == known[i]), None)})
         if 'drafts' in sample:
-            rows[-1]['drafts'] = [[[rank[step]] if token == written else [rank[step], tokenizer.decode([token])]
+            rows[-1]['drafts'] = [[[1 + bisect_left(steps, step), tokenizer.decode([token])][:1 + (token != written)]
                                    for step, token in drafts]
                                   for drafts, written in zip(sample['drafts'], sample['tokens'])]
     return rows
