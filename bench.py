@@ -1,7 +1,7 @@
 """How fast is it, against what? Everything is timed in one run on one machine, so that the ratios hold.
 
     python bench.py sample
-    python bench.py sample --batch_size=1 --windows=32 --acceptance=0.93
+    python bench.py sample --batch_size=1 --windows=32
     python bench.py ensemble --block_size=256
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
     python bench.py memory --batch_size=8 --n_layer=12 --compile=False
@@ -11,7 +11,7 @@
 
 sample    generation at several numbers of steps: seconds, tokens/s, the share of what the device could do (its measured
           matrix and memory rates), peak memory, and the plain way: a cache that is concatenated, a sorted vocabulary,
-          torch.multinomial. Then lossless unmasking, whose drafts are right with probability `acceptance`
+          torch.multinomial. Then lossless unmasking, whose drafts are right with probability 0.93
 ensemble  slots and seconds for one block of the context-order ensemble, and the plain way: a full-length pass with the
           head everywhere for every position and member; some passes are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
@@ -39,7 +39,6 @@ batch_size = 4             # rows; frontier: samples at a time, 32 unless given
 steps = ''                 # numbers of forward passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the
                            # tokens
 cuda_graphs = False        # sample: for ours, see sample.py
-acceptance = 0.93          # sample: share of the drafts of lossless unmasking that are right, see results/lossless.md
 plain = '64,256'           # sample: steps at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members
 n_positions = 0            # ensemble: visits that are evaluated, 0 is all
@@ -71,7 +70,6 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 
 import copy
 import math
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -109,16 +107,17 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
 
 
-@dataclass(frozen=True)
+ACCEPTANCE = 0.93   # nearly the share of the drafts of trained models that are right, see results/lossless.md
+
+
 class FixedAcceptance(Drawing):
-    """Drawing whose lossless drafts are right with probability `acceptance`, each by itself. The work is the same. A
+    """Drawing whose lossless drafts are right with probability ACCEPTANCE, each by itself. The work is the same. A
     model with random weights says nearly the same whatever it reads, so nearly all of its own drafts are right."""
-    acceptance: float = 0.93
 
     def tokens_by_noise(self, logits, noise):
         token = super().tokens_by_noise(logits, noise)
         other = torch.randint_like(token, 1, logits.size(-1))
-        agrees = torch.rand(token.shape, device=token.device) < self.acceptance ** 0.5      # a draft and its check
+        agrees = torch.rand(token.shape, device=token.device) < ACCEPTANCE ** 0.5   # a draft and its check
         return torch.where(agrees, 0, other)
 
 
@@ -127,8 +126,6 @@ def bench_sample(config, device, dtype):
     windows = numbers_or_none(config, 'windows') if 'windows' in config.given else [32]
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
-    if not 0 <= config.acceptance <= 1:
-        raise ValueError(f'acceptance must be a probability, got {config.acceptance}')
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
@@ -155,8 +152,8 @@ def bench_sample(config, device, dtype):
             def write_drafts(window=window):
                 torch.manual_seed(config.seed)   # decides which drafts are right: every run takes the same passes
                 canvas = Canvas(torch.zeros_like(order), order, 0, range(B))
-                fill(network, canvas, Unmasking(unmask='lossless', window=window),
-                     FixedAcceptance(acceptance=config.acceptance), with_logprob=False)
+                unmasking = Unmasking(unmask='lossless', window=window)
+                fill(network, canvas, unmasking, FixedAcceptance(), with_logprob=False)
                 return int(canvas.step.max()) + 1
             peak_memory(device, reset=True)
             passes = write_drafts()

@@ -46,9 +46,9 @@ def test_the_plain_loss_is_the_loss(batch):
 
 def test_a_draft_is_right_with_the_probability_that_is_fixed():
     torch.manual_seed(0)
-    drawing, logits = bench.FixedAcceptance(acceptance=0.64), torch.zeros(20_000, 11)
+    drawing, logits = bench.FixedAcceptance(), torch.zeros(20_000, 11)
     draft, check = (drawing.tokens_by_noise(logits, lambda: torch.zeros(20_000, 11)) for _ in range(2))
-    assert (draft == check).float().mean() == pytest.approx(0.64 + 0.04 / 10, abs=0.02)   # wrong ones may agree
+    assert (draft == check).float().mean() == pytest.approx(0.93, abs=0.01)
 
 
 def test_training_flops_count_the_matrix_products(batch):
@@ -127,7 +127,6 @@ def test_the_commands_count_what_they_time(script, tmp_path):
 @pytest.mark.parametrize('argv, said', [
     (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['frontier'], 'name one by --ckpt='),
     (['sample', '--plain=8'], 'plain must be among the steps'), (['sample', '--steps=0'], 'steps must be numbers'),
-    (['sample', '--acceptance=2'], 'acceptance must be a probability, got 2'),
     (['sample', '--optimizer=foo'], "optimizer must be adamw or muon, got 'foo'")])
 def test_wrong_options_are_one_line(argv, said):
     with pytest.raises(ValueError, match=said):
