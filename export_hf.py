@@ -19,7 +19,7 @@ if __name__ == '__main__':   # the options are read before the imports below, wh
 import os
 
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, tokenizer_of
-from anyorder.machine.files import check_new_folder, whole_folder
+from anyorder.machine.files import check_folder, whole_folder
 from anyorder.others.exported import read_exported, write_exported
 from anyorder.others.gpt2 import GPT2_N_TOKENS
 from anyorder.training.run_folder import read_log
@@ -38,7 +38,9 @@ def validation(ckpt, iter_num):
 
 def main(config):
     # the plan
-    check_new_folder('out', config.out)
+    check_folder('out', config.out)
+    if os.path.isdir(config.out) and os.listdir(config.out):
+        raise ValueError(f'out must name a new folder, and {config.out} holds files: choose another name, or remove it')
     entries = load_checkpoint(config.ckpt)
     ema = entries.get('ema_model')
     if config.weights == 'raw' and isinstance(ema, dict) and ema.get('shadow_params') is entries['model']:

@@ -299,8 +299,7 @@ def main(config):
         config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
         check_order(order_of(config), config.block_size, config.block_size)
         model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
-        config = Config(config | {'source': data.source,
-                                  'started_from': start.started_from(config, checkpoint, model)})
+        config = Config(config | {'source': data.source, 'started_from': start.started_from(config, checkpoint, model)})
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
     if world_size > 1:
         start.check_start(model, resumed, data, config)

@@ -161,13 +161,6 @@ def check_folder(option, path):
         raise ValueError(f'{option} must name a folder that can be written to, got {path!r}')
 
 
-def check_new_folder(option, path):
-    """Raise ValueError unless `option` names a folder that can be made, or an empty one."""
-    check_folder(option, path)
-    if os.path.isdir(path) and os.listdir(path):
-        raise ValueError(f'{option} must name a new folder, and {path} holds files: choose another name, or remove it')
-
-
 def quiet_hub():
     """Silence the hub's own retries and warnings, which would bury our one line."""
     from huggingface_hub import logging
