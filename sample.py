@@ -28,9 +28,9 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
                               # written stretch by stretch, each in the order and given the text before it
 context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
                               # block_size. More costs time: 1 + context / (block_size - context) slots a token
-stop = ''                     # a sample ends with this text, from its first blank on (\n is a line end): left to right
-                              # nothing is written behind it; in other orders what is written behind it is cut. Or with
-                              # the first of several, a JSON list: '["\n\n", "END"]'
+stop = ''                     # [[..]] ends with this text (\n is a line end), or with the first of a JSON list of texts,
+                              # '["\n\n", "END"]', and what stands behind it follows; a sample without [[..]] ends with
+                              # it. In other orders than left to right what is written behind it is cut
 n_samples = 2                 # for each prompt
 score = False                 # instead of writing: log-probability with which these options write the text of the
                               # [[=text]] blanks. What top_k or top_p cuts off has probability 0
@@ -148,7 +148,7 @@ def describe(samples, order, stops, config):
     spans = longest.get('stretches', [])
     return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
             'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
-            'stop': f"{n_stopped} of {len(samples)} texts end with {' or '.join(map(repr, stops))}" if stops else '',
+            'stop': f"{n_stopped} of {len(samples)} texts stopped at {' or '.join(map(repr, stops))}" if stops else '',
             'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
             '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
             'cut off': f"{sum(s['logprob'].count(-math.inf) for s in samples)} tokens" if config.score else ''}

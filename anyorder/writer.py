@@ -79,8 +79,8 @@ class Writer:
                    or the model's choice: 'margin', 'top_prob', 'entropy'
         seed       text r of all that is returned is a function of seed + r alone
         length     tokens of a text, 0 is block_size; a longer text slides on, with `context`, see scroll.Scroll
-        stop       the text ends with this string, or with the first of a list of strings, see scroll.Scroll;
-                   '<|endoftext|>' is the end of a document
+        stop       [[..]] ends with this string, or with the first of a list of strings, and what stands behind it
+                   follows, see scroll.Scroll; '<|endoftext|>' is the end of a document
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
