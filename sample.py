@@ -28,7 +28,7 @@ length = 0                    # tokens of a sample, prompt included; 0 is the mo
                               # written stretch by stretch, each in the order and given the text before it
 context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
                               # block_size. More costs time: 1 + context / (block_size - context) slots a token
-stop = ''                     # [[..]] ends with this text (\n is a line end), or with the first of a JSON list of texts,
+stop = ''                     # [[..]] ends with this text (\n is a line end), or with the first of a JSON list,
                               # '["\n\n", "END"]', and what stands behind it follows; a sample without [[..]] ends with
                               # it. In other orders than left to right what is written behind it is cut
 n_samples = 2                 # for each prompt

@@ -12,52 +12,45 @@ from anyorder.orders import derive_seed, seeds_of
 class Row:
     """A text that is being written, part by part, see Scroll. All lists are in natural order, but `order`.
 
-    parts           the [first, end] in the template of each part that is to come
-    first           where the text of a stop may begin: at the open blank of the part, or without one at the first blank
-    n_open          how many blanks have not ended at a stop
+    parts           [[first, end], ...] of the parts that are not yet written: a part goes on to `end`; its stop may
+                    begin at `first`, the start of its open blank, or, in a text without one, the first blank
+    n_open          how many blanks have not ended with a stop
     tokens, known   of each position its token, and whether it is known by now
     step, logprob   as in Canvas; steps are counted on from stretch to stretch
     drafts          of each position [[step, token], ...]: the token was the draft from that step on, until the next one
                     of the list or until a token was written; the last was wrong if it is not the written token
     order           the positions as visited
-    spans           [[start, end], ...] of its stretches"""
+    spans           [[start, end], ...] of its stretches
+    size            positions of its template"""
 
     def __init__(self, tokens, known, seed, open=()):
-        n, self.template, self.seed, self.n_open = len(tokens), (tokens, known), seed, len(open) or 1
-        self.parts = [*open] or [[known.index(False) if False in known else n, n]]
-        if self.parts[-1][1] < n:   # known text and blanks of a length that is given
+        n = self.size = len(tokens)
+        self.tokens, self.known, self.seed = list(tokens), list(known), seed
+        self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
+        self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
+        self.parts, self.n_open = [*open] or [[[*known, False].index(False), n]], len(open) or 1
+        if self.parts[-1][1] < n:   # known text, and blanks of lengths that are given
             self.parts.append([n, n])
-        self.tokens, self.known, self.step, self.logprob, self.drafts = [], [], [], [], []
-        self.order, self.spans, self.n_steps, self.end = [], [], 0, 0
-        self.take_up()
 
-    def take_up(self):
-        """Add the next part of the template, whose blanks are written by a seed of its own."""
-        n, start, (first, self.end) = len(self.tokens), self.end, self.parts.pop(0)
-        tokens, known = (values[start:self.end] for values in self.template)
-        self.tokens, self.known = self.tokens + tokens, self.known + known
-        self.step, self.logprob = self.step + [-1] * len(tokens), self.logprob + [0.0] * len(tokens)
-        self.drafts += [[] for _ in tokens]
-        self.order += [n + p for p, is_known in enumerate(known) if is_known]
-        self.first = n + first - start
-        self.seed = derive_seed(self.seed, 'part') if n else self.seed
-
-    def cut(self, n):
-        """Leave n tokens."""
+    def end_part(self, n):
+        """The part that is written ends before position n. What stands behind it follows, and has a seed of its own."""
+        end = self.parts.pop(0)[1]
         for values in (self.tokens, self.known, self.step, self.logprob, self.drafts):
-            del values[n:]
-        self.order = [p for p in self.order if p < n]
-        self.spans = [[start, min(end, n)] for start, end in self.spans]
+            del values[n:end]
+        self.order = [p if p < n else p - end + n for p in self.order if not n <= p < end]
+        self.spans = [[start, min(stop, n)] for start, stop in self.spans]
+        self.parts = [[first - end + n, later - end + n] for first, later in self.parts]
+        self.seed = derive_seed(self.seed, 'part')
 
     def n_leading(self):
-        """How many positions are known before the first blank that is left."""
-        return self.known.index(False) if False in self.known else len(self.known)
+        """How many positions are known before the first blank that is left in the part, or before its end."""
+        return [*self.known[:self.parts[0][1]], False].index(False)
 
     def slide_on(self, block_size, context):
         """(tokens, known, seed) of the next stretch."""
         blank = self.n_leading()
         start = 0 if blank < block_size else blank - context
-        end = min(start + block_size, len(self.tokens))
+        end = min(start + block_size, self.parts[0][1])
         self.spans.append([start, end])
         seed = derive_seed(self.seed, 'stretch', start) if start else self.seed
         return self.tokens[start:end], self.known[start:end], seed
@@ -136,21 +129,18 @@ class Scroll:
                 drafts.append([text.n_steps + self.step, token])
 
     def goes_on(self, row):
-        """Whether a blank of the row is to be written. What is written is cut, and the next part is taken up."""
-        while (n := self.length(row)) is not None:
-            row.n_open -= has_stop(row.tokens[row.first:n], self.stops, self.tokenizer)
-            row.cut(n)
-            if not row.parts:
-                return False
-            row.take_up()
-        return True
+        """Whether a blank of the row is to be written, in this part or, once it is written, in a later one."""
+        while row.parts and (n := self.length(row)) is not None:
+            row.n_open -= has_stop(row.tokens[row.parts[0][0]:n], self.stops, self.tokenizer)
+            row.end_part(n)
+        return bool(row.parts)
 
     def length(self, row):
-        """Of a row the length of its text until now once it is written, else None."""
-        n = row.n_leading()
-        if n_kept := end_of(row.tokens[row.first:n], self.stops, self.tokenizer):
-            return row.first + n_kept
-        return n if n == len(row.tokens) else None
+        """Up to which position the text is written, once its part is, else None."""
+        n, (first, end) = row.n_leading(), row.parts[0]
+        if n_kept := end_of(row.tokens[first:n], self.stops, self.tokenizer):
+            return first + n_kept
+        return n if n == end else None
 
     def stopped(self):
         """(B,) bool on the host: the rows of the last step whose part is written, up to its first stop."""
@@ -181,7 +171,7 @@ class Scroll:
         sample = sample_of(row.tokens, row.order, row.step, row.logprob, self.tokenizer)
         if self.with_drafts:
             sample['drafts'] = row.drafts
-        if len(row.template[0]) > self.block_size or len(row.spans) > 1:
+        if row.size > self.block_size or len(row.spans) > 1:
             sample['stretches'] = row.spans
         if self.stops:
             sample['stopped'] = row.n_open == 0
