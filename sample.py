@@ -4,14 +4,15 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt
     python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
     python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]] is returned.' --order=margin --n_steps=16
+    python sample.py --ckpt=out/ckpt.pt --prompt='The [[?]] brown fox jumps over [[2-12]] dog.' --blank_length=draw
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
     python sample.py --ckpt=out/ckpt.pt --order=entropy --watch --html=replay.html
     python sample.py --ckpt=out/ckpt.pt --order=random --unmask=lossless --watch --html=drafts.html
     python sample.py --ckpt=out/ckpt.pt --order=l2r --length=3000 --stop='<|endoftext|>'
     python sample.py --ckpt=out/digits/ckpt.pt --prompt_file=half.npy --n_samples=1 --out=filled.npy
 
-Blanks of a prompt: [[n]] is n tokens, [[..]] what is left of --length, [[=text]] a blank whose text --score measures.
-A plain [[ is written \\[[.
+Blanks of a prompt: [[n]] is n tokens, [[?]] as many as fit best between the texts around it, [[2-12]] so of 2 to 12;
+[[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
 <|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
@@ -31,6 +32,11 @@ context = 0                   # for a longer text: tokens that a new stretch rea
 stop = ''                     # [[..]] ends with this text (\n is a line end), or with the first of a JSON list,
                               # '["\n\n", "END"]', and what stands behind it follows; a sample without [[..]] ends with
                               # it. In other orders than left to right what is written behind it is cut
+blank_length = 'likely'       # how a [[?]] finds its length, by p(text behind it | text before it, gap of n) x prior:
+                              # 'likely', the largest; 'draw', one drawn by these probabilities; or 'confidence', by the
+                              # mean of the gap's largest probabilities at the first step (CAL) x prior
+length_prior = 'uniform'      # of the lengths of a [[?]]; 'words': as the words of the training set have, each with the
+                              # blank before it; or a JSON file, a list of the weights of the lengths 1, 2, ...
 n_samples = 2                 # for each prompt
 score = False                 # instead of writing: log-probability with which these options write the text of the
                               # [[=text]] blanks. What top_k or top_p cuts off has probability 0
@@ -82,6 +88,7 @@ import numpy as np
 
 from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
 from anyorder.likelihood.judge import measure, open_judge
+from anyorder.likelihood.lengths import Lengths, read_prior, said
 from anyorder.machine.files import check_out, plain_json, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
@@ -97,7 +104,7 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed
 
     The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
-    n_blanks = sum(known.count(False) for _, known in texts)
+    n_blanks = sum(known.count(False) for _, known, *_ in texts)
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
     with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
     try:
@@ -183,6 +190,7 @@ def main(config):
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
     visits = order_of(writer.checkpoint.run, order)
     stops = writer.stops(listed(config.stop))
+    lengths = Lengths(config.blank_length, read_prior(config.length_prior, writer.checkpoint))
     texts = writer.texts(prompts, visits, unmasking, drawing, config.length, config.context, stops, allowed)
 
     # the work
@@ -191,12 +199,14 @@ def main(config):
     result = {'config': config, 'iter_num': writer.checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
               'order': order if isinstance(order, list) else visits if order is None else config.order,
               'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
-    each = [(prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)]
-    write_all(writer, *zip(*each), visits, unmasking, drawing, stops, allowed, result, config)
+    asked, texts = zip(*((prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)))
+    texts = writer.laid_out(texts, config.seed, lengths)
+    write_all(writer, asked, texts, visits, unmasking, drawing, stops, allowed, result, config)
     for r, s in enumerate(samples):
         nats = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
-        print(f"--- sample {r} (seed {s['seed']}), -log p = {nats}\n{text}", flush=True)
+        about = ''.join(f', {said(length)}' for length in s.get('lengths', ()))
+        print(f"--- sample {r} (seed {s['seed']}), -log p = {nats}{about}\n{text}", flush=True)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)

@@ -13,6 +13,7 @@ from anyorder.generation.constraint import check_allowed
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.unmasking import SCORES, Unmasking, check_keywords
+from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
@@ -68,13 +69,15 @@ class Writer:
         return graphed(network) if self.cuda_graphs else network
 
     def infill(self, prompt, n=None, order='own', seed=1337, length=0, context=0, stop='', n_steps=None,
-               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, score=False, **unmasking):
+               temperature=1.0, top_k=0, top_p=1.0, batch_size=32, allowed=None, score=False, blank_length='likely',
+               length_prior='uniform', **unmasking):
         """The prompt with its blanks filled, a Text or Rows; with n a list of n, or n times the rows. Of a list a list.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
 
-        prompt     [[n]] is n blank tokens, [[..]] what is left of the length; without a blank the text is continued.
-                   Or an array (N,) or (rows, N) of tokens, in which -1 is a blank
+        prompt     [[n]] is n blank tokens, [[?]] as many as fit best between the texts around it, [[2-12]] so of 2 to
+                   12; [[..]] is what is left of the length, and without a blank the text is continued. Or an array
+                   (N,) or (rows, N) of tokens, in which -1 is a blank
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a list of positions;
                    or the model's choice: 'margin', 'top_prob', 'entropy'
         seed       text r of all that is returned is a function of seed + r alone
@@ -83,10 +86,12 @@ class Writer:
                    follows, see scroll.Scroll; '<|endoftext|>' is the end of a document
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
+        blank_length, length_prior   how [[?]] finds its length: see lengths.Lengths and lengths.read_prior
         unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
         temperature, top_k, top_p, score   see drawing.Drawing; to be scored every blank is [[=text]]"""
         scrolls, how, n_blanks = self.prepared(prompt, n, order, seed, length, context, stop, n_steps, temperature,
-                                               top_k, top_p, batch_size, allowed, score, **unmasking)
+                                               top_k, top_p, batch_size, allowed, score, blank_length, length_prior,
+                                               **unmasking)
         with progress(total=n_blanks, unit='token', leave=False, delay=2) as bar:   # seconds: a short text shows none
             found = []
             for scroll in scrolls:
@@ -113,7 +118,7 @@ class Writer:
         yield as_text(*scroll.samples())
 
     def prepared(self, prompt, n, order, seed, length, context, stop, n_steps, temperature, top_k, top_p, batch_size,
-                 allowed, score, **unmasking):
+                 allowed, score, blank_length, length_prior, **unmasking):
         """(Scroll of each batch, what write wants to know of how, number of blanks) of infill's arguments, checked."""
         check_keywords(unmasking, self.infill)
         order, policy = order_and_policy(order, unmasking.get('block_length'))
@@ -124,8 +129,9 @@ class Writer:
         prompts, stops = prompts_of(prompt), self.stops(stop)
         texts = self.texts(prompts, *how, length, context, stops, allowed)
         texts = [text for text in texts for _ in range(n or 1)] if isinstance(prompts[0], str) else texts * (n or 1)
+        texts = self.laid_out(texts, seed, Lengths(blank_length, read_prior(length_prior, self.checkpoint)))
         scrolls = self.scrolls(texts, seed, batch_size, context, stops, allowed=allowed)
-        return scrolls, how, sum(known.count(False) for _, known in texts)
+        return scrolls, how, sum(known.count(False) for _, known, *_ in texts)
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
         """log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the text around them.
@@ -149,7 +155,10 @@ class Writer:
                 raise ValueError('n_orders draws orders of its own: leave it out, or order and the options behind it')
             found = self.infill(prompt, order=order, seed=seed, score=True, **options)
             return found.logprob if isinstance(prompt, str) else [text.logprob for text in found]
-        nats, parsed = [], parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size)
+        nats, templates = [], parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size)
+        if any(template.unknown for template in templates):
+            raise ValueError('a text that is scored has blanks of known lengths: write [[n]] in place of [[?]]')
+        parsed = [template.lay_out()[:3] for template in templates]
         if not all(any(answer) for _, _, answer in parsed):
             raise ValueError('logprob wants to know which part of the text it is to score: write it as [[=text]]')
         with self.autocast():
@@ -160,15 +169,16 @@ class Writer:
         return nats[0] if isinstance(prompt, str) else nats
 
     def texts(self, prompts, visits, unmasking, drawing, length=0, context=0, stops=(), allowed=None):
-        """[(tokens, known)] of prompts, checked before any work; visits are the arguments of sample_order, and to be
+        """The Templates of prompts, checked before any work; visits are the arguments of sample_order, and to be
         scored all blanks must have a text. Raises ValueError for what fits neither model nor task."""
         if length < 0:
             raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
         self.check_context(context)
         if stops and drawing.scores:
             raise ValueError('stop is for writing: a text that is scored is there as a whole')
-        parsed = parse_prompts(prompts, self.tokenizer, length or self.block_size)
         n_row = self.checkpoint.set.get('row_length')
+        templates = parse_prompts(prompts, self.tokenizer, length or n_row or self.block_size)
+        parsed = [template.lay_out()[:3] for template in templates]
         for prompt, (tokens, *_) in zip(prompts, parsed):
             if n_row and (len(tokens) > n_row or len(tokens) < n_row and not isinstance(prompt, str)):
                 raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {len(tokens)}')
@@ -182,7 +192,19 @@ class Writer:
             raise ValueError('there is no blank to write or score in the prompt')
         blanks = (p for _, known, _ in parsed for p, is_known in enumerate(known) if not is_known)
         check_allowed(allowed, blanks, self.tokenizer.n_tokens)
-        return [(tokens, known) for tokens, known, _ in parsed]
+        return templates
+
+    def laid_out(self, templates, seed, lengths):
+        """[(tokens, known, open blanks, what a sample says of its lengths)] of Templates, row r by seed + r or seed[r];
+        `lengths` is a Lengths."""
+        seeds, texts = seeds_of(seed, len(templates)), []
+        network = self.network if any(template.unknown for template in templates) else None
+        with self.autocast(), progress(total=len(templates), unit='text', desc='lengths', leave=False, delay=2) as bar:
+            for template, (chosen, said) in zip(templates, lengths.choose(network, templates, seeds)):
+                layout = template.lay_out(chosen)
+                texts.append((layout.tokens, layout.known, layout.open, said))
+                bar.update()
+        return texts
 
     def stops(self, stop):
         """The stops in a text or a list of texts, as they are decoded: tokens of one's own may be written in more ways,

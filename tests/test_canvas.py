@@ -39,7 +39,7 @@ def test_texts_of_unequal_length():
 
 
 def test_known_tokens_are_visited_from_left_to_right_before_the_blanks():
-    tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12)
+    tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12).lay_out()[:3]
     for order, blanks in (({'kind': 'l2r'}, [1, 2, 4, 5]), ({'kind': 'r2l'}, [5, 4, 2, 1]),
                           (order_of({}, [6, 5, 4, 3, 2, 1, 0, 7]), [5, 4, 2, 1])):
         canvas = Canvas.of_texts([(tokens, known)], order, 0)

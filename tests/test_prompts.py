@@ -7,7 +7,7 @@ from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 
 def test_parsing_of_blanks():
     def parse(prompt, length=20):
-        tokens, known, answer = parse_prompt(prompt, Bytes(), length)
+        tokens, known, answer = parse_prompt(prompt, Bytes(), length).lay_out()[:3]
         return ''.join(chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer))
     assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c'
     assert parse('[[..]]', 4) == '____' and parse('abc', 5) == 'abc__' and parse('', 2) == '__'
@@ -19,7 +19,7 @@ def test_parsing_of_blanks():
 
 
 def test_the_end_of_a_document_is_one_token():
-    tokens, known, answer = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9)
+    tokens, known, answer = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9).lay_out()[:3]
     assert tokens == [256, *b'abc', 256] and known == [True] * 3 + [False] * 2 and answer == [False] * 3 + [True] * 2
     assert Bytes().decode(tokens) == '<|endoftext|>abc<|endoftext|>'
     with pytest.raises(ValueError, match='sudoku4 has the tokens'):   # which has no documents

@@ -24,7 +24,7 @@ def ascii_model(**config):
 
 
 def texts(*prompts, length=20):
-    return [tuple(parse_prompt(prompt, Bytes(), length)[:2]) for prompt in prompts]
+    return [parse_prompt(prompt, Bytes(), length).lay_out()[:2] for prompt in prompts]
 
 
 def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, stop='', **scroll):

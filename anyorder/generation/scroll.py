@@ -20,12 +20,13 @@ class Row:
     drafts          of each position [[step, token], ...]: the token was the draft from that step on, until the next one
                     of the list or until a token was written; the last was wrong if it is not the written token
     order           the positions as visited
+    lengths         what its sample says of the lengths that were chosen for its blanks
     spans           [[start, end], ...] of its stretches
     size            positions of its template"""
 
-    def __init__(self, tokens, known, seed, open=()):
+    def __init__(self, tokens, known, seed, open=(), lengths=()):
         n = self.size = len(tokens)
-        self.tokens, self.known, self.seed = list(tokens), list(known), seed
+        self.tokens, self.known, self.seed, self.lengths = list(tokens), list(known), seed, lengths
         self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
         self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
         self.parts, self.n_open = [*open] or [[[*known, False].index(False), n]], len(open) or 1
@@ -85,12 +86,12 @@ class Scroll:
 
     def __init__(self, texts, seed, tokenizer, block_size, context=0, stops=(), with_drafts=False, allowed=None,
                  n_before=0):
-        """texts [(tokens, known)] of lists, or (tokens, known, [[start, end], ...] of its open blanks); row r is a
-        function of seed + r, or, if `seed` is a list, of seed[r]; context 0 is half of block_size; stops are texts;
-        allowed as in Constraint, whose positions count from the start of the text as it is then, and its rows from
-        n_before."""
-        self.rows = [Row(*text[:2], own, *(text[2:] if stops else ()))
-                     for text, own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
+        """texts [(tokens, known)] of lists; behind them may stand the [[start, end], ...] of open blanks, and what the
+        sample is to say of its lengths. Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; context 0
+        is half of block_size; stops are texts; allowed as in Constraint, whose positions count from the start of the
+        text as it is then, and its rows from n_before."""
+        self.rows = [Row(tokens, known, own, more[0] if more and stops else (), *more[1:])
+                     for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
         self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
         self.stops, self.with_drafts, self.allowed, self.n_before = stops, with_drafts, allowed, n_before
         self.written = self.rows   # that the canvas writes
@@ -163,8 +164,9 @@ class Scroll:
         """sample_of each text, up to its stop.
 
         There are also `drafts`, if they are kept; `stretches` [[start, end], ...] where a text did not fit into the
-        model, or has parts; and with a stop whether the text has `stopped`, each of its open blanks if it has any. In
-        another order than left to right the log-probability of a token may be given tokens that were cut."""
+        model, or has parts; `lengths`, a dict for each blank that found its length, see Lengths.choose; and with a stop
+        whether the text has `stopped`, each of its open blanks if it has any. In another order than left to right the
+        log-probability of a token may be given tokens that were cut."""
         return [self.sample(row) for row in self.rows]
 
     def sample(self, row):
@@ -173,6 +175,8 @@ class Scroll:
             sample['drafts'] = row.drafts
         if row.size > self.block_size or len(row.spans) > 1:
             sample['stretches'] = row.spans
+        if row.lengths:
+            sample['lengths'] = row.lengths
         if self.stops:
             sample['stopped'] = row.n_open == 0
         return sample

@@ -71,14 +71,16 @@ def check_finite(nats):
     return nats
 
 
-def score_visits(model, idx, order, first, n):
-    """nll (B, n) of the visits first to first + n - 1, given all before each; `first` is an int or (B,) on the host.
+def score_visits(model, idx, order, first, n, n_visits=None):
+    """nll (B, n) of the visits first to first + n - 1, given all before each; `first` is an int or (B,) on the host,
+    n_visits as of predict.
 
-    A decoder takes a pass, a network with a masked loss takes n."""
+    A decoder takes a pass of these visits and those before, a network with a masked loss takes n passes."""
     first = torch.as_tensor(first).expand(len(order))
     if model.slots.masked_loss:
-        return one_by_one(model, idx, order, first, n)
-    return model(idx, order, columns=(first.unsqueeze(1) + torch.arange(n)).to(order.device))
+        return one_by_one(model, idx, order, first, n, n_visits)
+    columns = first.unsqueeze(1) + torch.arange(n)                                          # (B, n)
+    return model(idx, order[:, :int(first.max()) + n], columns=columns.to(order.device))
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):

@@ -1,7 +1,9 @@
 """How does a prompt with blanks become tokens, and the positions that are to be written?"""
+import itertools
 import json
 import os
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,25 +58,75 @@ def parse_prompts(prompts, tokenizer, length):
 
 
 def parse_prompt(prompt, tokenizer, length):
-    """(tokens, known, answer) lists for a prompt, a text or a row, of at most `length` tokens, blanks included.
-
-    tokens   ids of the text, and 0 in the blanks: n for [[n]], what is left of the length for [[..]]
-    known    marks the text that stands
-    answer   marks the text in [[=text]]
-    A text without a blank ends in [[..]]. The pieces are tokenized one by one. Raises ValueError for another kind of
-    blank and for a prompt that is too long."""
+    """The Template of a prompt, a text or a row. A text without a blank ends in [[..]]. The pieces are tokenized one by
+    one. Raises ValueError for another kind of blank and for a prompt that is too long."""
     pieces = split_blanks(prompt) if isinstance(prompt, str) else row_pieces(np.asarray(prompt), tokenizer.n_tokens)
-    pieces = [(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces]
-    n = sum(len(value) if isinstance(value, list) else value for value, _ in pieces)
-    if n > length:
-        raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
-                         'choose a larger length or a shorter prompt')
-    tokens, kinds = [], []
-    for value, kind in pieces:
-        blanks = length - n if kind == 'rest' else value
-        tokens += value if isinstance(value, list) else [0] * blanks
-        kinds += [kind] * (len(tokens) - len(kinds))
-    return [tokens, [kind == 'known' for kind in kinds], [kind == 'answer' for kind in kinds]]
+    return Template([(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces],
+                    length)
+
+
+class Layout(NamedTuple):
+    """A text of N positions, in lists.
+
+    tokens   ids, 0 in the blanks
+    known    whether the text stands
+    answer   whether it is the text in [[=text]]
+    starts   the position at which each piece of the template begins, and N
+    open     the [start, end] of each [[..]]"""
+    tokens: list
+    known: list
+    answer: list
+    starts: list
+    open: list
+
+
+class Template:
+    """A prompt of at most `length` tokens, blanks included.
+
+    pieces   [(value, kind)]: tokens of kind 'known' or 'answer'; n 'blank' tokens; the (least, most) tokens of a blank
+             of 'unknown' length, most None where it is not said; and 'rest', [[..]], blanks that share equally what is
+             left of the length
+    unknown  the numbers of the pieces whose length is unknown"""
+
+    def __init__(self, pieces, length):
+        self.pieces, self.length = pieces, length
+        self.unknown = [i for i, (_, kind) in enumerate(pieces) if kind == 'unknown']
+        n = sum(self.sizes())
+        if n > length:
+            raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
+                             'choose a larger length or a shorter prompt')
+        for i in self.unknown:
+            least, most = pieces[i][0]
+            if (most or 0) > least + length - n:
+                raise ValueError(f'a blank of {least} to {most} tokens has room for {least + length - n} at most in '
+                                 f'length={length}: choose a larger length or fewer tokens')
+            if not any(value for value, kind in pieces[i:self.end_of(i)] if kind == 'known'):
+                raise ValueError('nothing tells the length of a [[?]] that no text follows: write text behind it, or '
+                                 '[[n]], or [[..]] with a stop')
+
+    def end_of(self, i):
+        """The number of the piece that ends what follows the blank of piece i: the next blank that finds its length."""
+        kinds = [kind for _, kind in self.pieces]
+        return next((k for k in range(i + 1, len(kinds)) if kinds[k] in ('unknown', 'rest')), len(kinds))
+
+    def sizes(self, lengths=()):
+        """Tokens of each piece, see lay_out; 0 for [[..]]."""
+        lengths = dict(zip(self.unknown, lengths))
+        return [len(value) if isinstance(value, list) else lengths.get(i, value[0]) if kind == 'unknown' else value
+                for i, (value, kind) in enumerate(self.pieces)]
+
+    def lay_out(self, lengths=()):
+        """The Layout with these `lengths` of the first blanks of unknown length; the others have their least one."""
+        sizes, kinds = self.sizes(lengths), [kind for _, kind in self.pieces]
+        rest, left = [i for i, kind in enumerate(kinds) if kind == 'rest'], self.length - sum(sizes)
+        for n, i in enumerate(rest):
+            sizes[i] = left // len(rest) + (n < left % len(rest))
+        tokens, starts = [], [0, *itertools.accumulate(sizes)]
+        for n, (value, _) in zip(sizes, self.pieces):
+            tokens += value if isinstance(value, list) else [0] * n
+        kinds = np.repeat(kinds, sizes)
+        return Layout(tokens, (kinds == 'known').tolist(), (kinds == 'answer').tolist(), starts,
+                      [starts[i:i + 2] for i in rest])
 
 
 def row_pieces(row, n_tokens):
@@ -88,27 +140,33 @@ def row_pieces(row, n_tokens):
 
 
 def split_blanks(prompt):
-    """The pieces of a prompt: (text, 'known'), (text, 'answer'), (n, 'blank'), and (0, 'rest') for [[..]]. A plain [[
-    is written \\[[. The text in a blank ends at the first ]]."""
+    """The pieces of a prompt, as those of a Template, but with texts. A plain [[ is written \\[[. The text in a blank
+    ends at the first ]]."""
     try:
         prompt.encode()
     except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8
         raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
     pieces = [('', 'known')]
     for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
-        blank = re.fullmatch(r'\[\[(\.\.|=.+|[1-9]\d{0,17})\]\]', part, flags=re.DOTALL)
+        blank = re.fullmatch(r'\[\[(\.\.|\?|=.+|[1-9]\d{0,17}(-\d{1,18})?)\]\]', part, flags=re.DOTALL)
         if blank and blank[1] == '..':
             pieces += [(0, 'rest'), ('', 'known')]
+        elif blank and blank[1] == '?':
+            pieces += [((1, None), 'unknown'), ('', 'known')]
         elif blank and blank[1][0] == '=':
             pieces += [(blank[1][1:].replace(r'\[[', '[['), 'answer'), ('', 'known')]
+        elif blank and blank[2]:
+            least, most = map(int, blank[1].split('-'))
+            if least > most:
+                raise ValueError(f'a blank has from its least to its most tokens, as [[2-12]], got {part}')
+            pieces += [((least, most), 'unknown'), ('', 'known')]
         elif blank:
             pieces += [(int(blank[1]), 'blank'), ('', 'known')]
         elif '[[' in part and part != r'\[[':
-            raise ValueError(f'a blank is [[n]], [[..]] or [[=text]] (\\[[ is a plain [[), got {part[:40]!r}')
+            raise ValueError('a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]] '
+                             f'(\\[[ is a plain [[), got {part[:40]!r}')
         else:
             pieces[-1] = (pieces[-1][0] + part.replace(r'\[[', '[['), 'known')
-    if pieces.count((0, 'rest')) > 1:
-        raise ValueError('a prompt has one [[..]] at most: it takes what is left of the length')
     if len(pieces) == 1:
         pieces.append((0, 'rest'))
     return pieces

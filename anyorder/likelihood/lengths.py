@@ -1,0 +1,150 @@
+"""How long is a blank? The likelihood of the text behind it, for each length that it may have."""
+import json
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anyorder.datasets import open_split
+from anyorder.generation.unmasking import confidence
+from anyorder.likelihood.nll import score_visits
+from anyorder.machine.files import reading
+from anyorder.orders import stream
+from anyorder.tokens.prompts import encode
+from anyorder.tokens.tokenizers import split_documents
+from configurator import check_choice
+
+LONGEST = 32       # tokens of a [[?]], where nothing says more
+NEAR = 16          # tokens that are read behind the gap: more tell no more, and make small models too sure
+N_READ = 1 << 18   # tokens of the training set whose words are counted
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How the lengths of blanks are chosen, one after another from the left.
+
+        p(n | L, R) = prior(n) p(R | L, gap of n) / sum_m prior(m) p(R | L, gap of m)
+
+    L is the known text before the blank, R the known text behind it: NEAR tokens, or those before the next blank that
+    finds its length. L is given in reading order and R is read behind it, left to right, at its places behind the gap:
+    what stands in the gap is summed over. A network with a masked loss takes a pass for each token of R.
+
+    rule   'likely': the likeliest length; 'draw': by these probabilities; 'confidence': in place of p(R | L, gap of n)
+           stands the mean over the gap of max_v p(v | L, R), the first step (CAL, Liu et al. 2026, arXiv 2602.00476,
+           who divide it by its mean at each length: a prior)
+    prior  weights of the lengths 1, 2, ...; None: all alike"""
+    rule: str = 'likely'
+    prior: tuple | None = None
+
+    def __post_init__(self):
+        check_choice('blank_length', self.rule, 'likely', 'draw', 'confidence')
+        good = self.prior is None or all(type(w) in (int, float) and 0 <= w < math.inf for w in self.prior)
+        if not good or self.prior is not None and not sum(self.prior):
+            raise ValueError('length_prior must hold weights of the lengths 1, 2, ..., numbers from 0, not all 0, got '
+                             f'{self.prior!r:.60}')
+
+    def choose(self, network, templates, seeds):
+        """Yields (lengths, what a sample says of them) of each Template, of row r by seeds[r]. A sample says of each
+        of its blanks the length with its probability, and the runner-up."""
+        probabilities = cache(lambda *at: self.probabilities(network, *at))   # samples of a prompt share its template
+        for template, seed in zip(templates, seeds, strict=True):
+            lengths, said = (), []
+            for i in template.unknown:
+                n, p = probabilities(template, lengths)
+                best = p.argsort(descending=True, stable=True).tolist()
+                if self.rule == 'draw':
+                    chosen = int(p.multinomial(1, generator=stream(seed, 'length of a blank', len(lengths))))
+                    best = [chosen, *(k for k in best if k != chosen)]
+                said.append({'length': n[best[0]], 'p': float(p[best[0]])})
+                if len(n) > 1:
+                    said[-1] |= {'runner_up': n[best[1]], 'p_runner_up': float(p[best[1]])}
+                lengths += n[best[0]],
+            yield lengths, said
+
+    def probabilities(self, network, template, lengths):
+        """(the lengths n that the next blank of unknown length may have, p(n | L, R) float64 of each)."""
+        i, size = template.unknown[len(lengths)], network.config.block_size
+        (least, most), sizes = template.pieces[i][0], template.sizes(lengths)
+        if (most or 0) >= size:
+            raise ValueError(f'a blank that finds its length has at most {size - 1} tokens, one less than the model, '
+                             f'got {most}: choose fewer')
+        most = most or min(LONGEST if self.prior is None else len(self.prior), size // 2)
+        most = min(most, least + template.length - sum(sizes))
+        n = [m for m in range(least, most + 1) if self.prior is None or m <= len(self.prior) and self.prior[m - 1]]
+        if not n:
+            raise ValueError(f'length_prior gives no weight to a length of {least} to {most} tokens')
+        rows = []
+        for tokens, known, _, starts, _ in (template.lay_out((*lengths, m)) for m in n):
+            behind = [p for p in range(starts[i + 1], starts[template.end_of(i)]) if known[p]]
+            end = behind[:NEAR][-1] + 1
+            rows.append((tokens[:end], known[:end], starts[i]))
+        logp = gap_scores(network, cut(rows, n, size), n, self.rule == 'confidence')
+        if self.prior is not None:
+            logp = logp + torch.tensor([self.prior[m - 1] for m in n], dtype=torch.float64).log()
+        return n, logp.softmax(0)
+
+
+def cut(rows, n, size):
+    """The rows (tokens, known, start of the gap), whose gaps have n [K] tokens, cut to `size` positions around the gap:
+    half of what the longest gap leaves is for the text behind, the same in each row, or more where less is before."""
+    room, behind = size - max(n), len(rows[0][0]) - rows[0][2] - n[0]
+    behind = min(behind, max((room + 1) // 2, room - max(start for *_, start in rows)))
+    parts = []
+    for (tokens, known, start), m in zip(rows, n):
+        first, end = max(0, start - (room - behind)), start + m + behind
+        parts.append((tokens[first:end], known[first:end], start - first))
+    return parts
+
+
+@torch.no_grad()
+def gap_scores(network, rows, n, by_confidence=False):
+    """(K,) float64: log p(R | L, gap of n) of K rows (tokens, known, start of the gap), whose gaps have n [K] tokens;
+    or the log of the mean over the gap of max_v p(v | L, R)."""
+    n_visits, n = torch.tensor([len(tokens) for tokens, *_ in rows]), torch.tensor(n)
+    shape = len(rows), int(n_visits.max())
+    idx, part = torch.zeros(shape, dtype=torch.long), torch.full(shape, 4)   # L, R, the gap, other blanks, padding
+    for r, (tokens, known, start) in enumerate(rows):
+        idx[r, :len(tokens)], known = torch.tensor(tokens), torch.tensor(known)
+        part[r, :len(tokens)] = torch.where(known, 0, 3)
+        part[r, start:len(tokens)] += known[start:]
+        part[r, start:start + n[r]] = 2
+    device, order = network.device, part.argsort(dim=1, stable=True)
+    n_left, n_right = (part == 0).sum(1), int((part[0] == 1).sum())
+    if not n_right:
+        raise ValueError('nothing tells the length of a [[?]]: the text behind it does not fit into the model')
+    idx, order = idx.to(device), order.to(device)
+    if not by_confidence:
+        return -score_visits(network, idx, order, n_left, n_right, n_visits).cpu().double().sum(1)
+    logits = network.predict(idx, order, n_left + n_right, int(n.max()), n_visits=n_visits)   # (K, longest gap, V)
+    top = confidence(logits, 'top_prob').cpu().double().masked_fill(torch.arange(n.max()) >= n.unsqueeze(1), 0)
+    return (top.sum(1) / n).log()
+
+
+def said(length):
+    """What a sample says of a length, in words."""
+    other = f", {length['runner_up']}: {length['p_runner_up']:.2f}" if 'runner_up' in length else ''
+    return f"blank of {length['length']} tokens (p {length['p']:.2f}{other})"
+
+
+def read_prior(prior, checkpoint):
+    """The prior of Lengths: None for 'uniform', the lengths of the words of the training set for 'words', each with the
+    blank before it; else a list of weights, or the JSON file of one."""
+    if prior == 'uniform' or not isinstance(prior, str):
+        return None if isinstance(prior, str) else tuple(prior)
+    if prior != 'words':
+        if not os.path.isfile(prior):
+            raise ValueError(f"length_prior must be 'uniform', 'words', or a JSON file with weights, got {prior!r}")
+        with reading(prior, 'weights of lengths', 'it must be a JSON list of the weights of the lengths 1, 2, ...'):
+            return tuple(json.loads(Path(prior).read_text(encoding='utf-8')))
+    split, _ = open_split(checkpoint.run['data_dir'], checkpoint.run['dataset'], 'train')
+    (tokens, _), tokenizer = split.unpack(np.array(split.packed.ravel()[:N_READ])), checkpoint.tokenizer
+    words = Counter(word for ids in split_documents(tokens, tokenizer.eos) for word in tokenizer.decode(ids).split())
+    lengths = Counter()
+    for word, n in words.items():
+        lengths[len(encode(' ' + word, tokenizer))] += n
+    return tuple(lengths[n] for n in range(1, max(lengths) + 1))

@@ -1,0 +1,167 @@
+"""Blanks of unknown length: probabilities by summing over all texts, the text that is then written, wrong input."""
+import itertools
+import json
+import math
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_model, one_line
+from test_own_law import NETWORKS
+
+from anyorder.fast import freeze
+from anyorder.likelihood.lengths import NEAR, Lengths, read_prior
+from anyorder.tokens.prompts import Template, parse_prompt
+from anyorder.tokens.tokenizers import Bytes
+from anyorder.writer import Writer
+
+ONE = Template([([0, 2], 'known'), ((1, 3), 'unknown'), ([1], 'known'), (1, 'blank'), ([2], 'known')], 9)
+TWO = Template([([2], 'known'), ((1, 2), 'unknown'), ([1, 0], 'known'), ((1, 3), 'unknown'), ([1], 'known'),
+                (0, 'rest'), ([2], 'known')], 11)
+
+
+def by_all_texts(model, left, n, right):
+    """p(right | left, gap of n): the sum over all texts of the blanks. None in `left` and `right` is a blank too."""
+    row = [*left, *[None] * n, *right]
+    blanks, start = [p for p, token in enumerate(row) if token is None], len(left)
+    given = [p for p, token in enumerate(left) if token is not None]
+    order = given + [p for p in range(start + n, len(row)) if row[p] is not None]
+    order += sorted(blanks, key=lambda p: not start <= p < start + n)
+    idx = torch.tensor([[dict(zip(blanks, values)).get(p, token) for p, token in enumerate(row)]
+                        for values in itertools.product(range(3), repeat=len(blanks))])
+    logp, order = 0.0, torch.tensor(order).expand(len(idx), -1)
+    for d in range(len(given), len(row)):   # a pass for each visit, as slow and as plain as can be
+        logits = model.predict(idx, order, d, 1)[:, 0, :3]
+        logp += logits.log_softmax(-1).gather(1, idx.gather(1, order[:, d:d + 1]))[:, 0]
+    return math.exp(logp.logsumexp(0))
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize('prior', [None, (0.5, 0, 2.0, 9.0)])
+def test_the_probabilities_of_lengths_are_sums_over_all_texts(network, prior):
+    """A blank between others, and two blanks, the second given the length of the first; with a prior, and a cache."""
+    model, weight = make_model(5, vocab_size=3, **NETWORKS[network]), dict(enumerate(prior or (1, 1, 1), 1))
+    asked = [(ONE, (), [0, 2], [1, None, 2], [1, 2, 3]), (TWO, (), [2], [1, 0], [1, 2]),
+             *((TWO, (m,), [2, *[None] * m, 1, 0], [1], [1, 2, 3]) for m in (1, 2))]
+    for template, chosen, left, right, lengths in asked:
+        lengths = [n for n in lengths if weight[n]]
+        p = torch.tensor([weight[n] * by_all_texts(model, left, n, right) for n in lengths], dtype=torch.float64)
+        for one in (model, freeze(model)):
+            n, found = Lengths(prior=prior).probabilities(one, template, chosen)
+            assert n == lengths and torch.allclose(found, p / p.sum(), atol=1e-10)
+    (chosen, said), = Lengths(prior=prior).choose(model, [TWO], [0])
+    for k, of_blank in enumerate(said):   # the likeliest, one blank after the other
+        n, p = Lengths(prior=prior).probabilities(model, TWO, chosen[:k])
+        best = p.sort(descending=True)
+        assert of_blank['length'] == chosen[k] == n[best.indices[0]] and of_blank['p'] == best.values[0]
+        if len(n) > 1:
+            assert of_blank['runner_up'] == n[best.indices[1]] and of_blank['p_runner_up'] == best.values[1]
+
+
+@pytest.mark.parametrize('network', NETWORKS)
+def test_confidence_is_the_mean_of_the_largest_probabilities_of_the_first_step(network):
+    model, score = make_model(5, vocab_size=3, **NETWORKS[network]), []
+    for n in (1, 2, 3):
+        row, known = [0, 2, *[0] * n, 1, 0, 2], [0, 1, 2 + n, 4 + n]
+        order = torch.tensor([[*known, *range(2, 2 + n), 3 + n]])
+        logits = model.predict(torch.tensor([row]), order, 4)[0, :n, :3]
+        score.append(float(logits.softmax(-1).amax(-1).mean()) * (4 - n))
+    n, p = Lengths('confidence', (3, 2, 1)).probabilities(model, ONE, ())
+    assert n == [1, 2, 3] and p.tolist() == pytest.approx([s / sum(score) for s in score], abs=1e-10)
+
+
+def test_lengths_are_drawn_by_their_probabilities_and_by_the_seed_of_the_row():
+    model, law = make_model(5, vocab_size=3), Lengths('draw')
+    found = list(law.choose(model, 2000 * [TWO], range(2000)))
+    counts, (_, first) = Counter(lengths for lengths, _ in found), law.probabilities(model, TWO, ())
+    for a, b in itertools.product((1, 2), (1, 2, 3)):
+        p = float(first[a - 1] * law.probabilities(model, TWO, (a,))[1][b - 1])
+        assert abs(counts[a, b] - 2000 * p) < 4 * math.sqrt(2000 * p) + 1
+    assert len(counts) > 3 and list(law.choose(model, [TWO], [7])) == found[7:8]
+    for _, said in found[:50]:
+        assert all(of_blank['runner_up'] != of_blank['length'] for of_blank in said)
+
+
+@pytest.mark.parametrize('network', ['decoder', 'encoder'])
+def test_a_model_that_is_shorter_than_the_text_reads_around_the_blank(network):
+    """7 positions, a gap of 3 at most: two tokens behind the blank and two before, or what there is."""
+    model = make_model(5, block_size=7, vocab_size=3, **NETWORKS[network])
+    for left, right, near, behind in (([0, 1, 2, 2, 1], [2, 0, 1, 1], [2, 1], [2, 0]),
+                                      ([1], [2, 0, 1, 1], [1], [2, 0, 1]), ([0, 1, 2, 2, 1], [2], [2, 2, 1], [2]),
+                                      ([0, 1], [2, 0], [], [2])):
+        lengths = [1, 2, 3] if near else [5, 6]
+        template = Template([(left, 'known'), ((lengths[0], lengths[-1]), 'unknown'), (right, 'known')], 20)
+        p = torch.tensor([by_all_texts(model, near, n, behind) for n in lengths], dtype=torch.float64)
+        assert torch.allclose(Lengths().probabilities(model, template, ())[1], p / p.sum(), atol=1e-10)
+
+
+def test_the_nearest_tokens_behind_the_blank_are_read():
+    model, right = make_model(5, block_size=40, vocab_size=3), [p * p % 3 for p in range(30)]
+    pieces = [([0], 'known'), ((1, 3), 'unknown')]
+    fewer, p, *more = (Lengths().probabilities(model, Template([*pieces, (right[:n], 'known')], 40), ())[1]
+                       for n in (NEAR - 1, NEAR, NEAR + 1, 30))
+    assert all(torch.allclose(p, other, atol=1e-12) for other in more) and not torch.allclose(p, fewer, atol=1e-3)
+
+
+@pytest.mark.parametrize('how', [{'order': 'l2r'}, {'order': 'margin', 'n_steps': 3}, {'unmask': 'lossless'},
+                                 {'length': 60, 'order': 'random', 'context': 8}, {'length': 40, 'stop': 'e'}])
+def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
+    writer, prompt = Writer(ckpt), 'a[[?]]bc[[2-5]] d[[3]]e'
+    prompt += '[[..]]' * ('length' in how)
+    texts = writer.infill(prompt, n=4, blank_length='draw', seed=4, **how)
+    assert len({text.sample['lengths'][0]['length'] for text in texts}) > 1
+    for r, text in enumerate(texts):
+        first, second = (said['length'] for said in text.sample['lengths'])
+        known = prompt.replace('[[?]]', f'[[{first}]]').replace('[[2-5]]', f'[[{second}]]')
+        known = writer.infill(known, seed=4 + r, **how)
+        assert known == text and math.isclose(known.logprob, text.logprob, abs_tol=1e-3) and 2 <= second <= 5
+    slow = Writer(ckpt, use_cache=False).infill(prompt, n=4, blank_length='draw', seed=4, **how)
+    assert slow == texts and [s.sample['lengths'][0]['p'] for s in slow] == pytest.approx(
+        [s.sample['lengths'][0]['p'] for s in texts], rel=1e-4)
+    assert list(writer.stream(prompt, blank_length='draw', seed=4, **how))[-1] == texts[0]
+
+
+def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
+    (tmp_path / 'p.json').write_text('[0, 1, 0, 0, 3]')
+    said_all = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=a[[?]]bc', '--length_prior=p.json',
+                      '--out=o.json').stdout
+    for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
+        said, = sample['lengths']
+        assert {said['length'], said['runner_up']} == {2, 5} and math.isclose(said['p'] + said['p_runner_up'], 1)
+        assert len(sample['tokens']) == 3 + said['length']
+    assert f"blank of {said['length']} tokens (p {said['p']:.2f}, {said['runner_up']}: " in said_all
+
+
+def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
+    checkpoint = SimpleNamespace(run={'dataset': 'pydocs', 'data_dir': 'data'}, tokenizer=Bytes())
+    tokens = np.fromfile(data / 'data/pydocs/train.bin', '<u2')
+    text = bytes(np.where(tokens < 256, tokens, 10).astype(np.uint8)).decode()
+    words = Counter(len(word) + 1 for word in text.split())
+    assert read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1)) and len(words) > 2
+    assert read_prior('uniform', checkpoint) is None and read_prior([1, 2], checkpoint) == (1, 2)
+
+
+@pytest.mark.parametrize('prompt, options, said', [
+    ('a[[3-2]]b', {}, r'from its least to its most tokens, as \[\[2-12\]\], got \[\[3-2\]\]'),
+    ('a[[0-2]]b', {}, 'a blank is'), ('a[[2-32]]b', {'length': 60}, 'at most 31 tokens, one less than the model'),
+    ('a[[2-31]]b', {}, 'a blank of 2 to 31 tokens has room for 30 at most in length=32'),
+    ('a[[?]]', {}, 'nothing tells the length'), ('a[[?]][[2]][[..]]b', {}, 'nothing tells the length'),
+    ('a[[?]][[1-2]]b', {}, 'nothing tells the length'),
+    ('a[[?]][[30]]b', {'length': 60}, 'nothing tells the length'),
+    ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
+    ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
+    ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'), ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
+    ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),
+    ('a[[?]]b', {'score': True}, 'needs the text of every blank')])
+def test_wrong_lengths_are_one_line(ckpt, prompt, options, said):
+    with one_line(said):
+        Writer(ckpt).infill(prompt, **options)
+
+
+def test_a_score_wants_known_lengths(ckpt):
+    with one_line('write .*n.* in place of'):
+        Writer(ckpt).logprob('a[[?]]b[[=c]]')
+    with one_line('prompt has 3 tokens'):
+        parse_prompt('a[[?]]b', Bytes(), 2)
