@@ -269,7 +269,7 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts', [
     ['[*self.known[:self.parts[0][1]], False]', '[*self.known, False]'],
     ['row.tokens[row.parts[0][0]:n], self.stops', 'row.tokens[:n], self.stops'],
     ['self.parts[-1][1] < n', 'False'],
-    ['text[2:] if stops else ()', 'text[2:]'],
+    ['more[0] if more and stops else ()', 'more[0] if more else ()'],
     ["row.n_open -= has_stop", "row.n_open -= 1 + 0 * has_stop"],
     ['self.block_size or len(row.spans) > 1', 'self.block_size'],
     ['row.size > self', 'len(row.tokens) > self'],
@@ -326,6 +326,21 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_unmasking test_generation tes
     ['part.n_drafts, columns = n_targets - n_new,', 'part.n_drafts, columns = (n_targets - n_new - 1).clamp(min=0),'],
 ]
 
+FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
+    ['behind[:NEAR][-1]', 'behind[-1]'],
+    ['lengths += n[best[0]],', 'lengths += n[-1],'], ["blank', len(lengths))", "blank', 0)"],
+    ["stream(seed, 'length of a blank', len(lengths))", "stream('length of a blank', len(lengths))"],
+    ['if self.prior is None or m <= len(self.prior) and self.prior[m - 1]]', ']'],
+    ['logp + torch.tensor([self.prior[m - 1]', 'logp - torch.tensor([self.prior[m - 1]'],
+    ['start + m + behind', 'start + behind'], ['(room + 1) // 2', 'room // 2'],
+    ['max(0, start - (room - behind))', '0'], ['torch.where(known, 0, 3)', 'torch.where(known, 0, 2)'],
+    ['part[r, start:len(tokens)] += known[start:]', 'part[r, :len(tokens)] += known'],
+    ['part[r, start:start + n[r]] = 2', 'part[r, start:start + n[r]] = 3'],
+    ['n_left, n_right, n_visits)', 'n_left, n_right)'],
+    ['n_left + n_right, int(n.max()), n_visits=n_visits)', 'n_left + n_right, int(n.max()))'],
+    ['torch.arange(n.max()) >= n.unsqueeze(1)', 'torch.arange(n.max()) < 0'], ["top.sum(1) / n", 'top.sum(1)'],
+    ["encode(' ' + word, tokenizer)", 'encode(word, tokenizer)'], ['lengths[len(encode', 'lengths[1 + len(encode'],
+    [')] += n\n', ')] += 1\n'], ['best = [chosen, *(k for k in best if k != chosen)]', 'best = [chosen, *best]']]
 FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['text[max(0, end - block_size):first]', 'text[max(0, first - block_size):first]'],
     ['length or model.config.block_size', 'model.config.block_size'],

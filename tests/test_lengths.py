@@ -64,11 +64,11 @@ def test_the_probabilities_of_lengths_are_sums_over_all_texts(network, prior):
 def test_confidence_is_the_mean_of_the_largest_probabilities_of_the_first_step(network):
     model, score = make_model(5, vocab_size=3, **NETWORKS[network]), []
     for n in (1, 2, 3):
-        row, known = [0, 2, *[0] * n, 1, 0, 2], [0, 1, 2 + n, 4 + n]
-        order = torch.tensor([[*known, *range(2, 2 + n), 3 + n]])
+        row, known = [0, 0, 2, *[0] * n, 1, 0, 2], [1, 2, 3 + n, 5 + n]
+        order = torch.tensor([[*known, *range(3, 3 + n), 0, 4 + n]])
         logits = model.predict(torch.tensor([row]), order, 4)[0, :n, :3]
         score.append(float(logits.softmax(-1).amax(-1).mean()) * (4 - n))
-    n, p = Lengths('confidence', (3, 2, 1)).probabilities(model, ONE, ())
+    n, p = Lengths('confidence', (3, 2, 1)).probabilities(model, Template([(1, 'blank'), *ONE.pieces], 9), ())
     assert n == [1, 2, 3] and p.tolist() == pytest.approx([s / sum(score) for s in score], abs=1e-10)
 
 

@@ -107,7 +107,7 @@ def gap_scores(network, rows, n, by_confidence=False):
     or the log of the mean over the gap of max_v p(v | L, R)."""
     n_visits, n = torch.tensor([len(tokens) for tokens, *_ in rows]), torch.tensor(n)
     shape = len(rows), int(n_visits.max())
-    idx, part = torch.zeros(shape, dtype=torch.long), torch.full(shape, 4)   # L, R, the gap, other blanks, padding
+    idx, part = torch.zeros(shape, dtype=torch.long), torch.full(shape, 3)   # L, R, the gap, other blanks and padding
     for r, (tokens, known, start) in enumerate(rows):
         idx[r, :len(tokens)], known = torch.tensor(tokens), torch.tensor(known)
         part[r, :len(tokens)] = torch.where(known, 0, 3)
