@@ -31,6 +31,8 @@ n_steps       passes of a stretch; by default one for each token
 temperature   0, the default, takes the most likely token. do_sample=True without a temperature is 1
 top_k, top_p, schedule, unmask, window, threshold, order_noise, block_length   as in sample.py
 context       tokens that a stretch reads of a text longer than the model; by default half of block_size
+blank_length  'likely', 'draw' or 'confidence': contexts have blanks, as prompts of sample.py, and the text of the
+              blanks is the answer. [[?]] finds its length so, by length_prior
 
 Whether a continuation is greedy, the acc of last words, is decided in the first order, or by the mixture of contexts.
 For the bound of a network with a masked loss it is decided by the tokens that the first draw masks. lm-eval puts

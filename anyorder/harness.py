@@ -10,10 +10,11 @@ from lm_eval.utils import simple_parse_args_string
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.continuations import Reading, continuation_scores
+from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, order_of
-from anyorder.tokens.prompts import encode
+from anyorder.tokens.prompts import encode, parse_prompt
 from anyorder.tokens.tokenizers import END_OF_TEXT
 from anyorder.writer import Writer, order_and_policy
 from configurator import Config, at_least, check, parse
@@ -22,7 +23,8 @@ from configurator import Config, at_least, check, parse
 WRITING = {'n_steps': 0, 'temperature': 0.0, 'top_k': 0, 'top_p': 1.0, 'schedule': 'linear', 'unmask': 'fixed',
            'window': 32, 'threshold': None, 'order_noise': 0.0, 'block_length': None, 'context': 0}
 OPTIONS = {'ckpt': '', 'weights': '', 'device': 'auto', 'dtype': 'float32', 'batch_size': 16, 'order': 'l2r',
-           'seed': 1337, 'n_orders': 1, 'estimate': 'bound', 'n_contexts': 1} | WRITING
+           'seed': 1337, 'n_orders': 1, 'estimate': 'bound', 'n_contexts': 1, 'blank_length': '',
+           'length_prior': 'uniform'} | WRITING
 
 
 @register_model('aogpt')
@@ -39,6 +41,7 @@ class AnyOrderLM(TemplateLM):
         self._device, dtype = own_device(c.device, c.dtype)
         self.writer = Writer(c.ckpt, c.weights or None, str(self._device), dtype)
         config = self.writer.checkpoint.config
+        self.lengths = c.blank_length and Lengths(c.blank_length, read_prior(c.length_prior, self.writer.checkpoint))
         self.visits, unmasking, *_ = self.how_to_write({})
         unmasking.check_network(config.slots, self.max_length)
         self.reading = Reading(self.visits, c.n_orders, c.n_contexts, c.estimate, c.seed,
@@ -138,20 +141,24 @@ class AnyOrderLM(TemplateLM):
 
         It ends before a text of `until`, at end-of-text or another special token, as the end of a turn, or after
         max_gen_toks tokens. In another order than left to right all of these are blanks from the start. The same
-        request again, a repeat, is another draw."""
+        request again, a repeat, is another draw. With blank_length a context has blanks, see parse_prompt, and the text
+        of the blanks is the answer; then max_gen_toks says nothing."""
         found, repeats, alike = [None] * len(requests), Counter(), defaultdict(list)
         ends = [END_OF_TEXT] * (self.eot_token_id is not None) + [*getattr(self.writer.tokenizer, 'special', {})]
         for r, request in enumerate(requests):
             context, gen_kwargs = request.args
-            asked, tokens = {'num_beams': 1} | normalize_gen_kwargs(gen_kwargs), self.tok_encode(context)
+            asked = {'num_beams': 1} | normalize_gen_kwargs(gen_kwargs)
             sample, n_new = asked.pop('do_sample'), asked.pop('max_gen_toks')
             stops = [text for text in asked.pop('until') if text] + ends
             if n_new < 1 or asked.pop('num_beams') != 1:
                 raise ValueError(f'gen_kwargs: max_gen_toks must be at least 1, and num_beams 1, got {gen_kwargs}')
             if sample and 'temperature' not in gen_kwargs:
                 asked['temperature'] = self.defaults['temperature'] or 1.0
+            seed, tokens = derive_seed(self.seed, context, repeats[context]), self.tok_encode(context)
             text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
-            seed = derive_seed(self.seed, context, repeats[context])
+            if self.lengths:
+                template = parse_prompt(context, self.writer.tokenizer, self.max_length)
+                text, = self.writer.laid_out([template], [seed], self.lengths)
             repeats[context] += 1
             alike[repr((asked, stops))].append((r, text, seed, asked, stops))
         with self.bar(requests, 'generate_until') as bar:
@@ -159,12 +166,14 @@ class AnyOrderLM(TemplateLM):
                 group.sort(key=lambda row: -len(row[1][0]))
                 numbers, texts, seeds, (asked, *_), (stops, *_) = zip(*group)
                 *how, context = self.how_to_write(asked)
-                rows = zip(numbers, texts)
-                for scroll in self.writer.scrolls(texts, list(seeds), self.batch_size, context, stops):
+                rows = iter(numbers)
+                until = () if self.lengths else stops   # what stands behind a blank would be cut with it
+                for scroll in self.writer.scrolls(texts, list(seeds), self.batch_size, context, until):
                     for _ in self.writer.write(scroll, *how):
                         pass
-                    for sample, (r, (_, known)) in zip(scroll.samples(), rows):
-                        text = self.writer.tokenizer.decode(sample['tokens'][sum(known):])
+                    for sample, r in zip(scroll.samples(), rows):
+                        written = [token for token, step in zip(sample['tokens'], sample['step']) if step >= 0]
+                        text = self.writer.tokenizer.decode(written)
                         found[r] = text[:min((text.find(stop) for stop in stops if stop in text), default=None)]
                         self.cache_hook.add_partial('generate_until', requests[r].args, found[r])
                         bar.update()

@@ -150,6 +150,19 @@ def test_a_text_ends_where_its_document_ends(lm, ckpt):
     assert lm().generate_until(asked(('ab', {'max_gen_toks': 9, 'until': ['c']}))) == ['']
 
 
+def test_blanks_in_a_context_are_the_answer(lm, ckpt):
+    """A blank between two texts, which finds its length, and two blanks; behind the stop the answer is cut."""
+    contexts = ['ab[[2-6]]cd', 'a[[3]]b[[?]]c d', 'ab[[?]]cd[[2]]']
+    how = dict(order='l2r', temperature=0.7, blank_length='draw', length_prior='uniform')
+    answers = lm(**how).generate_until(asked(*((context, {'until': []}) for context in contexts)))
+    for context, answer in zip(contexts, answers):
+        sample = Writer(ckpt).infill(context, seed=derive_seed(1337, context, 0), **how).sample
+        assert answer == bytes(t for t, step in zip(sample['tokens'], sample['step']) if step >= 0).decode()
+        stop = answer[1]
+        until, = lm(**how).generate_until(asked((context, {'until': [stop]})))
+        assert until == answer[:answer.index(stop)]
+
+
 def test_drawing_is_as_asked_and_a_repeat_is_another_draw(lm):
     def write(*kwargs, **options):
         return lm(**options).generate_until(asked(*(('ab', {'max_gen_toks': 9, 'until': []} | one) for one in kwargs)))
@@ -213,7 +226,8 @@ def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monk
 
     def written(scroll):   # what the model has written: c, the end of its turn, and more
         seen.extend(row.tokens for row in scroll.rows)
-        return [{'tokens': [*row.tokens[:sum(row.known)], c, eot, a]} for row in scroll.rows]
+        return [{'tokens': [*row.tokens[:sum(row.known)], c, eot, a], 'step': sum(row.known) * [-1] + [0, 1, 2]}
+                for row in scroll.rows]
     monkeypatch.setattr(lm.writer, 'write', lambda *_: [])
     monkeypatch.setattr(Scroll, 'samples', written)
     assert lm.generate_until(asked((lm.apply_chat_template(chat), {'until': [], 'max_gen_toks': 3}))) == ['c']
@@ -228,7 +242,8 @@ def test_rows_are_what_their_documents_say():
         said = [any(row['context'] + text in document for document in documents) for text in row['choices']]
         assert said == [n == row['label'] for n in range(4)] and len(row['context']) == 16
     found = rows.completions(documents, random.Random(1), 30, 40)
-    assert len(found) == 30 and all(any(row['context'] + row['target'] in d for d in documents) for row in found)
+    texts = [row['context'] + row['target'] + row['right'] for row in found]
+    assert len(found) == 30 and all(any(text in document for document in documents) for text in texts)
 
 
 @pytest.fixture
@@ -240,7 +255,7 @@ def tasks(harness, tmp_path, monkeypatch):
     os.makedirs(tmp_path / 'data' / 'lm_eval')
     rows = {'text': [{'text': f'ab cd {word} ef.'} for word in ('gh', 'x y', 'klm')],
             'choice': [{'context': 'ab', 'choices': [' cd', ' e', ' fgh', ' i'], 'label': n} for n in (0, 1, 2)],
-            'completion': [{'context': 'ab cd', 'target': target} for target in (' ef', 'g')]}
+            'completion': [{'context': 'ab [[cd', 'target': target, 'right': 'gh'} for target in (' ef', 'g')]}
     for name, lines in rows.items():
         (tmp_path / 'data' / 'lm_eval' / f'{name}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in lines))
     return ['--include_path', os.path.join(ROOT, 'config', 'lm_eval'), '--tasks',
@@ -272,6 +287,18 @@ def test_the_command_runs_all_kinds_of_tasks(harness, script, ckpt, tasks, tmp_p
     monkeypatch.setattr(Writer, 'write', None)
     script(*command, 'two')
     assert results(tmp_path / 'two')['results'] == found['results']
+
+
+def test_the_command_asks_for_the_text_of_a_blank(script, ckpt, tasks, tmp_path):
+    script('eval_lm.py', '--model_args', f'ckpt={ckpt},blank_length=likely', *tasks[:3], 'text_infilling',
+           '--device=cpu', '--log_samples', '--output_path', 'one')
+    path, = (tmp_path / 'one').rglob('samples_*.jsonl')
+    context = r'ab \[[cd[[1-12]]gh'
+    whole = Writer(ckpt).infill(context, order='l2r', temperature=0)
+    for line in path.read_text().splitlines():
+        sample = json.loads(line)
+        assert sample['arguments']['gen_args_0']['arg_0'] == context
+        assert sample['resps'] == [[whole.removeprefix('ab [[cd').removesuffix('gh')]]
 
 
 @pytest.mark.slow
