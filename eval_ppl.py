@@ -151,9 +151,7 @@ def read_ways(c):
 
 
 def check_options(c):
-    """(names of the estimates, the ways) that are asked for.
-
-    Raises ValueError for options that no checkpoint could serve."""
+    """(names of the estimates, the ways) asked for. Raises ValueError for options that no checkpoint could serve."""
     names = c.estimates.split(',') if c.estimates else []
     if any(name not in ESTIMATES for name in names):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
@@ -167,7 +165,6 @@ def check_options(c):
 
 def choose_estimates(names, ways, datasets, c, checkpoint):
     """The estimates of these names and ways; by default the one in the order of the training and, for a decoder, l2r.
-
     Raises ValueError for an estimate that such a network or these data sets do not have."""
     is_decoder = not checkpoint.config.slots.masked_loss
     if not names and not ways:

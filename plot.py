@@ -58,9 +58,8 @@ def choose_panels(runs):
 
 
 def format_ends(runs, panels):
-    """A table of the last value of each panel, each order, and each cost of puzzles.
-
-    A cell is the mean over the runs of a label, its standard error, their number, and whether they end unevenly."""
+    """A table of the last value of each panel, each order, and each cost of puzzles. A cell is the mean over the runs
+    of a label, its standard error, their number, and whether they end unevenly."""
     groups, columns = {}, {}   # {label: [entries, ...]}, {heading: (x, y, order or None)}
     for x, y in panels:        # what two panels show stands once
         if x == 'order':

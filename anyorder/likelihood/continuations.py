@@ -185,10 +185,9 @@ def read_as_written(model, batch):
 
 
 def last_words(tokens, tokenizer):
-    """[(context tokens, last-word tokens)] of the documents of a stream, which end in end-of-text (LAMBADA's task).
-
-    The blank before a word is part of the word. A document of one word is left out, and so is one whose tokens do not
-    part before the last word."""
+    """[(context tokens, last-word tokens)] of the documents of a stream, which end in end-of-text (LAMBADA's task). The
+    blank before a word is part of the word. A document of one word is left out, and so is one whose tokens do not part
+    before the last word."""
     rows = []
     for ids in split_documents(tokens, tokenizer.eos):
         context, blank, word = tokenizer.decode(ids).rpartition(' ')

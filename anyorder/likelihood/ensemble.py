@@ -41,9 +41,8 @@ def check_ensemble(c):
 
 
 def sample_groups(block_size, width, n_positions, seed):
-    """Which groups of `width` visits of a block are evaluated: as many as n_positions visits pay for, 0 is all.
-
-    They are a stratified sample, one of each of n_positions // width parts of the order.
+    """Which groups of `width` visits of a block are evaluated: as many as n_positions visits pay for, 0 is all. They
+    are a stratified sample, one of each of n_positions // width parts of the order.
 
     returns  (groups, increasing list; weights float64, how many groups each stands for)"""
     n_groups, n_sampled = -(-block_size // width), n_positions // width
@@ -69,9 +68,8 @@ def shuffled_contexts(order, i, n, generator):
 
 
 def batches_of(pieces, n_tokens):
-    """Lists of parts of the tensors `pieces` (n, length), which come by increasing length: what one pass runs.
-
-    A list holds parts of similar length, and about n_tokens once they are padded to its longest."""
+    """Lists of parts of the tensors `pieces` (n, length), which come by increasing length: what one pass runs. A list
+    holds parts of similar length, and about n_tokens once they are padded to its longest."""
     def fit(batch):
         shortest, longest = batch[0].size(1), batch[-1].size(1)
         return sum(map(len, batch)) * longest <= n_tokens and longest <= 1.25 * shortest + 8

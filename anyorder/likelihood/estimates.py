@@ -92,7 +92,6 @@ class Estimate:
 
 class Along(Estimate):
     """1/K sum_k -log p(x | sigma_k) over K orders of one family: n_orders where there are several, else the only one.
-
     Where the family draws its orders, every block has its own; else all share the orders of successive seeds."""
     name, options, several = 'order', ('n_orders',), True
 

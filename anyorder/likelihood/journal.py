@@ -11,11 +11,9 @@ from anyorder.machine.processes import gather, processes
 
 
 class Journal:
-    """Nats of finished blocks, by (set, digest of the set, work, block).
-
-    The first line of the file says which evaluation it is. Every other line is a block: [set, digest, work, block,
-    nats]. A last line that was cut off is dropped. All processes read the file, the first one writes it. Without a path
-    there is no file."""
+    """Nats of finished blocks, by (set, digest of the set, work, block). The first line of the file says which
+    evaluation it is. Every other line is a block: [set, digest, work, block, nats]. A last line that was cut off is
+    dropped. All processes read the file, the first one writes it. Without a path there is no file."""
 
     def __init__(self, path, evaluation):
         """Open the journal at `path`, or begin it.

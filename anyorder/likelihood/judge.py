@@ -105,9 +105,8 @@ def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):
 
 
 def translate(tokens, counted, source, target):
-    """(tokens, counted) of the tokenizer `source` in tokens of `target`.
-
-    A token counts if any byte of it was in a token that counted. End-of-text stays one token, if `target` has one."""
+    """(tokens, counted) of the tokenizer `source` in tokens of `target`. A token counts if any byte of it was in a
+    token that counted. End-of-text stays one token, if `target` has one."""
     new = []
     for is_end, part in groupby(zip(tokens, counted), key=lambda pair: pair[0] == source.eos is not None):
         ids, flags = zip(*part)
@@ -141,9 +140,8 @@ Judge = namedtuple('Judge', 'name model tokenizer')
 
 
 def open_judge(name):
-    """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl come from the hub.
-
-    Raises ValueError for a checkpoint that never read left to right."""
+    """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl come from the hub. Raises
+    ValueError for a checkpoint that never read left to right."""
     checkpoint = Checkpoint(name)
     kind = checkpoint.order['kind']
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):

@@ -29,9 +29,8 @@ def place(entry, x):
 
 
 def mean_curve(group, x, y):
-    """(xs, means, least, greatest) over the runs of `group`, lists of entries; None unless they have the same places.
-
-    A point stands at the mean of its x, if x is a number."""
+    """(xs, means, least, greatest) over the runs of `group`, lists of entries; None unless they have the same places. A
+    point stands at the mean of its x, if x is a number."""
     runs = [[entry for entry in entries if x in entry and y in entry] for entries in group]
     where = [[place(entry, x) for entry in entries] for entries in runs]
     if len(runs) < 2 or any(at != where[0] for at in where):
@@ -43,11 +42,10 @@ def mean_curve(group, x, y):
 
 
 def draw_group(axis, group, x, y, label, style):
-    """The curves of one label; returns what their bands and bars are, {line of the legend's title}.
-
-    Several runs with the same places are their mean and a band from the least to the greatest, at a single point a bar.
-    Others are a curve each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is
-    a level line, and so is the measure of the others, an entry with a `level`."""
+    """The curves of one label; returns what their bands and bars are, {line of the legend's title}. Several runs with
+    the same places are their mean and a band from the least to the greatest, at a single point a bar. Others are a
+    curve each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is a level
+    line, and so is the measure of the others, an entry with a `level`."""
     mean, notes = mean_curve(group, x, y), set()
     if mean is not None and mean[0]:
         xs, means, least, greatest = mean
@@ -113,11 +111,9 @@ def style(color, marker, line=0):
 
 
 def styles(groups):
-    """{label: style} of groups, {label: [entries, ...]}.
-
-    In frontiers, labels RUN: WAY, a way has one colour and a run one kind of line. Unmasking by a threshold looks like
-    its policy, but hollow, in blocks dashed; a `level` is grey. In puzzles, labels RUN: POLICY, a run has a colour, a
-    policy a marker."""
+    """{label: style} of groups, {label: [entries, ...]}. In frontiers, labels RUN: WAY, a way has one colour and a run
+    one kind of line. Unmasking by a threshold looks like its policy, but hollow, in blocks dashed; a `level` is grey.
+    In puzzles, labels RUN: POLICY, a run has a colour, a policy a marker."""
     keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
     levels, puzzles = ({label for label in groups if key in keys[label]} for key in ('level', 'solved'))
     found, colors, markers, rounds = {}, {}, {}, Counter()
@@ -140,7 +136,6 @@ def styles(groups):
 
 def draw(runs, panels, path):
     """Panels [(x, y), ...] of runs, [(label, entries)], in the colour of the label, into `path`; returns the figure.
-
     Raises ValueError if no run has what one of them shows."""
     for x, y in panels:
         if not any(curve(entries, x, y)[0] for _, entries in runs):

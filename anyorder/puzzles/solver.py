@@ -30,7 +30,6 @@ def propagate(can, units, narrow=None, owner=None):
 
 def count_solutions(can, units, narrow=None):
     """(number of solutions of each puzzle, one solution as the value of every variable). Arguments as in propagate.
-
     Solutions are counted up to 2; -1 is a puzzle that MOST_BRANCHES did not decide."""
     count, solution, n_branches = np.zeros(len(can), int), np.zeros(can.shape[:2], int), 0
     stack = [(np.arange(len(can)), can)]
