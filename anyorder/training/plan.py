@@ -92,8 +92,7 @@ def lines_of(config):
     yield f"{'TFLOP an update':<34}{of_token * tokens / 1e12:>18,.4g}"
     yield f"{'TFLOP in all':<34}{of_token * tokens * config.max_iters / 1e12:>18,.4g}"
 
-    yield ''
-    yield f"{'hours of training':<20}{'TFLOP/s':>14}" + ''.join(f'{f"at {mfu:.0%} MFU":>14}' for mfu in MFUS)
+    yield f"\n{'hours of training':<20}{'TFLOP/s':>14}" + ''.join(f'{f"at {mfu:.0%} MFU":>14}' for mfu in MFUS)
     for shown, row in {**{shown: GPUS[shown] for shown in SHOWN}, name: gpu}.items():
         rate = world_size * row.flops
         hours = [of_token * tokens * config.max_iters / rate / mfu / 3600 for mfu in MFUS]
@@ -109,16 +108,14 @@ def lines_of(config):
         return sum(memory(model, batch_size, **how, **saving).values())
 
     parts, limit = memory(model, config.batch_size, **how, **own), gpu.memory * (1 - RESERVE[1]) - RESERVE[0]
-    yield ''
-    yield (f"{f'memory of one {name}, batch_size={config.batch_size}':<34}{'GiB':>18}  "
+    yield (f"\n{f'memory of one {name}, batch_size={config.batch_size}':<34}{'GiB':>18}  "
            f"{', '.join([f'compile={compiled}', dtype, *(option for option in own if own[option])])}")
     for part, n in parts.items():
         yield f'  {part:<32}{n / GIB:>18,.2f}'
     yield f"{'together':<34}{sum(parts.values()) / GIB:>18,.2f}"
     yield f"{'there is':<34}{limit:>18,.2f}  {gpu.memory:g} without CUDA's own and what is lost between tensors"
 
-    yield ''
-    yield f"{'the largest micro-batch':<34}{'batch_size':>18}  for the same update"
+    yield f"\n{'the largest micro-batch':<34}{'batch_size':>18}  for the same update"
     for values in itertools.product(*((False, True) for _ in own)):
         saving = dict(zip(own, values))
         largest = bisect_right(range(1, 2 ** 40), limit * GIB, key=partial(bytes_at, **saving))
@@ -127,8 +124,7 @@ def lines_of(config):
 
     a_file = (parts['weights'] + parts['EMA'] + parts['optimizer']) * (world_size if own.get('shard') else 1)
     files = 2 + config.keep_checkpoints   # the next one is whole before the oldest goes
-    yield ''
-    yield f"{'disk':<34}{'GiB':>18}"
+    yield f"\n{'disk':<34}{'GiB':>18}"
     yield f"  {'a checkpoint':<32}{a_file / GIB:>18,.2f}"
     yield f"  {f'{files} of them, while one is written':<32}{files * a_file / GIB:>18,.2f}"
     if meta:
