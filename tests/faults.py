@@ -583,7 +583,8 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
     ['block.__class__ = RecomputedBlock', 'pass'],
 ]
 
-FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2', [
+FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2 test_grids', [
+    ["if not wants_shape(family_of(order['kind']).orders):", "if True:"],
     ["{'order': order_option(config, saved)}", '{}'],
     ["{'order': order_option(config), 'init_from': start}), []", "{'init_from': start}), []"],
     ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]",
@@ -624,7 +625,6 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
     ['nll.sum() / n_blanks.sum() / len(micros)', 'nll.sum() / n_blanks.sum() / config.gradient_accumulation_steps'],
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
     ['device=device, **order_of(config))', 'device=device)'],
-    ["if not wants_shape(family_of(order['kind']).orders):", "if True:"],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
 ]
 

@@ -7,17 +7,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
+from anyorder.grids import wants_shape
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
-from anyorder.orders import derive_seed, order_option
+from anyorder.orders import check_order, derive_seed, family_of, order_of, order_option
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
-from anyorder.training.update import TrainState, check_update, lr_of, make_optimizers
+from anyorder.training.update import OPTIMIZERS, TrainState, lr_of, make_optimizers
 from configurator import Config, at_least, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
 # a checkpoint fixes these
 SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))
+BOUNDS = ((('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
+          (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
+          (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1))
 
 
 def resolve_start(init_from, out_dir):
@@ -76,7 +80,19 @@ def check_options(c, world_size):
         raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
                          f'{world_size} processes; {way}')
     check_folder('out_dir', c.out_dir)
-    check_update(c, model_config(c))   # which checks the options of the network
+    network = model_config(c)   # which checks its own options
+    for names, rule, holds in BOUNDS:
+        for name in names:
+            if not holds(c[name]):
+                raise ValueError(f'{name} must be {rule}, got {c[name]}')
+    check_choice('optimizer', c.optimizer, *OPTIMIZERS)
+    if c.l2r_ratio and network.slots.masked_loss:
+        raise ValueError(f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}')
+    order = order_of(c)
+    if network.slots.masked_loss and order['kind'] != 'random':
+        raise ValueError(f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}")
+    if not wants_shape(family_of(order['kind']).orders):   # which comes with the data
+        check_order(order, c.block_size, c.block_size)
 
 
 def same_update(c, world_size, largest):

@@ -6,14 +6,12 @@ from contextlib import nullcontext
 import torch
 
 from anyorder.checkpoint import model_from_checkpoint
-from anyorder.grids import wants_shape
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_blanks
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
-from anyorder.orders import check_order, derive_seed, draw_orders, family_of, given_first, order_of, sample_order
+from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order
 from anyorder.tokens.blocks import random_blocks, visits_of
 from anyorder.training.sharding import SplitMuon
-from configurator import check_choice
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
@@ -31,25 +29,6 @@ def lr_of(it, config):
 
 
 OPTIMIZERS = ('adamw', 'muon')
-BOUNDS = ((('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
-          (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
-          (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1))
-
-
-def check_update(config, network):
-    """Raise ValueError for options of an update that no run can have, or that do not fit `network`, an AOGPTConfig."""
-    for names, rule, holds in BOUNDS:
-        for name in names:
-            if not holds(config[name]):
-                raise ValueError(f'{name} must be {rule}, got {config[name]}')
-    check_choice('optimizer', config.optimizer, *OPTIMIZERS)
-    if config.l2r_ratio and network.slots.masked_loss:
-        raise ValueError(f'attention={network.attention} has masked loss: l2r_ratio must be 0, got {config.l2r_ratio}')
-    order = order_of(config)
-    if network.slots.masked_loss and order['kind'] != 'random':
-        raise ValueError(f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}")
-    if not wants_shape(family_of(order['kind']).orders):   # which comes with the data
-        check_order(order, network.block_size, network.block_size)
 
 
 def is_hidden(name, p):
