@@ -327,15 +327,14 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_unmasking test_generation tes
 ]
 
 FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
-    ['behind[:NEAR][-1]', 'behind[-1]'],
+    ['known[p]][:NEAR]', 'known[p]]'], ['first + room', 'start + room'],
     ['lengths += n[best[0]],', 'lengths += n[-1],'], ["blank', len(lengths))", "blank', 0)"],
     ["stream(seed, 'length of a blank', len(lengths))", "stream('length of a blank', len(lengths))"],
     ['if self.prior is None or m <= len(self.prior) and self.prior[m - 1]]', ']'],
     ['logp + torch.tensor([self.prior[m - 1]', 'logp - torch.tensor([self.prior[m - 1]'],
-    ['start + m + behind', 'start + behind'], ['(room + 1) // 2', 'room // 2'],
-    ['max(0, start - (room - behind))', '0'], ['torch.where(known, 0, 3)', 'torch.where(known, 0, 2)'],
-    ['part[r, start:len(tokens)] += known[start:]', 'part[r, :len(tokens)] += known'],
-    ['part[r, start:start + n[r]] = 2', 'part[r, start:start + n[r]] = 3'],
+    ['cut = max(0,', 'cut = max(1,'], ['torch.where(known, 0, 3)', 'torch.where(known, 0, 2)'],
+    ['part[r, start - cut:n_visits[r]] += known[start - cut:]', 'part[r, :n_visits[r]] += known'],
+    ['start - cut:start - cut + n[r]] = 2', 'start - cut:start - cut + n[r]] = 3'],
     ['n_left, n_right, n_visits)', 'n_left, n_right)'],
     ['n_left + n_right, int(n.max()), n_visits=n_visits)', 'n_left + n_right, int(n.max()))'],
     ['torch.arange(n.max()) >= n.unsqueeze(1)', 'torch.arange(n.max()) < 0'], ["top.sum(1) / n", 'top.sum(1)'],

@@ -86,12 +86,11 @@ def test_lengths_are_drawn_by_their_probabilities_and_by_the_seed_of_the_row():
 
 @pytest.mark.parametrize('network', ['decoder', 'encoder'])
 def test_a_model_that_is_shorter_than_the_text_reads_around_the_blank(network):
-    """7 positions, a gap of 3 at most: two tokens behind the blank and two before, or what there is."""
+    """7 positions: what is behind the longest gap, as far as there is room, and as much before it as is left."""
     model = make_model(5, block_size=7, vocab_size=3, **NETWORKS[network])
-    for left, right, near, behind in (([0, 1, 2, 2, 1], [2, 0, 1, 1], [2, 1], [2, 0]),
-                                      ([1], [2, 0, 1, 1], [1], [2, 0, 1]), ([0, 1, 2, 2, 1], [2], [2, 2, 1], [2]),
-                                      ([0, 1], [2, 0], [], [2])):
-        lengths = [1, 2, 3] if near else [5, 6]
+    for left, right, near, behind, lengths in (
+            ([0, 1, 2, 2, 1], [2, 0, 1, 1, 2], [], [2, 0, 1, 1], [1, 2, 3]),
+            ([0, 1, 2, 2, 1], [2, 0], [2, 1], [2, 0], [1, 2, 3]), ([0, 1], [2, 0], [], [2], [5, 6])):
         template = Template([(left, 'known'), ((lengths[0], lengths[-1]), 'unknown'), (right, 'known')], 20)
         p = torch.tensor([by_all_texts(model, near, n, behind) for n in lengths], dtype=torch.float64)
         assert torch.allclose(Lengths().probabilities(model, template, ())[1], p / p.sum(), atol=1e-10)
@@ -153,6 +152,7 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
     ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
     ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'), ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
+    ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),
     ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),
     ('a[[?]]b', {'score': True}, 'needs the text of every blank')])
 def test_wrong_lengths_are_one_line(ckpt, prompt, options, said):

@@ -30,7 +30,7 @@ class Lengths:
 
         p(n | L, R) = prior(n) p(R | L, gap of n) / sum_m prior(m) p(R | L, gap of m)
 
-    L is the known text before the blank, R the known text behind it: NEAR tokens, or those before the next blank that
+    L is the known text before the blank, R the known text behind it: NEAR tokens, or what is before the next blank that
     finds its length. L is given in reading order and R is read behind it, left to right, at its places behind the gap:
     what stands in the gap is summed over. A network with a masked loss takes a pass for each token of R.
 
@@ -78,46 +78,34 @@ class Lengths:
         n = [m for m in range(least, most + 1) if self.prior is None or m <= len(self.prior) and self.prior[m - 1]]
         if not n:
             raise ValueError(f'length_prior gives no weight to a length of {least} to {most} tokens')
-        rows = []
+        rows, room = [], size - n[-1]
         for tokens, known, _, starts, _ in (template.lay_out((*lengths, m)) for m in n):
-            behind = [p for p in range(starts[i + 1], starts[template.end_of(i)]) if known[p]]
-            end = behind[:NEAR][-1] + 1
-            rows.append((tokens[:end], known[:end], starts[i]))
-        logp = gap_scores(network, cut(rows, n, size), n, self.rule == 'confidence')
+            start, first = starts[i:i + 2]   # of the gap and of what follows
+            behind = [p for p in range(first, min(starts[template.end_of(i)], first + room)) if known[p]][:NEAR]
+            if not behind:
+                raise ValueError('nothing tells the length of a [[?]]: the text behind it does not fit into the model')
+            rows.append((tokens[:behind[-1] + 1], known[:behind[-1] + 1], start))
+        logp = gap_scores(network, rows, n, self.rule == 'confidence')
         if self.prior is not None:
             logp = logp + torch.tensor([self.prior[m - 1] for m in n], dtype=torch.float64).log()
         return n, logp.softmax(0)
 
 
-def cut(rows, n, size):
-    """The rows (tokens, known, start of the gap), whose gaps have n [K] tokens, cut to `size` positions around the gap:
-    half of what the longest gap leaves is for the text behind, the same in each row, or more where less is before."""
-    room, behind = size - max(n), len(rows[0][0]) - rows[0][2] - n[0]
-    behind = min(behind, max((room + 1) // 2, room - max(start for *_, start in rows)))
-    parts = []
-    for (tokens, known, start), m in zip(rows, n):
-        first, end = max(0, start - (room - behind)), start + m + behind
-        parts.append((tokens[first:end], known[first:end], start - first))
-    return parts
-
-
 @torch.no_grad()
 def gap_scores(network, rows, n, by_confidence=False):
     """(K,) float64: log p(R | L, gap of n) of K rows (tokens, known, start of the gap), whose gaps have n [K] tokens;
-    or the log of the mean over the gap of max_v p(v | L, R)."""
-    n_visits, n = torch.tensor([len(tokens) for tokens, *_ in rows]), torch.tensor(n)
+    or the log of the mean over the gap of max_v p(v | L, R). Of long rows the model reads the end."""
+    cut = max(0, max(len(tokens) for tokens, *_ in rows) - network.config.block_size)
+    n_visits, n = torch.tensor([len(tokens) - cut for tokens, *_ in rows]), torch.tensor(n)
     shape = len(rows), int(n_visits.max())
     idx, part = torch.zeros(shape, dtype=torch.long), torch.full(shape, 3)   # L, R, the gap, other blanks and padding
     for r, (tokens, known, start) in enumerate(rows):
-        idx[r, :len(tokens)], known = torch.tensor(tokens), torch.tensor(known)
-        part[r, :len(tokens)] = torch.where(known, 0, 3)
-        part[r, start:len(tokens)] += known[start:]
-        part[r, start:start + n[r]] = 2
-    device, order = network.device, part.argsort(dim=1, stable=True)
+        idx[r, :n_visits[r]], known = torch.tensor(tokens[cut:]), torch.tensor(known[cut:])
+        part[r, :n_visits[r]] = torch.where(known, 0, 3)
+        part[r, start - cut:n_visits[r]] += known[start - cut:]
+        part[r, start - cut:start - cut + n[r]] = 2
     n_left, n_right = (part == 0).sum(1), int((part[0] == 1).sum())
-    if not n_right:
-        raise ValueError('nothing tells the length of a [[?]]: the text behind it does not fit into the model')
-    idx, order = idx.to(device), order.to(device)
+    idx, order = idx.to(network.device), part.argsort(dim=1, stable=True).to(network.device)
     if not by_confidence:
         return -score_visits(network, idx, order, n_left, n_right, n_visits).cpu().double().sum(1)
     logits = network.predict(idx, order, n_left + n_right, int(n.max()), n_visits=n_visits)   # (K, longest gap, V)
@@ -141,6 +129,8 @@ def read_prior(prior, checkpoint):
             raise ValueError(f"length_prior must be 'uniform', 'words', or a JSON file with weights, got {prior!r}")
         with reading(prior, 'weights of lengths', 'it must be a JSON list of the weights of the lengths 1, 2, ...'):
             return tuple(json.loads(Path(prior).read_text(encoding='utf-8')))
+    if 'dataset' not in checkpoint.run:
+        raise ValueError(f'{checkpoint.name} does not say its training set, whose words are wanted: give a JSON file')
     split, _ = open_split(checkpoint.run['data_dir'], checkpoint.run['dataset'], 'train')
     (tokens, _), tokenizer = split.unpack(np.array(split.packed.ravel()[:N_READ])), checkpoint.tokenizer
     words = Counter(word for ids in split_documents(tokens, tokenizer.eos) for word in tokenizer.decode(ids).split())
