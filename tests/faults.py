@@ -261,12 +261,11 @@ FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts', [
     ['zip(rows, self.part.lists())', 'zip(self.written, self.part.lists())'],
     ['if not n <= p < end]', ']'],
     ['[p if p < n else p - end + n for', '[p for'],
-    ['[first - end + n, later - end + n]', '[first, later]'],
+    ['[first - end + n, later - end + n]', '[first, later - end + n]'],
     ['for values in (self.tokens, self.known, self.step, self.logprob, self.drafts)',
      'for values in (self.tokens, self.known, self.step, self.logprob)'],
     # parts
     ["derive_seed(self.seed, 'part')", 'self.seed'],
-    ['[*self.known[:self.parts[0][1]], False]', '[*self.known, False]'],
     ['row.tokens[row.parts[0][0]:n], self.stops', 'row.tokens[:n], self.stops'],
     ['self.parts[-1][1] < n', 'False'],
     ['more[0] if more and stops else ()', 'more[0] if more else ()'],

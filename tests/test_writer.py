@@ -15,7 +15,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.generation.fill import generate
 from anyorder.generation.scroll import end_of
 from anyorder.likelihood.nll import ensemble_nll
-from anyorder.orders import sample_order
+from anyorder.orders import derive_seed, sample_order
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.writer import Writer
 from model import EMA
@@ -116,6 +116,20 @@ def test_a_stop_is_a_token_however_it_is_written(tmp_path):
     for wrong in (' ', [], ['4', ''], ['4', ' '], ['4', 5], 5, None):
         with one_line('stop must hold a token, or be a list of texts that do, got .*: leave out what is empty'):
             writer.infill('', stop=wrong)
+
+
+def test_open_blanks_share_the_length_or_end_at_a_stop(ckpt):
+    writer, how = Writer(ckpt), {'order': 'margin', 'n_steps': 4}
+    shared, same = (writer.infill(p, length=20, **how) for p in ('a[[..]]b[[..]]cd[[..]]', 'a[[6]]b[[5]]cd[[5]]'))
+    assert shared == same and shared.sample == same.sample
+    whole = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop='nowhere').sample['tokens']
+    stops, tokens, seed, logprob = ['no', chr(next(i for i in whole[2:] if 32 < i < 127))], [], 7, 0
+    for piece in b'ab':   # by hand, each part as a row
+        part = writer.infill(np.array([*tokens, piece, *[-1] * 9]), order='l2r', seed=seed, stop=stops)
+        tokens, seed, logprob = part.samples[0]['tokens'], derive_seed(seed, 'part'), logprob + part.logprob
+    text = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop=stops)
+    assert text.sample['tokens'] == [*tokens, ord('c')] and len(tokens) < 20
+    assert text.logprob == pytest.approx(logprob)
 
 
 def test_one_text_or_several(ckpt):
