@@ -93,9 +93,9 @@ from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine.devices import peak_flops, resolve_compile
-from anyorder.machine.environment import environment
 from anyorder.machine.processes import (
     end_processes,
+    environment,
     failing_together,
     first_process_first,
     own_device,

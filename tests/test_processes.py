@@ -1,5 +1,6 @@
-"""Several processes, signals, and a scheduler that ends them: all fail, stop and go on together."""
+"""Several processes, signals, and a scheduler that ends them: all fail, stop, go on together, and say what they are."""
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -7,13 +8,16 @@ import subprocess
 import sys
 import time
 
+import numpy
 import pytest
+import torch
 import torture
 from conftest import ROOT
 from test_train import wait_for
 from toy_runs import TOY, TWO, log, run
 
 from anyorder.checkpoint import load_checkpoint
+from anyorder.machine.processes import commit, environment
 
 
 @pytest.mark.parametrize('missing, said', [('out', 'no checkpoint file out/ckpt.pt; train one'),
@@ -92,3 +96,35 @@ def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):
     code, second = job_of(100000, lambda pid: os.killpg(pid, signal.SIGTERM))
     assert code == 1 and second > first and [e['iter'] for e in log()] == [*range(1, second + 1)]
     assert job_of(second + 2) == (0, second + 2) and open('requests').read() == f'requeue {job}\n'
+
+
+def test_the_environment_is_of_this_program():
+    found = environment(torch.device('cpu'))
+    assert found.keys() == {'commit', 'python', 'torch', 'numpy', 'device', 'processes'}
+    assert (found['python'], found['torch'], found['numpy']) == (platform.python_version(), torch.__version__,
+                                                                 numpy.__version__)
+    assert found['device'] and found['processes'] == 1
+    assert all(type(value) in (str, int) for value in found.values())   # a checkpoint holds nothing else
+
+
+def test_the_commit_says_whether_files_were_changed(tmp_path):
+    """Of this repository alone, not of one around it."""
+    def git(*args):
+        return subprocess.run(['git', '-C', tmp_path, '-c', 'user.name=a', '-c', 'user.email=a@b', *args], check=True,
+                              capture_output=True, text=True).stdout.strip()
+    try:
+        git('init', '-q')
+    except OSError:
+        pytest.skip('there is no git')
+    assert commit(tmp_path) == 'unknown'   # nothing is committed
+    (tmp_path / 'model.py').write_text('x = 1')
+    git('add', 'model.py')
+    git('commit', '-q', '-m', 'Begin')
+    git('tag', '-a', 'v1', '-m', 'one')
+    (tmp_path / 'notes').write_text('not of the repository')
+    clean = git('rev-parse', '--short=12', 'HEAD')
+    assert commit(tmp_path) == clean
+    (tmp_path / 'model.py').write_text('x = 2')
+    assert commit(tmp_path) == f'{clean}-dirty'
+    (tmp_path / 'inner').mkdir()
+    assert commit(tmp_path / 'inner') == 'unknown'

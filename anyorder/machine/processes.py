@@ -1,14 +1,20 @@
-"""Does this process run alone or with others, under torchrun? What do the others have, and when is it asked to stop?"""
+"""Does this process run alone or with others, under torchrun? What do they have, when are they asked to stop, and with
+which code, libraries and machine do they make their numbers?"""
 import contextlib
 import os
+import platform
 import signal
 import socket
+import subprocess
 import sys
 
+import numpy
 import torch
 import torch.distributed as dist
 
-from anyorder.machine.devices import resolve_device
+from anyorder.machine.devices import cpuinfo, resolve_device
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def processes():
@@ -147,3 +153,22 @@ def end_processes(code=0):
         os._exit(code)
     if code:
         sys.exit(code)
+
+
+def environment(device):
+    """{'commit', 'python', 'torch', 'numpy', 'device', 'processes'} of this program, which computes on `device`."""
+    names = (line.partition(':')[2].strip() for line in cpuinfo().splitlines() if line.startswith('model name'))
+    cpu = next(names, platform.processor() or platform.machine())
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else cpu
+    return {'commit': commit(), 'python': platform.python_version(), 'torch': str(torch.__version__),
+            'numpy': numpy.__version__, 'device': name, 'processes': processes()[1]}
+
+
+def commit(root=ROOT):
+    """The git commit of the code, with -dirty behind it if files were changed since; 'unknown' without git."""
+    git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']   # a repository around the project is another's
+    try:
+        return subprocess.run([*git, 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*'], check=True,
+                              capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return 'unknown'

@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 
 from anyorder.machine.devices import resolve_device
-from anyorder.machine.environment import environment
 from anyorder.machine.files import check_folder, read_table, replace_file, write_json
+from anyorder.machine.processes import environment
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
 
