@@ -59,7 +59,7 @@ def configure(namespace, argv=None):
             raise ValueError(f'name the {namespace["INPUTS"]} (--help says more)')
     else:
         for path in words:
-            for line, key, value in read_config_file(path, defaults | given):
+            for line, key, value in read_config_file(path):
                 given[key] = check(defaults, key, value, f'{path} line {line}')
     for _, key, equals, text in options:
         given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
@@ -105,18 +105,15 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
              ast.FloorDiv: operator.floordiv}
 
 
-def read_config_file(path, known):
-    """Yield (line, name, value) of a file of assignments: literals, arithmetic of them, and options set before."""
+def read_config_file(path):
+    """Yield (line, name, value) of a file of assignments: literals, and arithmetic of them."""
     if not os.path.isfile(path):
         raise ValueError(f'no config file {path}; options are written --name=value')
-    known = dict(known)
 
     def value(node):
         match node:
             case ast.Constant(value=int() | float() | str() | None as constant):
                 return constant
-            case ast.Name(id=name) if name in known:
-                return known[name]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return value(ast.BinOp(ast.Constant(0), ast.Sub(), operand, lineno=node.lineno))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
@@ -124,8 +121,8 @@ def read_config_file(path, known):
                     return OPERATORS[type(op)](value(left), value(right))
                 except (ArithmeticError, TypeError) as e:
                     raise ValueError(f'{path} line {node.lineno}: {ast.unparse(node)}: {e}') from None
-        raise ValueError(f'{path} line {node.lineno}: only plain values, arithmetic and options set before are '
-                         f'allowed, got {ast.unparse(node).splitlines()[0][:60]}')
+        raise ValueError(f'{path} line {node.lineno}: only plain values and arithmetic of them are allowed, got '
+                         f'{ast.unparse(node).splitlines()[0][:60]}')
     try:
         statements = ast.parse(Path(path).read_text(encoding='utf-8')).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:   # ValueError: a zero byte, or no UTF-8
@@ -135,8 +132,7 @@ def read_config_file(path, known):
             case ast.Expr(value=ast.Constant(value=str())):   # docstring
                 pass
             case ast.Assign(targets=[ast.Name(id=name)]):
-                known[name] = value(node.value)
-                yield node.lineno, name, known[name]
+                yield node.lineno, name, value(node.value)
             case _:
                 raise ValueError(f'{path} line {node.lineno}: a config file holds `name = value` lines only, '
                                  f'got {ast.unparse(node).splitlines()[0][:60]}')

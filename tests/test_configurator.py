@@ -20,7 +20,7 @@ OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', comp
 
 def test_order_of_overriding(tmp_path):
     (tmp_path / 'base.py').write_text('"""A run."""\nbatch_size = 4 * 8  # a comment\nout_dir = "a"\n')
-    (tmp_path / 'more.py').write_text('out_dir = "b"\nlearning_rate = -batch_size / 2\n')
+    (tmp_path / 'more.py').write_text('out_dir = "b"\nlearning_rate = -32 / 2\n')
     config = configure(OPTIONS, ['--bias=False', str(tmp_path / 'base.py'), str(tmp_path / 'more.py'), '--out_dir=c=d'])
     assert config == dict(learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d', compile='auto', seed=None)
     assert config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'} and config.batch_size == 32
