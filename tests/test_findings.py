@@ -83,14 +83,6 @@ def test_evaluations_want_sets_that_are_there(findings, tmp_path, capsys):
     assert [word for c in of(commands, 'plot.py') for word in c if word.startswith('--labels')] == labels
 
 
-def test_generation_is_timed_and_drawn(findings, script, capsys):
-    timed, drawn = findings('generation', more=['--repeats=1'])
-    assert capsys.readouterr().out.endswith('said\n')
-    assert timed[:2] == ['bench.py', 'grid'] and timed[-1] == '--repeats=1'
-    assert drawn[1] == timed[2].removeprefix('--out=')
-    assert 'nowhere' in script(*timed, '--device=nowhere', code=1).stderr
-
-
 def test_other_options_want_another_folder_and_a_failure_stops(findings, capsys):
     findings('l2r_data', '--seeds=1', more=['--wandb_run_name=it is "mine"'])
     with pytest.raises(ValueError, match='made by other options.*choose another --out'):

@@ -5,7 +5,7 @@
     python config/findings/run.py orders --out=out/longer -- --max_iters=12000
 
 A table has the mean over the seeds, its standard error and their number. What is finished is not made again. Make one
-finding at a time in a folder, since they share runs. Options behind -- go to every train.py, or to bench.py."""
+finding at a time in a folder, since they share runs. Options behind -- go to every train.py."""
 import itertools
 import os
 import shlex
@@ -106,11 +106,6 @@ def main(config, more):
     if config.jobs > 1:
         os.environ['OMP_NUM_THREADS'] = '1'
     name, = config.words
-    if name == 'generation':
-        path = f'{config.out}/generation.json'
-        make_all([{path: ['bench.py', 'grid', f'--out={path}', *more]}], 1)
-        print(Path(f'{path}.txt').read_text(encoding='utf-8').partition('\n')[2], end='', flush=True)
-        return python('plot.py', path, '-o', f'{config.out}/generation.png')
     figures, dataset, command = read_finding(name)
     for picture, (_, lines) in list(figures.items()):
         wanted = [EVALUATIONS.get(line.partition('/')[2], '').partition('--dataset=')[2] for line in lines.values()]
