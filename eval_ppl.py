@@ -249,9 +249,8 @@ def main(config):
     start_processes(timedelta(days=7))   # all wait for the longest block
     with first_process_first():   # a text that is missing costs nothing before the model is there
         data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
-        texts = [open_corpus(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks,
-                             config.ckpt, config.blanks)
-                 for name in datasets]
+        texts = [open_corpus(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks, config.ckpt,
+                             config.blanks) for name in datasets]
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 

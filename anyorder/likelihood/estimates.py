@@ -275,9 +275,8 @@ class LastWord(Estimate):
 
     def remarks(self, rows, text):
         row, = rows
-        ppl = figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)
         return ['last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
-                f'last word, perplexity: {ppl}']
+                f"last word, perplexity: {figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)}"]
 
 
 ESTIMATES = {'l2r': LeftToRight, 'own': OwnOrder, 'any': AnyOrder, 'iw': ImportanceWeighted, 'ensemble': Ensemble,

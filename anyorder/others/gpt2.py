@@ -11,7 +11,6 @@ import torch
 from anyorder.others.weights import read_json, read_weights
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the real vocabulary; its padded size in our weights and in published ones
-END_OF_TEXT = 50256
 
 # entries of config.json that change the network, and the values that are understood, the default first
 UNDERSTOOD = {'vocab_size': (GPT2_N_TOKENS,), 'layer_norm_epsilon': (1e-5,),
@@ -50,6 +49,6 @@ def any_order(weights):
     wte, wpe = weights['wte.weight'], weights['wpe.weight']
     padding = wte.new_zeros(GPT2_PADDED - GPT2_N_TOKENS, *wte.shape[1:])
     return state | {'transformer.wte.weight': torch.cat([wte, padding]),
-                    'transformer.wnonee.weight': wte[END_OF_TEXT:END_OF_TEXT + 1].clone(),
+                    'transformer.wnonee.weight': wte[GPT2_N_TOKENS - 1:GPT2_N_TOKENS].clone(),   # of end-of-text
                     'transformer.wpe.weight': torch.cat([wpe, wpe[-1:]]),
                     'transformer.wtpe.weight': torch.zeros_like(wpe)}
