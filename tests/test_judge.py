@@ -11,7 +11,6 @@ from conftest import make_model
 from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood.judge import (
     Judge,
-    distinct_2_error,
     generative_perplexity,
     measure,
     open_judge,
@@ -46,17 +45,6 @@ def test_metrics_by_hand():
     assert text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0   # within a sample, not among samples
     short = text_metrics([[1], [1]], [[True], [True]])
     assert short == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
-
-
-def test_the_error_of_distinct_bigrams_by_hand():
-    """Bigrams 12 21, 12 23, 45 54 45: all five are distinct. Without one sample: 4 of 5, 4 of 5, 3 of 4."""
-    samples, without = [[1, 2, 1], [1, 2, 3], [4, 5, 4, 5]], [4 / 5, 4 / 5, 3 / 4]
-    for left, share in enumerate(without):
-        some = samples[:left] + samples[left + 1:]
-        assert text_metrics(some, all_of(some))['distinct_2'] == share
-    squares = sum((share - sum(without) / 3) ** 2 for share in without)
-    assert distinct_2_error(samples) == pytest.approx(math.sqrt(2 / 3 * squares))
-    assert distinct_2_error([[1], [1]]) == 0
 
 
 def test_what_is_given_is_no_merit_of_a_sample():

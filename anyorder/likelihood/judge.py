@@ -1,10 +1,9 @@
 """How good are samples? How varied they are, and their perplexity under a judge: a checkpoint, or GPT-2.
 
 A sample is a list of tokens, and for each whether it counts: what was given is context alone."""
-import math
 import statistics
-from collections import Counter, defaultdict, namedtuple
-from itertools import groupby, pairwise
+from collections import defaultdict, namedtuple
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -64,17 +63,6 @@ def text_metrics(samples, counted):
 def n_grams(tokens, counts, n):
     """[(n-gram, whether it counts)] of a sample."""
     return list(zip(zip(*(tokens[i:] for i in range(n))), counts[n - 1:]))
-
-
-def distinct_2_error(samples):
-    """The jackknife's standard error of distinct_2, for token lists that all count. Each list is left out once:
-
-        sqrt((n - 1) / n sum_i (without[i] - mean(without))^2)        (Efron and Stein 1981)"""
-    bigrams = [list(pairwise(tokens)) for tokens in samples]
-    n_with, n_all = Counter(gram for grams in bigrams for gram in set(grams)), sum(map(len, bigrams))
-    without = [(len(n_with) - sum(n_with[gram] == 1 for gram in set(grams))) / max(1, n_all - len(grams))
-               for grams in bigrams]
-    return math.sqrt((len(without) - 1) * statistics.pvariance(without))
 
 
 def generative_perplexity(judge, samples, counted, batch_size=16, n_each=1):

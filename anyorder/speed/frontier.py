@@ -12,7 +12,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.journal import Journal
-from anyorder.likelihood.judge import distinct_2_error, measure, open_judge, text_metrics
+from anyorder.likelihood.judge import measure, open_judge, text_metrics
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.tables import figure
 from anyorder.likelihood.written import Written
@@ -133,8 +133,7 @@ class Frontier:
                 'seconds': time, 'tokens_per_sec': n_tokens / time,
                 'judge_nats': metrics['judge']['nats_per_token'], 'judge_nats_error': metrics['judge']['stderr'],
                 'entropy': metrics['entropy'], 'entropy_error': statistics.stdev(entropies) / len(entropies) ** 0.5,
-                'distinct_2': metrics['distinct_2'],
-                'distinct_2_error': distinct_2_error([sample['tokens'] for sample in samples])}
+                'distinct_2': metrics['distinct_2']}
 
     def measure(self, config, out=''):
         """Prints the table of all settings, a line as soon as it is there; the JSON file `out` has them too."""
