@@ -125,12 +125,13 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
 def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
     (tmp_path / 'p.json').write_text('[0, 1, 0, 0, 3]')
     said_all = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=a[[?]]bc', '--length_prior=p.json',
-                      '--out=o.json').stdout
+                      '--out=o.json', '--html=o.html').stdout
     for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
         said, = sample['lengths']
         assert {said['length'], said['runner_up']} == {2, 5} and math.isclose(said['p'] + said['p_runner_up'], 1)
         assert len(sample['tokens']) == 3 + said['length']
-    assert f"blank of {said['length']} tokens (p {said['p']:.2f}, {said['runner_up']}: " in said_all
+    words = f"blank of {said['length']} tokens (p {said['p']:.2f}, {said['runner_up']}: "
+    assert words in said_all and words in (tmp_path / 'o.html').read_text()
 
 
 def test_the_words_of_the_training_set_are_a_prior(ckpt, data):

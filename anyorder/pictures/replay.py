@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anyorder.likelihood.lengths import said
 from anyorder.machine.files import replace_file
 from anyorder.pictures.animation import animated_svg
 from anyorder.pictures.texts import WORDS, token_texts
@@ -61,7 +62,8 @@ def replay_rows(samples, tokenizer, between=''):
             'n_steps': len(steps),
             'p': [float(f'{math.exp(x):.3g}') for x in sample['logprob']],
             'wrong': sample.get('wrong', []),
-            'facts': facts(drawn, sum(sample['logprob']), 'drafts' in sample),
+            'facts': facts(drawn, sum(sample['logprob']), 'drafts' in sample) + [
+                said(length) for length in sample.get('lengths', ())],
             'beside': next((j for j in range(i + 1, len(samples)) if known[j] == known[i]), None)})
         if 'drafts' in sample:
             rows[-1]['drafts'] = [[[1 + bisect_left(steps, step), tokenizer.decode([token])][:1 + (token != written)]
