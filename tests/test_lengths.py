@@ -141,6 +141,7 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     words = Counter(len(word) + 1 for word in text.split())
     assert read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1)) and len(words) > 2
     assert read_prior('uniform', checkpoint) is None and read_prior([1, 2], checkpoint) == (1, 2)
+    assert Lengths(prior=read_prior(np.array([1.5, 2]), checkpoint)).prior == (1.5, 2)
 
 
 @pytest.mark.parametrize('prompt, options, said', [
@@ -152,6 +153,8 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     ('a[[?]][[30]]b', {'length': 60}, 'nothing tells the length'),
     ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
     ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
+    *(('a[[?]]b', {'length_prior': wrong}, 'length_prior must hold weights')
+      for wrong in ([], [10 ** 400], [True], [math.nan], [[1]], 5, {1: 2}, b'ab', np.ones((2, 2)))),
     ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'), ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
     ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),
     ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),

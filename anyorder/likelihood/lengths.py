@@ -1,6 +1,5 @@
 """How long is a blank? The likelihood of the text behind it, for each length that it may have."""
 import json
-import math
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -43,8 +42,9 @@ class Lengths:
 
     def __post_init__(self):
         check_choice('blank_length', self.rule, 'likely', 'draw', 'confidence')
-        good = self.prior is None or all(type(w) in (int, float) and 0 <= w < math.inf for w in self.prior)
-        if not good or self.prior is not None and not sum(self.prior):
+        weights = self.prior if isinstance(self.prior, tuple) else ()
+        good = all(type(w) in (int, float) and 0 <= w < 1e300 for w in weights)   # below what a float holds
+        if self.prior is not None and not (good and any(weights)):
             raise ValueError('length_prior must hold weights of the lengths 1, 2, ..., numbers from 0, not all 0, got '
                              f'{self.prior!r:.60}')
 
@@ -121,9 +121,12 @@ def said(length):
 
 def read_prior(prior, checkpoint):
     """The prior of Lengths: None for 'uniform', the lengths of the words of the training set for 'words', each with the
-    blank before it; else a list of weights, or the JSON file of one."""
-    if prior == 'uniform' or not isinstance(prior, str):
-        return None if isinstance(prior, str) else tuple(prior)
+    blank before it; else a list or array of weights, or the JSON file of a list."""
+    if not isinstance(prior, str):
+        prior = prior.tolist() if isinstance(prior, np.ndarray) else prior
+        return tuple(prior) if isinstance(prior, list) else prior
+    if prior == 'uniform':
+        return None
     if prior != 'words':
         if not os.path.isfile(prior):
             raise ValueError(f"length_prior must be 'uniform', 'words', or a JSON file with weights, got {prior!r}")
