@@ -179,13 +179,13 @@ class Writer:
         n_row = self.checkpoint.set.get('row_length')
         templates = parse_prompts(prompts, self.tokenizer, length or n_row or self.block_size)
         parsed = [template.lay_out()[:3] for template in templates]
-        for prompt, (tokens, *_) in zip(prompts, parsed):
-            if n_row and (len(tokens) > n_row or len(tokens) < n_row and not isinstance(prompt, str)):
-                raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {len(tokens)}')
+        most = [one.length if one.unknown else len(tokens) for one, (tokens, *_) in zip(templates, parsed)]
+        for prompt, n in zip(prompts, most):
+            if n_row and (n > n_row or n < n_row and not isinstance(prompt, str)):
+                raise ValueError(f'the rows of this model have {n_row} tokens, got a row of {n}')
         for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
             check_order(visits, n, self.block_size)
-        longest = min(max(len(tokens) for tokens, _, _ in parsed), self.block_size)
-        unmasking.check_network(self.checkpoint.config.slots, longest, drawing.scores)
+        unmasking.check_network(self.checkpoint.config.slots, min(max(most), self.block_size), drawing.scores)
         if drawing.scores and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
             raise ValueError('a score by steps needs the text of every blank, [[=text]]; plain logprob reads no [[n]]')
         if all(all(known) for _, known, _ in parsed):
@@ -212,7 +212,7 @@ class Writer:
         stops = [stop] * bool(stop) if isinstance(stop, str) else stop
         texts = isinstance(stops, list | tuple) and all(isinstance(one, str) for one in stops)
         tokens = [encode(one, self.tokenizer) for one in stops] if texts else []
-        if stop != '' and not (tokens and all(tokens)):
+        if not texts or not all(tokens) or not tokens and stop != '':
             raise ValueError(f'stop must hold a token, or be a list of texts that do, got {stop!r:.60}: leave out what '
                              'is empty')
         return [self.tokenizer.decode(ids) if self.tokenizer.separator else one for one, ids in zip(stops, tokens)]

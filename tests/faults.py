@@ -485,13 +485,13 @@ FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer', [
     ['-1 <= token < n_tokens', '-2 <= token < n_tokens'],
 ]
 FAULTS['anyorder/writer.py'] = 'test_writer', [
-    ['len(tokens) > n_row or', ''],
-    ['or len(tokens) < n_row and not isinstance(prompt, str)', ''],
+    ['n > n_row or', ''], ['one.length if one.unknown else len(tokens)', 'len(tokens)'],
+    ['or n < n_row and not isinstance(prompt, str)', ''],
     ["-np.array([sample['nats']", "np.array([sample['nats']"],
     ["'random' if block_length is None else 'l2r', order", "'random', order"],
     ["order=order, seed=seed, score=True, **options)", "order=order, seed=seed, score=True)"],
     ['Drawing(temperature, top_k, top_p, score)', 'Drawing(temperature, scores=score)'],
-    ['check_network(self.checkpoint.config.slots, longest, drawing.scores)',
+    ['check_network(self.checkpoint.config.slots, min(max(most), self.block_size), drawing.scores)',
      'check_network(self.checkpoint.config.slots, self.block_size)'],
     ['if drawing.scores and any(', 'if False and any('],
     ['texts[i:i + n] for i in range(0, len(texts), n)', 'texts[i::len(texts) // n] for i in range(len(texts) // n)'],

@@ -122,6 +122,11 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
     assert list(writer.stream(prompt, blank_length='draw', seed=4, **how))[-1] == texts[0]
 
 
+def test_a_block_may_be_longer_than_the_shortest_text(ckpt):
+    writer, how = Writer(ckpt), {'order': 'margin', 'block_length': 8}
+    assert writer.infill('a[[1-9]]b', length_prior=[0] * 8 + [1], **how) == writer.infill('a[[9]]b', **how)
+
+
 def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
     (tmp_path / 'p.json').write_text('[0, 1, 0, 0, 3]')
     said_all = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=a[[?]]bc', '--length_prior=p.json',

@@ -75,8 +75,9 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows.tolist())))
     script('sample.py', f'--ckpt={ckpt}', '--prompt_file=rows.jsonl', *how[2:], '--out=again.npy')
     assert np.load(tmp_path / 'again.npy').tolist() == tokens
-    with one_line('the rows of this model have 6 tokens, got a row of 9'):
-        writer.infill('ab', length=9)
+    for prompt in ('ab', 'a [[4-5]] b'):
+        with one_line('the rows of this model have 6 tokens, got a row of 9'):
+            writer.infill(prompt, length=9)
 
 
 @pytest.mark.parametrize('row, said', [
@@ -113,7 +114,7 @@ def test_a_stop_is_a_token_however_it_is_written(tmp_path):
     assert texts[0] == texts[1] == texts[2] and all(text.sample['stopped'] and text[-1] == '4' for text in texts[0])
     several = writer.infill('', n=4, order='l2r', stop=['4', ' 2'])
     assert all(text.sample['stopped'] and text[-1] in '24' and not {*text[:-1]} & {*'24'} for text in several)
-    for wrong in (' ', [], ['4', ''], ['4', ' '], ['4', 5], 5, None):
+    for wrong in (' ', [], ['4', ''], ['4', ' '], ['4', 5], 5, None, np.array(['4', '5'])):
         with one_line('stop must hold a token, or be a list of texts that do, got .*: leave out what is empty'):
             writer.infill('', stop=wrong)
 
