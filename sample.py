@@ -178,7 +178,7 @@ def main(config):
                           config.threshold, config.window, config.block_length)
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
-    reads = (config.ckpt, config.judge, config.order, config.allowed,
+    reads = (config.ckpt, config.judge, config.order, config.allowed, config.length_prior,
              prompts_path(config.prompt, config.prompt_file) or '')
     check_out('out', config.out, '.json, .npy, .jsonl', *reads)
     check_out('html', config.html, REPLAYS, *reads)

@@ -137,6 +137,8 @@ def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
         assert len(sample['tokens']) == 3 + said['length']
     words = f"blank of {said['length']} tokens (p {said['p']:.2f}, {said['runner_up']}: "
     assert words in said_all and words in (tmp_path / 'o.html').read_text()
+    wrong = script('sample.py', f'--ckpt={ckpt}', '--prompt=a[[?]]bc', '--length_prior=p.json', '--out=p.json', code=1)
+    assert 'would overwrite' in wrong.stderr
 
 
 def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
@@ -155,7 +157,7 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     ('a[[2-31]]b', {}, 'a blank of 2 to 31 tokens has room for 30 at most in length=32'),
     ('a[[?]]', {}, 'nothing tells the length'), ('a[[?]][[2]][[..]]b', {}, 'nothing tells the length'),
     ('a[[?]][[1-2]]b', {}, 'nothing tells the length'),
-    ('a[[?]][[30]]b', {'length': 60}, 'nothing tells the length'),
+    ('a[[?]][[30]]b', {'length': 60}, 'no text on the 16 positions that its 16 tokens leave of 32: give it fewer'),
     ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
     ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
     *(('a[[?]]b', {'length_prior': wrong}, 'length_prior must hold weights')

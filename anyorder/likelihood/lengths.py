@@ -29,9 +29,9 @@ class Lengths:
 
         p(n | L, R) = prior(n) p(R | L, gap of n) / sum_m prior(m) p(R | L, gap of m)
 
-    L is the known text before the blank, R the known text behind it: NEAR tokens, or what is before the next blank that
-    finds its length. L is given in reading order and R is read behind it, left to right, at its places behind the gap:
-    what stands in the gap is summed over. A network with a masked loss takes a pass for each token of R.
+    L is the known text before the blank, R the known text behind it: NEAR tokens, or what is before the next [[?]] or
+    [[..]]. L is given in reading order and R is read behind it, left to right, at its places behind the gap: what
+    stands in the gap is summed over. A network with a masked loss takes a pass for each token of R.
 
     rule   'likely': the likeliest length; 'draw': by these probabilities; 'confidence': in place of p(R | L, gap of n)
            stands the mean over the gap of max_v p(v | L, R), the first step (CAL, Liu et al. 2026, arXiv 2602.00476,
@@ -83,7 +83,8 @@ class Lengths:
             start, first = starts[i:i + 2]   # of the gap and of what follows
             behind = [p for p in range(first, min(starts[template.end_of(i)], first + room)) if known[p]][:NEAR]
             if not behind:
-                raise ValueError('nothing tells the length of a [[?]]: the text behind it does not fit into the model')
+                raise ValueError(f'nothing tells the length of a [[?]]: there is no text on the {room} positions that '
+                                 f'its {n[-1]} tokens leave of {size}: give it fewer, as [[2-12]], or write [[n]]')
             rows.append((tokens[:behind[-1] + 1], known[:behind[-1] + 1], start))
         logp = gap_scores(network, rows, n, self.rule == 'confidence')
         if self.prior is not None:

@@ -105,7 +105,7 @@ class Template:
                                  '[[n]], or [[..]] with a stop')
 
     def end_of(self, i):
-        """The number of the piece that ends what follows the blank of piece i: the next blank that finds its length."""
+        """The number of the piece before which ends what follows the blank of piece i: the next [[?]] or [[..]]."""
         kinds = [kind for _, kind in self.pieces]
         return next((k for k in range(i + 1, len(kinds)) if kinds[k] in ('unknown', 'rest')), len(kinds))
 
@@ -140,8 +140,8 @@ def row_pieces(row, n_tokens):
 
 
 def split_blanks(prompt):
-    """The pieces of a prompt, as those of a Template, but with texts. A plain [[ is written \\[[. The text in a blank
-    ends at the first ]]."""
+    """The pieces of a prompt, as in a Template, but with texts. A plain [[ is written \\[[. The text in a blank ends at
+    the first ]]."""
     try:
         prompt.encode()
     except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8
