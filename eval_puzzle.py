@@ -34,6 +34,7 @@ n_steps = '0'          # numbers of steps, with commas; 0 is a step for each bla
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
 unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
 block_length = None    # the model chooses inside blocks of so many blanks, from left to right
+revise = 0             # rounds: an eighth of what was written, which fits the rest least, is written again
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
 batch_size = 250       # puzzles at a time
@@ -93,7 +94,7 @@ def read_runs(c):
 
     def unmasking(policy, n_steps, noise):   # more steps than blanks write one blank each
         length = None if policy == 'given' else c.block_length
-        return Unmasking(n_steps or 2 ** 31, 'linear', policy, c.unmask, noise, block_length=length)
+        return Unmasking(n_steps or 2 ** 31, 'linear', policy, c.unmask, noise, block_length=length, revise=c.revise)
     return [(name, n_steps, noise, unmasking(policy, n_steps, noise), order) for name, order, policy in named
             for n_steps in steps for noise in (noises if policy in SCORES else [0.0])]
 

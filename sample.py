@@ -54,6 +54,7 @@ window = 32                   # lossless: tokens that a pass drafts or checks; e
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 block_length = None           # the model chooses inside blocks of so many blanks, from left to right. Each block has at
                               # least one step
+revise = 0                    # rounds in which the eighth of the text that fits the rest least is written again
 # drawing
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
@@ -106,11 +107,11 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed
     start = saved = time.perf_counter()
     n_blanks = sum(known.count(False) for _, known, *_ in texts)
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
-    with_drafts, samples = unmasking.lossless and bool(config.out or config.html or config.watch), result['samples']
+    with_drafts, samples = bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, stops, with_drafts,
-                                         allowed):
+            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, stops,
+                                         with_drafts and bool(unmasking.lossless or unmasking.revise), allowed):
                 for n_new in writer.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
                     if show and (seen := scroll.first()):
@@ -149,6 +150,7 @@ def describe(samples, order, stops, config):
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
     how += f', blocks of {config.block_length}' if config.block_length else ''
+    how += f', revised in {config.revise} rounds' if config.revise else ''
     law = 'this drawing' if config.score else 'untempered model'
     allowed = ', of the tokens that are allowed' if config.allowed else ''
     n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
@@ -175,7 +177,7 @@ def main(config):
     at_least(config, 1, 'n_samples', 'batch_size')
     order, policy = order_and_policy(config.order, config.block_length)
     unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
-                          config.threshold, config.window, config.block_length)
+                          config.threshold, config.window, config.block_length, config.revise)
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
     reads = (config.ckpt, config.judge, config.order, config.allowed, config.length_prior,

@@ -87,7 +87,7 @@ class Writer:
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         blank_length, length_prior   how [[?]] finds its length: see lengths.Lengths and lengths.read_prior
-        unmasking  schedule, unmask, window, threshold, order_noise, block_length: see generation.Unmasking
+        unmasking  schedule, unmask, window, threshold, order_noise, block_length, revise: see generation.Unmasking
         temperature, top_k, top_p, score   see drawing.Drawing; to be scored every blank is [[=text]]"""
         scrolls, how, n_blanks = self.prepared(prompt, n, order, seed, length, context, stop, n_steps, temperature,
                                                top_k, top_p, batch_size, allowed, score, blank_length, length_prior,
@@ -174,8 +174,8 @@ class Writer:
         if length < 0:
             raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
         self.check_context(context)
-        if stops and drawing.scores:
-            raise ValueError('stop is for writing: a text that is scored is there as a whole')
+        if stops and (drawing.scores or unmasking.revise):
+            raise ValueError('stop is for writing once: a text that is scored, or revised, is there as a whole')
         n_row = self.checkpoint.set.get('row_length')
         templates = parse_prompts(prompts, self.tokenizer, length or n_row or self.block_size)
         parsed = [template.lay_out()[:3] for template in templates]

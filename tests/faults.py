@@ -175,7 +175,7 @@ FAULTS['anyorder/generation/canvas.py'] = 'test_canvas test_drafts test_unmaskin
     ["('known', 'first', 'n_drafts'", "('known', 'n_drafts'"],
     ['self.idx, self.order, self.rows = idx.clone()', 'self.idx, self.order, self.rows = idx'],
     ['order.clone(), torch.arange(B)', 'order, torch.arange(B)'],
-    ["stream(seed, 'tokens')", 'stream(seed)'],
+    ["stream(seed, 'tokens', *names)", 'stream(seed, *names)'],
     ["stream(seeds[r], 'order of a sample')", "stream(seed, 'order of a sample')"],
     ["stream(seeds[r], 'order of a sample')", "stream(seeds[r], 'tokens')"],
     ['torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])',
@@ -242,13 +242,24 @@ FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossl
     ['    unmasking.check_network(model.slots, model.config.block_size)\n', ''],
 ]
 
-FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts', [
+FAULTS['anyorder/generation/revise.py'] = 'test_revise', [
+    ['+ GROUPS - 1) // GROUPS', ') // GROUPS'],
+    ['< n) & (worst.values < 0)', '< n)'],
+    ['(-misfit(model', '(misfit(model'],
+    ["'round', n_round)", "'round')"],
+    ['.masked_fill(~written, 2)', ''],
+    ['among * GROUPS //', 'among * (GROUPS - 1) //'],
+    ['(logits.amax(1) - token)', '(logits.logsumexp(1) - token)'],
+]
+
+FAULTS['anyorder/generation/scroll.py'] = 'test_scroll test_drafts test_revise', [
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", 'self.seed'],
     ["derive_seed(self.seed, 'stretch', start) if start else self.seed", "derive_seed(self.seed, 'stretch', start)"],
     ['start = 0 if blank < block_size else blank - context', 'start = max(0, blank - context)'],
     ['end = min(start + block_size, self.parts[0][1])', 'end = self.parts[0][1]'],
     ['end = min(start + block_size, self.parts[0][1])', 'end = min(start + block_size, len(self.tokens))'],
-    ['tokens[i], self.n_steps + step[i], logprob[i]', 'tokens[i], step[i], logprob[i]'],
+    ['start + i, self.n_steps + step[i]', 'start + i, step[i]'],
+    ['self.order.remove(p)', 'pass'],
     ['drafts.append([text.n_steps + self.step, token])', 'drafts.append([self.step, token])'],
     ['part, rows = self.part, self.part.rows.tolist()', 'part, rows = self.part, list(range(len(self.part)))'],
     ['if not drafts or drafts[-1][1] != token', 'if not drafts'],

@@ -289,6 +289,7 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
     (lambda w: w.logprob('[[=a]]', order='margin', temperature=0), 'score at a temperature above 0'),
     (lambda w: w.infill('a[[3]]', order='margin', block_length=5), 'at most the 4 positions of the text, got 5'),
     (lambda w: w.infill('a', length=50, order='margin', block_length=33), 'at most the 32 positions'),
+    (lambda w: w.infill('a', stop='b', revise=1), 'scored, or revised, is there as a whole'),
     (lambda w: w.infill('a', order='margin', block_length=0), 'block_length must be an integer from 1, got 0'),
     (lambda w: w.infill('a', order='l2r', block_length=2), 'block_length is for the policies'),
     (lambda w: w.infill(['a', 'b'], seed=[1]), 'seeds must have one for each of 2 texts, got 1')])

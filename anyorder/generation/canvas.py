@@ -45,8 +45,7 @@ class Canvas:
                              f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
                              f'{len(self.seeds)} seeds')
         self.idx, self.order, self.rows = idx.clone(), order.clone(), torch.arange(B)
-        u = [torch.rand(N, dtype=torch.float64, generator=stream(seed, 'tokens')) for seed in self.seeds]
-        self.u = torch.stack(u).to(idx.device, widest(idx.device))
+        self.draw_numbers()
         self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
         self.n_drafts = torch.zeros_like(self.n_visits)
         self.allowed = None if allowed is None else Constraint(allowed, self, range(B), [0] * B)
@@ -72,6 +71,11 @@ class Canvas:
     def __len__(self):
         return len(self.rows)
 
+    def draw_numbers(self, *names):
+        u = [torch.rand(self.idx.size(1), dtype=torch.float64, generator=stream(seed, 'tokens', *names))
+             for seed in self.seeds]
+        self.u = torch.stack(u).to(self.idx.device, widest(self.idx.device))
+
     @property
     def n_blanks(self):
         """(B,) visits that are still to be written, on the host."""
@@ -85,8 +89,8 @@ class Canvas:
         return torch.stack([row, column, self.known[row] + column]).to(self.idx.device, non_blocking=True)
 
     def take(self, chosen):
-        """The rows where `chosen` (B,) bool is True, as a canvas of their own."""
-        part, places = copy.copy(self), chosen.nonzero()[:, 0]
+        """The rows where `chosen` (B,) bool is True, or the rows of these numbers, as a canvas of their own."""
+        part, places = copy.copy(self), chosen.nonzero()[:, 0] if chosen.dtype == torch.bool else chosen
         at = places.to(self.idx.device, non_blocking=True)
         for name in BY_POSITION:
             setattr(part, name, getattr(self, name)[at])

@@ -1,5 +1,6 @@
 """How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all."""
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
+from anyorder.generation.revise import GROUPS, blank_again
 from anyorder.generation.unmasking import Unmasking, check_keywords
 from model import KVCache
 
@@ -22,7 +24,7 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
               uniform number for each (seed, position) draws the token there. Lossless unmasking draws by noise for each
               (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
               a near tie may fall otherwise, in bfloat16 rounding changes long texts. A kind of device has its own noise
-    n_steps, policy, schedule, and as `unmasking` window, unmask, order_noise, threshold, block_length: Unmasking
+    n_steps, policy, schedule; as `unmasking` window, unmask, order_noise, threshold, block_length, revise: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
     allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
@@ -53,7 +55,8 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     or ended row goes back to the canvas.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
-    Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept.
+    Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept. In a round of
+    revision all rows run once more, with as many tokens a step as before.
 
     drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
@@ -62,14 +65,25 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         raise ValueError('writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
     unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model
+    n_steps = yield from write(network, canvas, unmasking, drawing, use_cache, with_logprob)
+    again = replace(unmasking, n_steps=-(-unmasking.n_steps // GROUPS), block_length=None)
+    for n_round in range(unmasking.revise if n_steps else 0):
+        blank_again(network, canvas, n_round)
+        if not canvas.n_blanks.any():
+            return
+        n_steps = yield from write(network, canvas, again, drawing, use_cache, with_logprob, n_steps)
+
+
+def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=0):
+    """Fill the blanks of the canvas as `steps` does, once, n_steps later. Returns how many steps there are then."""
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
     part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
     noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
-    for step in itertools.count():
+    for step in itertools.count(n_steps):
         if not len(part):
-            return
-        n_new = ends[part.rows, min(step, ends.size(1) - 1)] - part.known       # (B,) on the host
+            return step
+        n_new = ends[part.rows, min(step - n_steps, ends.size(1) - 1)] - part.known       # (B,) on the host
         if not n_new.any():
             continue                                                            # a binomial step may reveal nothing
         if unmasking.lossless:

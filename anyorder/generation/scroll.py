@@ -60,8 +60,12 @@ class Row:
         """Write down what a stretch has revealed until now, in its own numbers of positions and steps."""
         start, _ = self.spans[-1]
         for i in order:
-            if step[i] >= 0 and not self.known[p := start + i]:
-                self.tokens[p], self.step[p], self.logprob[p] = tokens[i], self.n_steps + step[i], logprob[i]
+            p, now = start + i, self.n_steps + step[i]
+            if step[i] >= 0 and now != self.step[p]:
+                if self.known[p]:   # a token that is revised was a draft
+                    self.drafts[p].append([self.step[p], self.tokens[p]])
+                    self.order.remove(p)
+                self.tokens[p], self.step[p], self.logprob[p] = tokens[i], now, logprob[i]
                 self.known[p] = True
                 self.order.append(p)
 
@@ -119,7 +123,7 @@ class Scroll:
                 row.n_steps = 1 + max(row.step)
 
     def note_drafts(self):
-        """Add to the rows which drafts the last step has changed; one copy to the host."""
+        """Add to the rows which drafts the last step has changed, and what it has revealed."""
         part, rows = self.part, self.part.rows.tolist()
         row, _, visit = part.cells(part.n_drafts)
         position = part.order[row, visit]
@@ -128,6 +132,8 @@ class Scroll:
             drafts = text.drafts[text.spans[-1][0] + i]
             if not drafts or drafts[-1][1] != token:
                 drafts.append([text.n_steps + self.step, token])
+        for r, lists in zip(rows, part.lists()):
+            self.written[r].take_down(*lists)
 
     def goes_on(self, row):
         """Whether a blank of the row is to be written, in this part or, once it is written, in a later one."""

@@ -96,7 +96,9 @@ class Unmasking:
     window       'lossless': visits that a pass runs behind the known ones
     block_length  the blanks in the given order are cut into blocks of so many. A policy chooses inside the first block
                  that has blanks, and each block has its share of the steps, one at least: semi-autoregressive
-                 (Nie et al. 2025, arXiv 2502.09992)"""
+                 (Nie et al. 2025, arXiv 2502.09992)
+    revise       rounds after the text is written: an eighth of its tokens, which fit the others least, is written
+                 again. A text whose tokens are each the likeliest given others stays, see revise.py"""
     n_steps: int = 1
     schedule: str | list = 'linear'
     policy: str = 'given'
@@ -105,6 +107,7 @@ class Unmasking:
     threshold: float | None = None
     window: int = 32
     block_length: int | None = None
+    revise: int = 0
     adaptive = property(lambda self: self.policy in SCORES)
     lossless = property(lambda self: self.unmask == 'lossless')
 
@@ -118,6 +121,10 @@ class Unmasking:
         if self.lossless and self.adaptive:
             raise ValueError(f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
                              'blanks after each draft; choose another order, or unmask=fixed')
+        once = self.lossless or not isinstance(self.schedule, str)
+        if type(self.revise) is not int or self.revise < 0 or once and self.revise:
+            raise ValueError('revise must be a number of rounds, and 0 with unmask=lossless or a schedule of ends, got '
+                             f'{self.revise!r}')
         if not 0 <= self.order_noise < math.inf:
             raise ValueError(f'order_noise must be at least 0 and finite, got {self.order_noise}')
         if self.order_noise and not self.adaptive:
@@ -140,6 +147,8 @@ class Unmasking:
         if scores and self.order_noise:
             raise ValueError('a text is scored in the order that follows from what is known, and noise draws another: '
                              f'score with order_noise=0, got {self.order_noise}')
+        if scores and self.revise:
+            raise ValueError('a text that is scored stays as it is: score with revise=0')
         if (self.block_length or 0) > n:
             raise ValueError(f'block_length must be at most the {n} positions of the text, got {self.block_length}')
         if self.lossless and slots.masked_loss:

@@ -1,0 +1,105 @@
+"""Revision: which tokens a round writes again, what stays, a round by hand, and what the trace of a text keeps."""
+import pytest
+import torch
+from conftest import make_model, one_line
+from test_scroll import texts, write
+
+from anyorder.generation.canvas import Canvas
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import fill, generate
+from anyorder.generation.revise import GROUPS, blank_again, misfit
+from anyorder.generation.unmasking import Unmasking
+from anyorder.orders import stream
+
+NETWORKS = [{}, {'attention': 'mixed'}, {'attention': 'bidirectional'}, {'target_position': 'two_stream'}]
+KNOWN = torch.tensor([0, 3, 9, 5, 8])   # known tokens of the five rows of `batch`
+
+
+def misfit_of(model, idx, order, known, written, row, seed):
+    """misfit of the token at visit `row` of a text idx, order (N,), by a pass of its own."""
+    number = torch.rand(len(idx), generator=stream(seed, 'groups'))
+    ranked = sorted(order[known:].tolist(), key=lambda p: float(number[p]))
+    group = {p: rank * GROUPS // written for rank, p in enumerate(ranked)}
+    position = int(order[row])
+    others = [p for p in order.tolist() if p not in group or group[p] != group[position]]
+    rest = [p for p in order.tolist() if p not in others]
+    logits = model.predict(idx[None], torch.tensor([others + rest]), len(others))[0, rest.index(position)]
+    return float(logits.max() - logits[idx[position]])
+
+
+@pytest.mark.parametrize('config', NETWORKS)
+@pytest.mark.parametrize('size', [9, 20])   # the longer text has groups of several tokens
+def test_a_round_by_hand_is_the_round_of_generate(config, size):
+    model, g = make_model(block_size=size, **config), torch.Generator().manual_seed(1)
+    idx, order = torch.randint(11, (3, size), generator=g), torch.rand(3, size, generator=g).argsort(-1)
+    known = torch.tensor([0, 2, size - 1])
+    how = dict(n_steps=8, seeds=[5, 6, 7], return_trace=True)
+    text, trace = generate(model, idx, order, known, **how)
+    new, after = generate(model, idx, order, known, revise=1, **how)
+    for r in range(3):
+        n, seed = size - int(known[r]), how['seeds'][r]
+        nats = [misfit_of(model, text[r], order[r], int(known[r]), n, d, seed) for d in range(int(known[r]), size)]
+        worst = sorted(range(n), key=lambda i: -nats[i])[:-(-n // GROUPS)]
+        again = [p for i, p in enumerate(order[r, known[r]:].tolist()) if i in worst and nats[i] > 0]
+        canvas = Canvas(text[r:r + 1], torch.tensor([[p for p in order[r].tolist() if p not in again] + again]),
+                        size - len(again), [seed])
+        canvas.draw_numbers('round', 0)
+        fill(model, canvas, Unmasking(1), Drawing())
+        assert torch.equal(canvas.idx[0], new[r]) and torch.equal(canvas.order[0], after['order'][r])
+        rewritten = torch.zeros(size, dtype=torch.bool).index_fill(0, torch.tensor(again, dtype=torch.long), True)
+        assert (after['step'][r] > trace['step'][r]).equal(rewritten)
+        torch.testing.assert_close(after['logprob'][r], torch.where(rewritten, canvas.logprob[0], trace['logprob'][r]))
+
+
+@pytest.mark.parametrize('config', NETWORKS)
+@pytest.mark.parametrize('how', [{}, dict(policy='margin', block_length=2), dict(unmask='binomial', n_steps=3)])
+def test_what_was_given_stays_and_a_row_is_as_alone(config, how, batch):
+    model, (idx, order) = make_model(**config), batch
+    how = dict(n_steps=4, revise=5, return_trace=True) | how
+    new, trace = generate(model, idx, order, KNOWN, seeds=range(5), **how)
+    slow, _ = generate(model, idx, order, KNOWN, seeds=range(5), use_cache=False, **how)
+    assert torch.equal(new, slow)
+    for r in range(5):
+        given = order[r, :KNOWN[r]]
+        assert torch.equal(new[r, given], idx[r, given]) and (trace['step'][r, given] == -1).all()
+        alone = generate(model, idx[r:r + 1], order[r:r + 1], KNOWN[r], seeds=[r], **how)[0]
+        assert torch.equal(new[r], alone[0])
+
+
+@pytest.mark.parametrize('config', NETWORKS)
+def test_a_text_of_likeliest_tokens_stays(config):
+    """Whatever the temperature: revision ends in such a text, and then no token is written again."""
+    model, order = make_model(block_size=8, **config), torch.arange(8).repeat(5, 1)
+    known = torch.tensor([0, 3, 6, 5, 7])
+    found, trace = generate(model, order, order, known, temperature=0, revise=40, return_trace=True)
+    canvas = Canvas(found, trace['order'], known, range(5))
+    canvas.step, canvas.known = trace['step'], torch.full((5,), 8)
+    last = [[[*row[row != p], torch.tensor(p)] for p in range(8)] for row in trace['order']]   # each token in its turn
+    likeliest = torch.tensor([[model.predict(found[r:r + 1], torch.tensor([last[r][p]]), 7).argmax() == found[r, p]
+                               for p in range(8)] for r in range(5)])
+    ended = (likeliest | (canvas.step < 0)).all(1)
+    assert ended.any()
+    assert torch.equal(misfit(model, canvas) == 0, likeliest | (canvas.step < 0))
+    blank_again(model, canvas, 0)
+    assert torch.equal(canvas.n_blanks == 0, ended)
+
+
+def test_the_trace_keeps_the_rounds():
+    """The sample has every token that stood in the text, and the order visits each position once."""
+    model, how = make_model(block_size=8, vocab_size=128), Unmasking(4, revise=3)
+    once, = write(model, texts('ab[[6]]', length=8), how=Unmasking(4))
+    sample, = write(model, texts('ab[[6]]', length=8), how=how, with_drafts=True)
+    revised = [p for p in range(8) if sample['drafts'][p]]
+    assert revised and sorted(sample['order']) == [*range(8)] and max(sample['step']) > max(once['step'])
+    assert [sample['drafts'][p][0] for p in revised] == [[once['step'][p], once['tokens'][p]] for p in revised]
+    assert write(model, texts('ab[[6]]', length=8), how=how)[0] | {'drafts': sample['drafts']} == sample
+
+
+@pytest.mark.parametrize('make, said', [
+    (lambda: Unmasking(unmask='lossless', revise=1), 'revise must be a number of rounds, and 0 with unmask=lossless'),
+    (lambda: Unmasking(schedule=[2, 4], revise=1), 'or a schedule of ends, got 1'),
+    (lambda: Unmasking(revise=-1), 'got -1'), (lambda: Unmasking(revise=1.5), 'got 1.5'),
+    (lambda: Unmasking(revise=1).check_network(make_model().slots, 9, scores=True), 'score with revise=0')])
+def test_refused(make, said):
+    with one_line(said):
+        make()
