@@ -41,6 +41,8 @@ class AnyOrderLM(TemplateLM):
         self._device, dtype = own_device(c.device, c.dtype)
         self.writer = Writer(c.ckpt, c.weights or None, str(self._device), dtype)
         config = self.writer.checkpoint.config
+        if c.length_prior != 'uniform' and not c.blank_length:
+            raise ValueError('length_prior goes with blank_length, without which a context has no blanks')
         self.lengths = c.blank_length and Lengths(c.blank_length, read_prior(c.length_prior, self.writer.checkpoint))
         self.visits, unmasking, *_ = self.how_to_write({})
         unmasking.check_network(config.slots, self.max_length)
@@ -157,7 +159,8 @@ class AnyOrderLM(TemplateLM):
             seed, tokens = derive_seed(self.seed, context, repeats[context]), self.tok_encode(context)
             text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
             if self.lengths:
-                template = parse_prompt(context, self.writer.tokenizer, self.max_length)
+                length = self.max_length if len(tokens) <= self.max_length else 2 * len(tokens)   # it slides on
+                template = parse_prompt(context, self.writer.tokenizer, length)
                 text, = self.writer.laid_out([template], [seed], self.lengths)
             repeats[context] += 1
             alike[repr((asked, stops))].append((r, text, seed, asked, stops))

@@ -152,11 +152,11 @@ def test_a_text_ends_where_its_document_ends(lm, ckpt):
 
 def test_blanks_in_a_context_are_the_answer(lm, ckpt):
     """A blank between two texts, which finds its length, and two blanks; behind the stop the answer is cut."""
-    contexts = ['ab[[2-6]]cd', 'a[[3]]b[[?]]c d', 'ab[[?]]cd[[2]]']
+    contexts = ['ab[[2-6]]cd', 'a[[3]]b[[?]]c d', 'ab[[?]]cd[[2]]', 'a' * N + '[[2-6]]cd']   # the last is too long
     how = dict(order='l2r', temperature=0.7, blank_length='draw', length_prior='uniform')
     answers = lm(**how).generate_until(asked(*((context, {'until': []}) for context in contexts)))
     for context, answer in zip(contexts, answers):
-        sample = Writer(ckpt).infill(context, seed=derive_seed(1337, context, 0), **how).sample
+        sample = Writer(ckpt).infill(context, seed=derive_seed(1337, context, 0), length=2 * N, **how).sample
         assert answer == bytes(t for t, step in zip(sample['tokens'], sample['step']) if step >= 0).decode()
         stop = answer[1]
         until, = lm(**how).generate_until(asked((context, {'until': [stop]})))
@@ -184,6 +184,7 @@ def test_drawing_is_as_asked_and_a_repeat_is_another_draw(lm):
     ({'unmask': 'lossless', 'order': 'margin'}, 'lossless'), ({'n_contexts': 2, 'order': 'random'}, 'n_contexts'),
     ({'n_orders': 2, 'order': 'margin'}, 'order=margin is one order'), ({'block_length': 2}, 'block_length is for'),
     ({'order': 'margin', 'block_length': N + 1}, f'at most the {N} positions'),
+    ({'length_prior': 'words'}, 'goes with blank_length'),
     ({'ckpt': 'no.pt'}, 'no checkpoint file'), ({'context': N}, 'context'), ({'n_steps': -1}, 'n_steps')])
 def test_wrong_options_are_one_line(lm, options, said):
     with one_line(said):
