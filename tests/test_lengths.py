@@ -156,7 +156,7 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     ('a[[0-2]]b', {}, 'a blank is'), ('a[[2-32]]b', {'length': 60}, 'at most 31 tokens, one less than the model'),
     ('a[[2-31]]b', {}, 'a blank of 2 to 31 tokens has room for 30 at most in length=32'),
     ('a[[?]]', {}, 'nothing tells the length'), ('a[[?]][[2]][[..]]b', {}, 'nothing tells the length'),
-    ('a[[?]][[1-2]]b', {}, 'nothing tells the length'),
+    ('a[[?]][[1-2]]b', {}, 'nothing tells the length'), ('a[[..]][[2]][[?]]b', {}, r'right behind a \[\[\.\.'),
     ('a[[?]][[30]]b', {'length': 60}, 'no text on the 16 positions that its 16 tokens leave of 32: give it fewer'),
     ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
     ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),

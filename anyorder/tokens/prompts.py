@@ -100,9 +100,10 @@ class Template:
             if (most or 0) > least + length - n:
                 raise ValueError(f'a blank of {least} to {most} tokens has room for {least + length - n} at most in '
                                  f'length={length}: choose a larger length or fewer tokens')
-            if not any(value for value, kind in pieces[i:self.end_of(i)] if kind == 'known'):
-                raise ValueError('nothing tells the length of a [[?]] that no text follows: write text behind it, or '
-                                 '[[n]], or [[..]] with a stop')
+            before = [kind for value, kind in pieces[:i] if kind in ('unknown', 'rest') or kind == 'known' and value]
+            if before[-1:] == ['rest'] or not any(v for v, kind in pieces[i:self.end_of(i)] if kind == 'known'):
+                raise ValueError('nothing tells the length of a [[?]] that no text follows, or right behind a [[..]]: '
+                                 'write text there, or [[n]], or [[..]] with a stop')
 
     def end_of(self, i):
         """The number of the piece before which ends what follows the blank of piece i: the next [[?]] or [[..]]."""
