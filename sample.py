@@ -152,6 +152,7 @@ def describe(samples, order, stops, config):
     how += f', blocks of {config.block_length}' if config.block_length else ''
     how += f', revised in {config.revise} rounds' if config.revise else ''
     law = 'this drawing' if config.score else 'untempered model'
+    law += ', each when it was last written: not of the text' if config.revise else ''
     allowed = ', of the tokens that are allowed' if config.allowed else ''
     n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
     spans = longest.get('stretches', [])
