@@ -12,6 +12,7 @@ import pkgutil
 import re
 import runpy
 import shlex
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
@@ -311,10 +312,10 @@ def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
     assert (half[:, :32] == rows['test'][:16, :32]).all() and (half[:, 32:] == -1).all() and rows['train'].max() == 26
 
 
-def test_the_programs_of_likelihood(tmp_path, monkeypatch, capsys):
-    """What blocks.py and letters.py import is there; the others measure a tiny model as eval_ppl.py would."""
+def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
+    """What they import is there. Two measure a tiny model as eval_ppl.py would, one draws the lengths of a blank."""
     monkeypatch.chdir(tmp_path)
-    found = programs('results/likelihood.md')
+    found = programs('results/likelihood.md') | programs('results/lengths.md')
     for name, text in found.items():
         for node in ast.walk(ast.parse(text, name)):
             if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in ('anyorder', 'config', 'model'):
@@ -334,3 +335,10 @@ def test_the_programs_of_likelihood(tmp_path, monkeypatch, capsys):
         nats = float(model(blocks, torch.arange(16).expand(n, 16)).mean())
         line = next(line for line in said.splitlines() if line.startswith(('given 1.0', 'tensor')))
         assert float(re.search(r'\d+\.\d{4}', line)[0]) == pytest.approx(nats, abs=2e-4), said
+    (tmp_path / 'gap.py').write_text(found['gap.py'])
+    monkeypatch.setattr('sys.argv', ['gap.py', 'ckpt.pt', 'The[[2-4]] & <b>', 'gap.svg'])
+    runpy.run_path('gap.py', run_name='__main__')
+    marks = xml.etree.ElementTree.parse('gap.svg').iter('{http://www.w3.org/2000/svg}text')
+    left, right, _, *bars = (mark.text for mark in marks)
+    assert (left, right) == ('The', ' & <b>') and bars[::2] == ['2', '3', '4']
+    assert sum(map(float, bars[1::2])) == pytest.approx(1, abs=0.02)
