@@ -202,8 +202,8 @@ class Writer:
         network = self.network if any(template.unknown for template in templates) else None
         with self.autocast(), progress(total=len(templates), unit='text', desc='lengths', leave=False, delay=2) as bar:
             for template, (chosen, said) in zip(templates, lengths.choose(network, templates, seeds)):
-                layout = template.lay_out(chosen)
-                texts.append((layout.tokens, layout.known, layout.open, said))
+                tokens, known, _, _, open_blanks = template.lay_out(chosen)
+                texts.append((tokens, known, open_blanks, said))
                 bar.update()
         return texts
 

@@ -3,7 +3,6 @@ import itertools
 import json
 import os
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -65,21 +64,6 @@ def parse_prompt(prompt, tokenizer, length):
                     length)
 
 
-class Layout(NamedTuple):
-    """A text of N positions, in lists.
-
-    tokens   ids, 0 in the blanks
-    known    whether the text stands
-    answer   whether it is the text in [[=text]]
-    starts   the position at which each piece of the template begins, and N
-    open     the [start, end] of each [[..]]"""
-    tokens: list
-    known: list
-    answer: list
-    starts: list
-    open: list
-
-
 class Template:
     """A prompt of at most `length` tokens, blanks included.
 
@@ -117,7 +101,10 @@ class Template:
                 for i, (value, kind) in enumerate(self.pieces)]
 
     def lay_out(self, lengths=()):
-        """The Layout with these `lengths` of the first blanks of unknown length; the others have their least one."""
+        """The text with these `lengths` of the first blanks of unknown length; the others have their least one.
+
+        returns lists: tokens (N,), 0 in the blanks; known (N,), whether the text stands; answer (N,), whether it is the
+                text in [[=text]]; starts, where each piece begins, and N; and the [start, end] of each [[..]]"""
         sizes, kinds = self.sizes(lengths), [kind for _, kind in self.pieces]
         rest, left = [i for i, kind in enumerate(kinds) if kind == 'rest'], self.length - sum(sizes)
         for n, i in enumerate(rest):
@@ -126,8 +113,8 @@ class Template:
         for n, (value, _) in zip(sizes, self.pieces):
             tokens += value if isinstance(value, list) else [0] * n
         kinds = np.repeat(kinds, sizes)
-        return Layout(tokens, (kinds == 'known').tolist(), (kinds == 'answer').tolist(), starts,
-                      [starts[i:i + 2] for i in rest])
+        known, answer = ((kinds == kind).tolist() for kind in ('known', 'answer'))
+        return tokens, known, answer, starts, [starts[i:i + 2] for i in rest]
 
 
 def row_pieces(row, n_tokens):
