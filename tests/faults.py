@@ -337,6 +337,7 @@ FAULTS['anyorder/generation/unmasking.py'] = 'test_unmasking test_generation tes
 ]
 
 FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
+    ['0 <= w < 1e300', '0 <= w'], ['isinstance(self.prior, tuple)', 'self.prior'],
     ['known[p]][:NEAR]', 'known[p]]'], ['first + room', 'start + room'],
     ['lengths += n[best[0]],', 'lengths += n[-1],'], ["blank', len(lengths))", "blank', 0)"],
     ["stream(seed, 'length of a blank', len(lengths))", "stream('length of a blank', len(lengths))"],
@@ -375,6 +376,7 @@ FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
 ]
 
 FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
+    ['self.max_length if len(tokens) <= self.max_length else 2 * len(tokens)', 'self.max_length'],
     ["order_and_policy(self.order, how['block_length'])", 'order_and_policy(self.order)'],
     ['unmasking if unmasking.adaptive else None', 'None'],
 ]
@@ -491,7 +493,8 @@ FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
     ['check_source_is_new(origin, kept)', 'pass'],
     ['kind_of(meta) == kind, force', 'True, force'],
 ]
-FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer', [
+FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer test_lengths', [
+    ["before[-1:] == ['rest'] or", ''],
     ['-1 <= token < n_tokens', '-1 <= token <= n_tokens'],
     ['-1 <= token < n_tokens', '-2 <= token < n_tokens'],
 ]
