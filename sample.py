@@ -11,8 +11,8 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
     python sample.py --ckpt=out/ckpt.pt --order=l2r --length=3000 --stop='<|endoftext|>'
     python sample.py --ckpt=out/digits/ckpt.pt --prompt_file=half.npy --n_samples=1 --out=filled.npy
 
-Blanks of a prompt: [[n]] is n tokens, [[?]] as many as fit best between the texts around it, [[2-12]] so of 2 to 12;
-[[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
+Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best between the texts around it, [[?]] so of
+1 to 32; [[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
 <|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them.
 """
 from anyorder.machine.terminal import one_line_errors, read_options
@@ -83,7 +83,6 @@ import io
 import json
 import math
 import time
-from contextlib import suppress
 
 import numpy as np
 
@@ -165,12 +164,11 @@ def describe(samples, order, stops, config):
 
 
 def listed(stop):
-    """The list that `stop` says in JSON, if all of it is text; else the text itself, in which \\n is a line end."""
-    with suppress(ValueError, RecursionError):
-        stops = json.loads(stop)
-        if isinstance(stops, list) and all(isinstance(one, str) for one in stops):
-            return stops
-    return stop.replace('\\n', '\n')   # a shell makes no line end of \n
+    """The list that `stop` is in JSON, or the text itself, in which \\n is a line end."""
+    if not stop.startswith(('["', '[]')):
+        return stop.replace('\\n', '\n')   # a shell makes no line end of \n
+    with reading(f'--stop={stop}', 'a JSON list', """write it as '["a", "b"]'"""):
+        return json.loads(stop)
 
 
 def main(config):
