@@ -92,17 +92,8 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
+from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
-from anyorder.machine.processes import (
-    end_processes,
-    environment,
-    failing_together,
-    first_process_first,
-    own_device,
-    processes,
-    start_processes,
-    stop_requests,
-)
 from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, name_of, order_of
 from anyorder.pictures.texts import shown_text
@@ -120,7 +111,7 @@ class Data:
     """The data set of a run: its splits, its kind, see anyorder/tokens/sets.py, and its tokenizer."""
 
     def __init__(self, config):
-        with first_process_first():   # it makes the set, if that needs no source
+        with processes.first_process_first():   # it makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
         for name, split in (('train', self.train), ('val', self.val)):
@@ -135,7 +126,7 @@ class Data:
 
 def introduce(state, data, clock, config, compiled, changed):
     """Print what is about to run; `compiled` and `changed` in words."""
-    rank, world_size = processes()
+    rank, world_size = processes.processes()
     if rank > 0:
         return
     print(f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; {config.dataset}: '
@@ -158,7 +149,7 @@ def introduce(state, data, clock, config, compiled, changed):
 
 def start_wandb(config, environment):
     """The module wandb with a run begun or gone on with, in the first process of a run that wants it; else None."""
-    if not config.wandb_log or processes()[0] > 0:
+    if not config.wandb_log or processes.processes()[0] > 0:
         return None
     import wandb
     try:
@@ -185,11 +176,11 @@ def save(state, data, folder, config):
 def loop(state, data, clock, folder, config):
     """Update until the end, or until asked to stop; log, validate and save in between. Returns the last validation."""
     val, shown, stopping = {}, {}, False
-    with failing_together():
+    with processes.failing_together():
         wandb = start_wandb(config, folder.environment) if state.iter_num < config.max_iters else None
-    bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=processes()[0] > 0)
+    bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=processes.processes()[0] > 0)
     clock.start(state.iter_num)
-    with bar, stop_requests() as stop_requested:
+    with bar, processes.stop_requests() as stop_requested:
         while state.iter_num < config.max_iters and not stopping:
             lr = lr_of(state.iter_num, config)
             update(state, data.train, lr, config)
@@ -226,11 +217,11 @@ def loop(state, data, clock, folder, config):
 
 def finish(state, data, val, folder, config):
     """Say how to go on with a run that was stopped, or print validation, samples and what to do next."""
-    master = processes()[0] == 0
+    master = processes.processes()[0] == 0
     if state.iter_num < config.max_iters:
         if master:
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
-        end_processes(1)
+        processes.end_processes(1)
     if folder.saved is None:   # nothing was left to train
         save(state, data, folder, config)
     val = val or validate(state.ema.model, data.blocks, data.given, config)
@@ -253,7 +244,7 @@ def finish(state, data, val, folder, config):
             prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + f'[[{n}]]'
             print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)} --order=l2r --temperature=0 '
                   f"--stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}")
-    end_processes()
+    processes.end_processes()
 
 
 def validation_table(val, data, config):
@@ -285,16 +276,16 @@ def main(config):
     if config.plan:
         print(*lines_of(config), sep='\n')
         return
-    start_processes()
-    _, world_size = processes()
-    with failing_together():   # open: options, device, data
+    processes.start_processes()
+    _, world_size = processes.processes()
+    with processes.failing_together():   # open: options, device, data
         checkpoint, config, changed = start.start_checkpoint(config)
         start.check_options(config, world_size)
         if config.n_threads:
             torch.set_num_threads(config.n_threads)
-        device, dtype = own_device(config.device, config.dtype)
+        device, dtype = processes.own_device(config.device, config.dtype)
     config = Config(config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype})
-    with failing_together():
+    with processes.failing_together():
         data = Data(config)
         config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
         check_order(order_of(config), config.block_size, config.block_size)
@@ -303,7 +294,7 @@ def main(config):
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
     if world_size > 1:
         start.check_start(model, resumed, data, config)
-    with failing_together():
+    with processes.failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
     if config.init_from == 'resume' and checkpoint.entries.get('data', data.hashes['train']) != data.hashes['train']:
         changed.append('the training data')
@@ -311,13 +302,13 @@ def main(config):
 
     # build: how the model is run, and where the run is kept
     clock = Clock(state.model, config, peak_flops(device, dtype), data.train.width(config.block_size))
-    with failing_together():
+    with processes.failing_together():
         compiled, why = resolve_compile(config.compile, device, clock.flops_per_iter * config.max_iters,
                                         config.max_iters)
         run_id = config.wandb_run_id or (secrets.token_hex(4) if config.wandb_log else '')
         config = Config(config | {'compile': compiled, 'wandb_run_id': run_id})
         folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed,
-                           environment(device) | {'started_from': config.started_from})
+                           processes.environment(device) | {'started_from': config.started_from})
         folder.open()
     state.run_model = start.make_run_model(state.model, compiled, device)
     introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)
