@@ -144,35 +144,28 @@ def draw(runs, panels, path):
     import matplotlib
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
-    with plt.style.context(STYLE), whole_files(path) as (temporary,):
-        figure = draw_panels(runs, panels)
-        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
-    plt.close(figure)
-    return figure
-
-
-def draw_panels(runs, panels):
-    """The figure of `draw`."""
-    import matplotlib.pyplot as plt
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
     width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
-    figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
-    units = [WORDS['units'].get(y, 'nats per token' if y in WORDS['panels'] else y) for _, y in panels]
-    style_of, notes = styles(groups), set()
-    for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
-        if unit != left:   # the panels of one unit say it once
-            axis.set_ylabel(unit)
-        longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
-        lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
-        for label, group in groups.items():
-            notes |= draw_group(axis, group, x, y, label, style_of[label] | lines)
-        set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
-    handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
-    names = [label for label in groups if label in handles]
-    widest = 0.7 + 0.09 * max(map(len, names), default=0)   # inches of an entry, its line and margins included
-    legend = figure.legend([handles[name] for name in names], names, loc='outside lower center',
-                           ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))))
-    legend.set_title('\n'.join(sorted(notes)))
+    with plt.style.context(STYLE), whole_files(path) as (temporary,):
+        figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
+        units = [WORDS['units'].get(y, 'nats per token' if y in WORDS['panels'] else y) for _, y in panels]
+        style_of, notes = styles(groups), set()
+        for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
+            if unit != left:   # the panels of one unit say it once
+                axis.set_ylabel(unit)
+            longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
+            lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
+            for label, group in groups.items():
+                notes |= draw_group(axis, group, x, y, label, style_of[label] | lines)
+            set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
+        handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
+        names = [label for label in groups if label in handles]
+        widest = 0.7 + 0.09 * max(map(len, names), default=0)   # inches of an entry, its line and margins included
+        legend = figure.legend([handles[name] for name in names], names, loc='outside lower center',
+                               ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))))
+        legend.set_title('\n'.join(sorted(notes)))
+        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
+    plt.close(figure)
     return figure
