@@ -37,18 +37,13 @@ def read_gpt2(folder):
         raise ValueError(f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin')
     if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight']):
         raise ValueError(f'{folder} has a head of its own: only a head that is tied to the embedding is understood')
-    state = any_order(weights)
-    # weights='ema', which is the default of commands, and 'raw' are the same
-    return {'model': state, 'ema_model': {'shadow_params': state}, 'model_args': sizes | kind, 'tokenizer': 'gpt2'}
-
-
-def any_order(weights):
-    """{name: tensor} of AOGPT from {name: tensor} of GPT-2."""
     state = {f'transformer.{name}': p.t().contiguous() if name.endswith(TRANSPOSED) and p.dim() == 2 else p
              for name, p in weights.items()}
     wte, wpe = weights['wte.weight'], weights['wpe.weight']
     padding = wte.new_zeros(GPT2_PADDED - GPT2_N_TOKENS, *wte.shape[1:])
-    return state | {'transformer.wte.weight': torch.cat([wte, padding]),
-                    'transformer.wnonee.weight': wte[GPT2_N_TOKENS - 1:GPT2_N_TOKENS].clone(),   # of end-of-text
-                    'transformer.wpe.weight': torch.cat([wpe, wpe[-1:]]),
-                    'transformer.wtpe.weight': torch.zeros_like(wpe)}
+    state |= {'transformer.wte.weight': torch.cat([wte, padding]),
+              'transformer.wnonee.weight': wte[GPT2_N_TOKENS - 1:GPT2_N_TOKENS].clone(),   # of end-of-text
+              'transformer.wpe.weight': torch.cat([wpe, wpe[-1:]]),
+              'transformer.wtpe.weight': torch.zeros_like(wpe)}
+    # weights='ema', which is the default of commands, and 'raw' are the same
+    return {'model': state, 'ema_model': {'shadow_params': state}, 'model_args': sizes | kind, 'tokenizer': 'gpt2'}
