@@ -156,8 +156,13 @@ class Frontier:
               f'{self.judge.name}, by {self.judge.tokenizer.name} tokens\n{left_out}\n{HEAD}', flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way
-            points.append(self.point(way, setting, unmasking))
-            print(format_point(points[-1], name), flush=True)
+            point = self.point(way, setting, unmasking)
+            points.append(point)
+            passes = figure(point['passes'], point['passes_error'], 1)
+            nats, cost, judge, entropy = (figure(point[key], point[f'{key}_error'], 3) if key in point else ''
+                                          for key in ('nats', 'cost', 'judge_nats', 'entropy'))
+            print(f"{name:<20}{format_setting(setting):<14}{passes:>12}{point['slots']:>8.1f}"
+                  f"{point['seconds']:>8.2f}{nats:>14}{cost:>15}{judge:>14}{entropy:>14}", flush=True)
             if out:
                 write_json(out, result)
         if out:
@@ -166,15 +171,6 @@ class Frontier:
 
 HEAD = (f"{'':<34}{'passes':>12}{'slots':>8}{'seconds':>8}{'nats a token':>14}{'cost':>15}{'judge':>14}"
         f"{'entropy':>14}")
-
-
-def format_point(point, name):
-    """The line of the table under HEAD of a point, whose way is called `name` there."""
-    passes = figure(point['passes'], point['passes_error'], 1)
-    nats, cost, judge, entropy = (figure(point[key], point[f'{key}_error'], 3) if key in point else ''
-                                  for key in ('nats', 'cost', 'judge_nats', 'entropy'))
-    return (f"{name:<20}{format_setting(point['setting']):<14}{passes:>12}{point['slots']:>8.1f}"
-            f"{point['seconds']:>8.2f}{nats:>14}{cost:>15}{judge:>14}{entropy:>14}")
 
 
 def format_setting(setting):
