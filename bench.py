@@ -107,6 +107,7 @@ def random_tokens(config):
     return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
 
 
+STEPS = [16, 64, 256, 1024]
 ACCEPTANCE = 0.93   # nearly the share of the drafts of trained models that are right, see results/lossless.md
 
 
@@ -122,7 +123,7 @@ class FixedAcceptance(Drawing):
 
 
 def bench_sample(config, device, dtype):
-    steps, plain = read_steps(config), numbers_or_none(config, 'plain')
+    steps, plain = numbers_or_none(config, 'steps') or STEPS, numbers_or_none(config, 'plain')
     windows = numbers_or_none(config, 'windows') if 'windows' in config.given else [32]
     if 'plain' in config.given and not set(plain) <= set(steps):
         raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
@@ -281,7 +282,7 @@ def generation_times(config, device, dtype):
     print(f"{about(models['decoder'], config)}, {device}, {dtype}\n\ngeneration, seconds, and times the decoder's\n"
           f"{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
     with autocast(device, dtype):
-        for n_steps in read_steps(config):
+        for n_steps in numbers_or_none(config, 'steps') or STEPS:
             row = {'steps': n_steps}
             for name, model in models.items():
                 run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
@@ -334,10 +335,6 @@ def bench_frontier(config, device, dtype):
 def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
     """See numbers; '' is none."""
     return numbers(config, name, kind, least, most) if config[name] else []
-
-
-def read_steps(config):
-    return numbers_or_none(config, 'steps') or [16, 64, 256, 1024]
 
 
 def main(config):
