@@ -37,24 +37,19 @@ def open_newest(out_dir):
     try:
         checkpoint = Checkpoint(path)
     except ValueError as e:
-        said, older = str(e), newest_whole(out_dir)
-        if older:
-            said += f'; {older.name} is whole: {shlex.join(["cp", older.name, path])}, then resume again'
-        elif not os.path.exists(path):
-            said += '; --init_from=auto starts a run, and resumes it once it has saved'
+        said = str(e)
+        for name in reversed(numbered(out_dir)):
+            with suppress(ValueError):
+                Checkpoint(name)
+                said += f'; {name} is whole: {shlex.join(["cp", name, path])}, then resume again'
+                break
+        else:
+            said += '; --init_from=auto starts a run, and resumes it once it has saved' * (not os.path.exists(path))
         raise ValueError(said) from None
     needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
     if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
         raise ValueError(f'{path} holds no run that can be resumed: start from its weights with --init_from={path}')
     return checkpoint
-
-
-def newest_whole(out_dir):
-    """The newest numbered Checkpoint of a folder that is whole, None if none is."""
-    for path in reversed(numbered(out_dir)):
-        with suppress(ValueError):
-            return Checkpoint(path)
-    return None
 
 
 def read_log(path):
