@@ -95,15 +95,10 @@ def config_from_checkpoint(checkpoint):
 
 
 class Unset(AOGPT):
-    """A model whose weights are still to be read: it draws none, neither itself nor in its layers."""
-
-    def __init__(self, config):
-        with WithoutDraws():
-            super().__init__(config)
-        self.__class__ = AOGPT
+    """A model whose weights are still to be read: it draws none."""
 
     def reset_parameters(self):
-        pass
+        self.__class__ = AOGPT
 
 
 def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
@@ -112,7 +107,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     checkpoint = load_checkpoint(path_or_dict) if isinstance(path_or_dict, str | os.PathLike) else path_or_dict
     if weights not in ('ema', 'raw'):
         raise ValueError(f"weights must be 'ema' or 'raw', got {weights!r}")
-    with torch.device(device):
+    with torch.device(device), WithoutDraws():   # nor do its layers
         model = Unset(config_from_checkpoint(checkpoint))
     shapes = {name: p.shape for name, p in model.named_parameters()}
     state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(shapes))

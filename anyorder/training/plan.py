@@ -13,6 +13,7 @@ from anyorder.checkpoint import Unset
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
 from anyorder.orders import order_option
+from anyorder.others.weights import WithoutDraws
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import read_meta
 from anyorder.tokens.tokenizers import TOKENIZERS
@@ -74,7 +75,7 @@ def lines_of(config):
     check_options(config, world_size)
     _, dtype = resolve_device('cpu', 'bfloat16' if config.dtype == 'auto' else config.dtype)
     n_tokens, meta, said = vocabulary(config, checkpoint)
-    with torch.device('meta'):
+    with torch.device('meta'), WithoutDraws():
         model = Unset(model_config(config, n_tokens))
     sequences = config.batch_size * config.gradient_accumulation_steps
     tokens, flops = sequences * config.block_size, training_flops(model, config.batch_size)
