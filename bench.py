@@ -345,8 +345,7 @@ def main(config):
     if name == 'frontier' and not config.ckpt:
         raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
     check_choice('optimizer', config.optimizer, *OPTIMIZERS)
-    {'sample': bench_sample, 'ensemble': bench_ensemble, 'train': bench_train, 'memory': bench_memory,
-     'grid': bench_grid, 'frontier': bench_frontier}[name](config, *resolve_device(config.device, config.dtype))
+    globals()[f'bench_{name}'](config, *resolve_device(config.device, config.dtype))
 
 
 if __name__ == '__main__':
