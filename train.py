@@ -160,14 +160,6 @@ def start_wandb(config, environment):
     return wandb
 
 
-def postfix(entry):
-    """What the bar says of a line of the log."""
-    losses = ' '.join(f'{name.removeprefix("val_")} {value:.3f}' for name, value in entry.items()
-                      if name == 'loss' or name.startswith('val_'))
-    return (f'{entry["tokens_per_sec"]:,.0f} tok/s mfu {entry["mfu"]:.0%} lr {entry["lr"]:.1e} '
-            f'norm {entry["grad_norm"]:.2f} {losses}')
-
-
 def save(state, data, folder, config):
     folder.save(state.model, state.ema, **state.entries(), config=dict(config), tokenizer=data.tokenizer.name,
                 set=data.kind, data=data.hashes['train'], environment=folder.environment)
@@ -205,7 +197,10 @@ def loop(state, data, clock, folder, config):
                     table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
                     wandb.log(entry | table, step=state.iter_num)
                 shown |= entry   # the last validation stays in sight
-                bar.set_postfix_str(postfix(shown), refresh=False)
+                losses = ' '.join(f'{name.removeprefix("val_")} {value:.3f}' for name, value in shown.items()
+                                  if name == 'loss' or name.startswith('val_'))
+                bar.set_postfix_str('{tokens_per_sec:,.0f} tok/s mfu {mfu:.0%} lr {lr:.1e} norm {grad_norm:.2f} '
+                                    .format(**shown) + losses, refresh=False)
                 state.start_line()
             if saving or stopping:
                 save(state, data, folder, config)
