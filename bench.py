@@ -340,10 +340,8 @@ def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
 def main(config):
     at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
     name, = config.words
-    if config.ckpt and name != 'frontier':
-        raise ValueError(f'bench.py {name} times a new model of the sizes that are given: leave out --ckpt')
-    if name == 'frontier' and not config.ckpt:
-        raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt')
+    if bool(config.ckpt) != (name == 'frontier'):
+        raise ValueError('bench.py frontier wants a trained model, as --ckpt=out/ckpt.pt; the others time a new one')
     check_choice('optimizer', config.optimizer, *OPTIMIZERS)
     globals()[f'bench_{name}'](config, *resolve_device(config.device, config.dtype))
 
