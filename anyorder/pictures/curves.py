@@ -113,7 +113,10 @@ def read_all(paths, labels=()):
     runs = []
     for path in {os.path.realpath(log_of(path)): path for path in paths}.values():
         parts = read_results(path) if path.endswith('.json') else {'': read_run(path)}
-        runs += [((label_of(path), what), entries) for what, entries in parts.items()]
+        run = os.path.normpath(path)
+        run = os.path.dirname(os.path.abspath(run)) if os.path.basename(run) == 'log.jsonl' else run
+        run = re.sub(r'_seed\d+$', '', re.sub(r'\.jsonl?$', '', run))
+        runs += [((run, what), entries) for what, entries in parts.items()]
     names = list(dict.fromkeys(name for name, _ in runs))   # (run without its seed, data set or network)
     run_names, whats = (shortest(list(dict.fromkeys(column))) for column in zip(*names))
     if len(labels) == len(run_names):
@@ -130,10 +133,3 @@ def shortest(names):
     """{name: the name without its folder}, if all of these differ; else {name: name}."""
     short = [os.path.basename(name) for name in names]
     return dict(zip(names, short if len(set(short)) == len(short) else names))
-
-
-def label_of(path):
-    """The name of a run: its path without the number of the seed."""
-    path = os.path.normpath(path)
-    path = os.path.dirname(os.path.abspath(path)) if os.path.basename(path) == 'log.jsonl' else path
-    return re.sub(r'_seed\d+$', '', re.sub(r'\.jsonl?$', '', path))
