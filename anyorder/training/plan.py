@@ -24,8 +24,6 @@ from configurator import Config
 
 GIB = 2 ** 30
 MFUS = 0.3, 0.4, 0.5
-SHOWN = 'A100', 'H100', 'H200'
-SAVING = 'recompute', 'shard'
 RESERVE = 1, 0.05       # a GPU's memory that no plan has: GiB for CUDA itself, share lost between tensors
 
 
@@ -94,7 +92,7 @@ def lines_of(config):
     yield f"{'TFLOP in all':<34}{of_token * tokens * config.max_iters / 1e12:>18,.4g}"
 
     yield f"\n{'hours of training':<20}{'TFLOP/s':>14}" + ''.join(f'{f"at {mfu:.0%} MFU":>14}' for mfu in MFUS)
-    for shown, row in {**{shown: GPUS[shown] for shown in SHOWN}, name: gpu}.items():
+    for shown, row in {**{shown: GPUS[shown] for shown in ('A100', 'H100', 'H200')}, name: gpu}.items():
         rate = world_size * row.flops
         hours = [of_token * tokens * config.max_iters / rate / mfu / 3600 for mfu in MFUS]
         yield f"{f'{world_size} x {shown}':<20}{rate / 1e12:>14,.4g}" + ''.join(f'{h:>14,.4g}' for h in hours)
@@ -103,7 +101,7 @@ def lines_of(config):
 
     compiled = worth_compiling(True, 0, config.max_iters) if config.compile == 'auto' else config.compile
     how = {'dtype': dtype, 'optimizer': config.optimizer, 'compiled': compiled, 'world_size': world_size}
-    own = {option: config[option] for option in SAVING if option != 'shard' or world_size > 1}
+    own = {option: config[option] for option in ('recompute', 'shard') if option != 'shard' or world_size > 1}
 
     def bytes_at(batch_size, **saving):
         return sum(memory(model, batch_size, **how, **saving).values())
