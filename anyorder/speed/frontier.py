@@ -153,7 +153,9 @@ class Frontier:
               f'{self.dtype}, torch {torch.__version__}\n{self.c.n_samples} samples of {self.n_tokens} '
               f'{self.tokenizer.name} tokens, {self.batch_size} at a time, order {order}, '
               f'temperature {self.c.temperature:g}, seed {self.c.seed}\n{measured}\nthe judge reads left to right: '
-              f'{self.judge.name}, by {self.judge.tokenizer.name} tokens\n{left_out}\n{HEAD}', flush=True)
+              f'{self.judge.name}, by {self.judge.tokenizer.name} tokens\n{left_out}\n'
+              f"{'':<34}{'passes':>12}{'slots':>8}{'seconds':>8}{'nats a token':>14}{'cost':>15}{'judge':>14}"
+              f"{'entropy':>14}", flush=True)
         for way, setting, unmasking in self.settings:
             name = '' if points and points[-1]['way'] == way else way
             point = self.point(way, setting, unmasking)
@@ -167,10 +169,6 @@ class Frontier:
                 write_json(out, result)
         if out:
             print(f'\nwritten: {out}')
-
-
-HEAD = (f"{'':<34}{'passes':>12}{'slots':>8}{'seconds':>8}{'nats a token':>14}{'cost':>15}{'judge':>14}"
-        f"{'entropy':>14}")
 
 
 def format_setting(setting):
