@@ -114,15 +114,12 @@ def main(config, more):
             del figures[picture]
     stages = plan([line for _, lines in figures.values() for line in lines.values()], config, more)
     if not os.path.exists(os.path.join(config.data_dir, dataset)):
-        python(*command, f'--data_dir={config.data_dir}')
+        subprocess.run([sys.executable, *command, f'--data_dir={config.data_dir}'], check=True)
     make_all(stages, config.jobs)
     for picture, (options, lines) in figures.items():
         paths = [path_of(line, seed, config) for line in lines.values() for seed in config.seeds.split(',')]
-        python('plot.py', '-o', f'{config.out}/{picture}.png', *options, f'--labels={",".join(lines)}', *paths)
-
-
-def python(*words):
-    subprocess.run([sys.executable, *words], check=True)
+        words = ['plot.py', '-o', f'{config.out}/{picture}.png', *options, f'--labels={",".join(lines)}', *paths]
+        subprocess.run([sys.executable, *words], check=True)
 
 
 if __name__ == '__main__':
