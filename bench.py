@@ -341,7 +341,8 @@ def main(config):
     at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
     name, = config.words
     if bool(config.ckpt) != (name == 'frontier'):
-        raise ValueError('bench.py frontier wants a trained model, as --ckpt=out/ckpt.pt; the others time a new one')
+        raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt; the others time a '
+                         'new model of the sizes that are given: leave out --ckpt')
     check_choice('optimizer', config.optimizer, *OPTIMIZERS)
     globals()[f'bench_{name}'](config, *resolve_device(config.device, config.dtype))
 
