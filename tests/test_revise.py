@@ -80,8 +80,20 @@ def test_a_text_of_likeliest_tokens_stays(config):
     ended = (likeliest | (canvas.step < 0)).all(1)
     assert ended.any()
     assert torch.equal(misfit(model, canvas) == 0, likeliest | (canvas.step < 0))
-    blank_again(model, canvas, 0)
+    blank_again(model, canvas, 0, torch.tensor([[True]] * 4 + [[False]]))
+    ended[4] = True
     assert torch.equal(canvas.n_blanks == 0, ended)
+
+
+def test_a_row_is_finished_by_a_round_that_does_not_change_it():
+    model, order, n_finished = make_model(block_size=8, vocab_size=3), torch.arange(8).repeat(20, 1), 0
+    rounds = torch.stack([generate(model, order, order, 3, n_steps=2, revise=k, seeds=range(20)) for k in range(9)])
+    for found in rounds.unbind(1):   # (9, 8) of a row
+        same = (found[1:] == found[:-1]).all(1).tolist()
+        first = [*same, True].index(True)
+        assert all(same[first:])
+        n_finished += 0 < first < 6
+    assert n_finished > 3
 
 
 def test_the_trace_keeps_the_rounds():

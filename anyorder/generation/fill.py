@@ -56,7 +56,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
     Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept. In a round of
-    revision all rows run once more, with as many tokens a step as before.
+    revision all rows run once more, with as many tokens a step as before, but those that the last round did not change.
 
     drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
@@ -67,11 +67,14 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     network = freeze(model) if use_cache else model
     n_steps = yield from write(network, canvas, unmasking, drawing, use_cache, with_logprob)
     again = replace(unmasking, n_steps=-(-unmasking.n_steps // GROUPS), block_length=None)
+    changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(unmasking.revise if n_steps else 0):
-        blank_again(network, canvas, n_round)
+        blank_again(network, canvas, n_round, changed)
         if not canvas.n_blanks.any():
             return
+        before = canvas.idx.clone()
         n_steps = yield from write(network, canvas, again, drawing, use_cache, with_logprob, n_steps)
+        changed = (canvas.idx != before).any(1, keepdim=True)                   # (B, 1): other rows are finished
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=0):

@@ -6,12 +6,12 @@ from anyorder.orders import given_first, stream
 GROUPS = 8   # a round writes one token in so many again, rounded up
 
 
-def blank_again(model, canvas, n_round):
+def blank_again(model, canvas, n_round, rows):
     """Make blanks of the written tokens that fit worst, in place: one in GROUPS, and none that is the likeliest token
-    of its place. They become the last visits, in the order that they had, and are drawn anew."""
+    of its place, in the rows (B, 1) bool. They become the last visits, in the order that they had, to be drawn anew."""
     worst = (-misfit(model, canvas)).sort(dim=1, stable=True)
     n = ((canvas.step >= 0).sum(1, keepdim=True) + GROUPS - 1) // GROUPS
-    chosen = (torch.arange(canvas.idx.size(1), device=n.device) < n) & (worst.values < 0)
+    chosen = (torch.arange(canvas.idx.size(1), device=n.device) < n) & (worst.values < 0) & rows
     blank = torch.zeros_like(chosen).scatter(1, worst.indices, chosen)                      # (B, N) by position
     canvas.order, _, n_blanks = given_first(canvas.order, ~blank, canvas.n_visits.to(n.device))
     canvas.known = canvas.n_visits - n_blanks.cpu()

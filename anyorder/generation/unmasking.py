@@ -98,7 +98,8 @@ class Unmasking:
                  that has blanks, and each block has its share of the steps, one at least: semi-autoregressive
                  (Nie et al. 2025, arXiv 2502.09992)
     revise       rounds after the text is written: an eighth of its tokens, which fit the others least, is written
-                 again. A text whose tokens are each the likeliest given others stays, see revise.py"""
+                 again, see revise.py. A round that changes nothing is the last one; a text whose tokens are each the
+                 likeliest given others stays"""
     n_steps: int = 1
     schedule: str | list = 'linear'
     policy: str = 'given'
