@@ -34,7 +34,7 @@ n_steps = '0'          # numbers of steps, with commas; 0 is a step for each bla
 noises = '0'           # scales of the Gumbel noise on the scores by which the model chooses, with commas
 unmask = 'fixed'       # 'fixed', or 'binomial': how many blanks a step writes is drawn
 block_length = None    # the model chooses inside blocks of so many blanks, from left to right
-revise = 0             # rounds: an eighth of what was written, which fits the rest least, is written again
+revise = 0             # rounds, at most: an eighth of what was written, which fits the rest least, is written again
 temperature = 'auto'   # 'auto' is 0, the likeliest, or 1 where nothing is given
 seed = 1337            # puzzle r is a function of seed and r
 batch_size = 250       # puzzles at a time
@@ -292,9 +292,9 @@ def main(config):
     temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
     config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
 
-    print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n'
-          f'{label}: {len(tokens):,} rows of {tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; '
-          f'temperature {config.temperature:g}, {device}, {dtype}, seed {config.seed}')
+    print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n{label}: {len(tokens):,} rows of '
+          f'{tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature {config.temperature:g}, '
+          f"{device}, {dtype}, seed {config.seed}{', revised' * bool(config.revise)}")
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):
         if config.error_map:

@@ -54,7 +54,7 @@ window = 32                   # lossless: tokens that a pass drafts or checks; e
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
 block_length = None           # the model chooses inside blocks of so many blanks, from left to right. Each block has at
                               # least one step
-revise = 0                    # rounds in which the eighth of the text that fits the rest least is written again
+revise = 0                    # rounds, at most: the eighth of the text that fits the rest least is written again
 # drawing
 temperature = 1.0             # 0 takes the most likely token
 top_k = 0                     # keep the k most likely tokens; 0 keeps all
@@ -139,7 +139,8 @@ def save(result, config):
 
 def describe(samples, order, stops, config):
     """Lines of the table on how the samples were made."""
-    n_steps, n_blanks = max(s['passes'] for s in samples), max(s['blanks'] for s in samples)
+    n_blanks = max(s['blanks'] for s in samples)
+    n_steps = max(1 + max(s['step']) if config.revise else s['passes'] for s in samples)   # with revision
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
     how, steps = f'{config.schedule} schedule, {config.unmask}', 'steps'
     if config.threshold is not None:
@@ -149,7 +150,7 @@ def describe(samples, order, stops, config):
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
     how += f', blocks of {config.block_length}' if config.block_length else ''
-    how += f', revised in {config.revise} rounds' if config.revise else ''
+    how += f', rounds of revision: {config.revise} at most, each scored in a pass of its own' if config.revise else ''
     law = 'this drawing' if config.score else 'untempered model'
     law += ', each when it was last written: not of the text' if config.revise else ''
     allowed = ', of the tokens that are allowed' if config.allowed else ''
@@ -203,11 +204,12 @@ def main(config):
     asked, texts = zip(*((prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)))
     texts = writer.laid_out(texts, config.seed, lengths)
     write_all(writer, asked, texts, visits, unmasking, drawing, stops, allowed, result, config)
+    what = 'sum of -log p as last written' if config.revise else '-log p'
     for r, s in enumerate(samples):
         nats = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
         text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
         about = ''.join(f', {said(length)}' for length in s.get('lengths', ()))
-        print(f"--- sample {r} (seed {s['seed']}), -log p = {nats}{about}\n{text}", flush=True)
+        print(f"--- sample {r} (seed {s['seed']}), {what} = {nats}{about}\n{text}", flush=True)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)

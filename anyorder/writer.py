@@ -176,7 +176,7 @@ class Writer:
             raise ValueError(f'length must be at least 1 (0 is block_size={self.block_size}), got {length}')
         self.check_context(context)
         if stops and (drawing.scores or unmasking.revise):
-            raise ValueError('stop is for writing once: a text that is scored, or revised, is there as a whole')
+            raise ValueError('a text is scored, and revised, as a whole: leave out stop, or else score and revise')
         n_row = self.checkpoint.set.get('row_length')
         templates = parse_prompts(prompts, self.tokenizer, length or n_row or self.block_size)
         parsed = [template.lay_out()[:3] for template in templates]
@@ -188,7 +188,7 @@ class Writer:
             check_order(visits, n, self.block_size)
         unmasking.check_network(self.checkpoint.config.slots, min(max(most), self.block_size), drawing.scores)
         if drawing.scores and any(not k and not a for _, known, answer in parsed for k, a in zip(known, answer)):
-            raise ValueError('a score by steps needs the text of every blank, [[=text]]; plain logprob reads no [[n]]')
+            raise ValueError('a score by steps wants the text of every blank: [[=text]] in place of [[n]], [[?]], ...')
         if all(all(known) for _, known, _ in parsed):
             raise ValueError('there is no blank to write or score in the prompt')
         blanks = (p for _, known, _ in parsed for p, is_known in enumerate(known) if not is_known)
@@ -214,8 +214,7 @@ class Writer:
         texts = isinstance(stops, list | tuple) and all(isinstance(one, str) for one in stops)
         tokens = [encode(one, self.tokenizer) for one in stops] if texts else []
         if not texts or not all(tokens) or not tokens and stop != '':
-            raise ValueError(f'stop must hold a token, or be a list of texts that do, got {stop!r:.60}: leave out what '
-                             'is empty')
+            raise ValueError(f'stop must be a text or a list of texts, got {stop!r:.60}: leave out what is empty')
         return [self.tokenizer.decode(ids) if self.tokenizer.separator else one for one, ids in zip(stops, tokens)]
 
     def check_context(self, context):

@@ -108,8 +108,8 @@ def test_the_trace_keeps_the_rounds():
 
 
 @pytest.mark.parametrize('make, said', [
-    (lambda: Unmasking(unmask='lossless', revise=1), 'revise must be a number of rounds, and 0 with unmask=lossless'),
-    (lambda: Unmasking(schedule=[2, 4], revise=1), 'or a schedule of ends, got 1'),
+    (lambda: Unmasking(unmask='lossless', revise=1), 'revise is how many rounds, 0 with unmask=lossless'),
+    (lambda: Unmasking(schedule=[2, 4], revise=1), 'or listed ends, got 1'),
     (lambda: Unmasking(revise=-1), 'got -1'), (lambda: Unmasking(revise=1.5), 'got 1.5'),
     (lambda: Unmasking(revise=1).check_network(make_model().slots, 9, scores=True), 'score with revise=0')])
 def test_refused(make, said):

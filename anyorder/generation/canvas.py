@@ -117,8 +117,8 @@ class Canvas:
 
 
 def sample_of(tokens, order, step, logprob, tokenizer):
-    """What there is to say of a text: a dict with text, tokens, nats, the number of blanks, the number of passes that
-    revealed any token, order, step and logprob."""
+    """What there is to say of a text: a dict with text, tokens, nats, the number of blanks, the number of passes in
+    which tokens of it were written last, order, step and logprob."""
     return {'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(logprob),
             'blanks': sum(s >= 0 for s in step), 'passes': len({*step} - {-1}), 'order': order, 'step': step,
             'logprob': logprob}

@@ -124,8 +124,7 @@ class Unmasking:
                              'blanks after each draft; choose another order, or unmask=fixed')
         once = self.lossless or not isinstance(self.schedule, str)
         if type(self.revise) is not int or self.revise < 0 or once and self.revise:
-            raise ValueError('revise must be a number of rounds, and 0 with unmask=lossless or a schedule of ends, got '
-                             f'{self.revise!r}')
+            raise ValueError(f'revise is how many rounds, 0 with unmask=lossless or listed ends, got {self.revise!r}')
         if not 0 <= self.order_noise < math.inf:
             raise ValueError(f'order_noise must be at least 0 and finite, got {self.order_noise}')
         if self.order_noise and not self.adaptive:
