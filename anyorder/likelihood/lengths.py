@@ -116,7 +116,7 @@ def gap_scores(network, rows, n, by_confidence=False):
 
 def said(length):
     """What a sample says of a length, in words."""
-    other = f", {length['runner_up']}: {length['p_runner_up']:.2f}" if 'runner_up' in length else ''
+    other = f", runner-up {length['runner_up']}: {length['p_runner_up']:.2f}" if 'runner_up' in length else ''
     return f"blank of {length['length']} tokens (p {length['p']:.2f}{other})"
 
 
