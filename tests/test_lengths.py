@@ -135,7 +135,7 @@ def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
         said, = sample['lengths']
         assert {said['length'], said['runner_up']} == {2, 5} and math.isclose(said['p'] + said['p_runner_up'], 1)
         assert len(sample['tokens']) == 3 + said['length']
-    words = f"blank of {said['length']} tokens (p {said['p']:.2f}, {said['runner_up']}: "
+    words = f"blank of {said['length']} tokens (p {said['p']:.2f}, runner-up {said['runner_up']}: "
     assert words in said_all and words in (tmp_path / 'o.html').read_text()
     wrong = script('sample.py', f'--ckpt={ckpt}', '--prompt=a[[?]]bc', '--length_prior=p.json', '--out=p.json', code=1)
     assert 'would overwrite' in wrong.stderr
@@ -165,7 +165,7 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'), ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
     ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),
     ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),
-    ('a[[?]]b', {'score': True}, 'needs the text of every blank')])
+    ('a[[?]]b', {'score': True}, 'wants the text of every blank')])
 def test_wrong_lengths_are_one_line(ckpt, prompt, options, said):
     with one_line(said):
         Writer(ckpt).infill(prompt, **options)
