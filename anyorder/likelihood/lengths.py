@@ -122,9 +122,9 @@ def said(length):
 
 def read_prior(prior, checkpoint):
     """The prior of Lengths: None for 'uniform', the lengths of the words of the training set for 'words', each with the
-    blank before it; else a list or array of weights, or the JSON file of a list."""
+    blank before it; else a list, array or tensor of weights, or the JSON file of a list."""
     if not isinstance(prior, str):
-        prior = prior.tolist() if isinstance(prior, np.ndarray) else prior
+        prior = prior.tolist() if hasattr(prior, 'tolist') else prior   # an array or a tensor
         return tuple(prior) if isinstance(prior, list) else prior
     if prior == 'uniform':
         return None
