@@ -72,6 +72,7 @@ class Canvas:
         return len(self.rows)
 
     def draw_numbers(self, *names):
+        """Draw u, which these names tell from other draws of a row's seed."""
         u = [torch.rand(self.idx.size(1), dtype=torch.float64, generator=stream(seed, 'tokens', *names))
              for seed in self.seeds]
         self.u = torch.stack(u).to(self.idx.device, widest(self.idx.device))
