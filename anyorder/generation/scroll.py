@@ -115,6 +115,9 @@ class Scroll:
             for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
                 if self.with_drafts:
                     self.note_drafts()
+                if self.with_drafts or self.stops:
+                    for r, lists in zip(self.part.rows.tolist(), self.part.lists()):
+                        self.written[r].take_down(*lists)
                 yield int(n_new.sum())
                 if self.stops:
                     self.part.end(self.stopped())
@@ -123,7 +126,7 @@ class Scroll:
                 row.n_steps = 1 + max(row.step)
 
     def note_drafts(self):
-        """Add to the rows which drafts the last step has changed, and what it has revealed."""
+        """Add to the rows which drafts the last step has changed; one copy to the host."""
         part, rows = self.part, self.part.rows.tolist()
         row, _, visit = part.cells(part.n_drafts)
         position = part.order[row, visit]
@@ -132,8 +135,6 @@ class Scroll:
             drafts = text.drafts[text.spans[-1][0] + i]
             if not drafts or drafts[-1][1] != token:
                 drafts.append([text.n_steps + self.step, token])
-        for r, lists in zip(rows, part.lists()):
-            self.written[r].take_down(*lists)
 
     def goes_on(self, row):
         """Whether a blank of the row is to be written, in this part or, once it is written, in a later one."""
@@ -151,10 +152,7 @@ class Scroll:
 
     def stopped(self):
         """(B,) bool on the host: the rows of the last step whose part is written, up to its first stop."""
-        rows = [self.written[r] for r in self.part.rows.tolist()]
-        for row, lists in zip(rows, self.part.lists()):
-            row.take_down(*lists)
-        return torch.tensor([self.length(row) is not None for row in rows])
+        return torch.tensor([self.length(self.written[r]) is not None for r in self.part.rows.tolist()])
 
     def first(self):
         """What Watch is to show of the first text after the last step, or None if the step did not touch it."""
