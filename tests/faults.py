@@ -343,12 +343,10 @@ FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
     ["stream(seed, 'length of a blank', len(lengths))", "stream('length of a blank', len(lengths))"],
     ['if self.prior is None or m <= len(self.prior) and self.prior[m - 1]]', ']'],
     ['logp + torch.tensor([self.prior[m - 1]', 'logp - torch.tensor([self.prior[m - 1]'],
-    ['cut = max(0,', 'cut = max(1,'], ['torch.where(known, 0, 3)', 'torch.where(known, 0, 2)'],
-    ['part[r, start - cut:n_visits[r]] += known[start - cut:]', 'part[r, :n_visits[r]] += known'],
-    ['start - cut:start - cut + n[r]] = 2', 'start - cut:start - cut + n[r]] = 3'],
-    ['n_left, n_right, n_visits)', 'n_left, n_right)'],
-    ['n_left + n_right, int(n.max()), n_visits=n_visits)', 'n_left + n_right, int(n.max()))'],
-    ['torch.arange(n.max()) >= n.unsqueeze(1)', 'torch.arange(n.max()) < 0'], ["top.sum(1) / n", 'top.sum(1)'],
+    ['cut = max(0,', 'cut = max(1,'], ['known, n_visits)\n    n_right', '~known, n_visits)\n    n_right'],
+    ['known[0, starts[0]:]', 'known[0]'], ['tensor([start - cut for', 'tensor([start for'],
+    ['n_right, n_visits)', 'n_right)'], ['n_visits=n_visits, picked', 'picked'],
+    ['(starts - n_known + n_right)', '(starts - n_known)'], ["cpu().double()) / n)", 'cpu().double()))'],
     ["encode(' ' + word, tokenizer)", 'encode(word, tokenizer)'], ['lengths[len(encode', 'lengths[1 + len(encode'],
     [')] += n\n', ')] += 1\n'], ['best = [chosen, *(k for k in best if k != chosen)]', 'best = [chosen, *best]']]
 FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [

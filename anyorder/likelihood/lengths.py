@@ -13,7 +13,7 @@ from anyorder.datasets import open_split
 from anyorder.generation.unmasking import confidence
 from anyorder.likelihood.nll import score_visits
 from anyorder.machine.files import reading
-from anyorder.orders import stream
+from anyorder.orders import given_first, stream
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import split_documents
 from configurator import check_choice
@@ -98,20 +98,19 @@ def gap_scores(network, rows, n, by_confidence=False):
     or the log of the mean over the gap of max_v p(v | L, R). Of long rows the model reads the end."""
     cut = max(0, max(len(tokens) for tokens, *_ in rows) - network.config.block_size)
     n_visits, n = torch.tensor([len(tokens) - cut for tokens, *_ in rows]), torch.tensor(n)
-    shape = len(rows), int(n_visits.max())
-    idx, part = torch.zeros(shape, dtype=torch.long), torch.full(shape, 3)   # L, R, the gap, other blanks and padding
-    for r, (tokens, known, start) in enumerate(rows):
-        idx[r, :n_visits[r]], known = torch.tensor(tokens[cut:]), torch.tensor(known[cut:])
-        part[r, :n_visits[r]] = torch.where(known, 0, 3)
-        part[r, start - cut:n_visits[r]] += known[start - cut:]
-        part[r, start - cut:start - cut + n[r]] = 2
-    n_left, n_right = (part == 0).sum(1), int((part[0] == 1).sum())
-    idx, order = idx.to(network.device), part.argsort(dim=1, stable=True).to(network.device)
+    idx = torch.zeros(len(rows), int(n_visits.max()), dtype=torch.long)
+    known, starts = idx > 0, torch.tensor([start - cut for *_, start in rows])
+    for r, (tokens, is_known, _) in enumerate(rows):
+        idx[r, :n_visits[r]], known[r, :n_visits[r]] = torch.tensor(tokens[cut:]), torch.tensor(is_known[cut:])
+    order, n_known, _ = given_first(torch.arange(idx.size(1)).repeat(len(rows), 1), known, n_visits)
+    n_right, idx, order = int(known[0, starts[0]:].sum()), idx.to(network.device), order.to(network.device)
     if not by_confidence:
-        return -score_visits(network, idx, order, n_left, n_right, n_visits).cpu().double().sum(1)
-    logits = network.predict(idx, order, n_left + n_right, int(n.max()), n_visits=n_visits)   # (K, longest gap, V)
-    top = confidence(logits, 'top_prob').cpu().double().masked_fill(torch.arange(n.max()) >= n.unsqueeze(1), 0)
-    return (top.sum(1) / n).log()
+        return -score_visits(network, idx, order, n_known - n_right, n_right, n_visits).cpu().double().sum(1)
+    row, column = (torch.arange(n.max()) < n.unsqueeze(1)).nonzero(as_tuple=True)           # (m,) the cells of the gaps
+    column += (starts - n_known + n_right)[row]   # behind the blanks before the gap
+    picked = row.to(network.device), column.to(network.device)
+    logits = network.predict(idx, order, n_known, int(column.max()) + 1, n_visits=n_visits, picked=picked)   # (m, V)
+    return (torch.zeros(len(rows)).double().index_add(0, row, confidence(logits, 'top_prob').cpu().double()) / n).log()
 
 
 def said(length):
