@@ -167,7 +167,7 @@ def test_a_cache_comes_back_with_more_text(views):
     longer = torch.cat([out.sequences, torch.tensor([[4, 2], [6, 6]])], 1)
     shown = torch.nn.functional.pad(mask, (0, 4), value=1)
     for text in (prompts, longer.flip(1)):
-        with pytest.raises(ValueError, match='given the whole text of past_key_values, and what is new'):
+        with pytest.raises(ValueError, match='given the whole text of the cache, and what is new'):
             causal.generate(text, past_key_values=out.past_key_values, **how)
     with pytest.raises(ValueError, match='past_key_values must be the cache that this model made for 1 texts'):
         causal(longer[:1], past_key_values=out.past_key_values)
@@ -177,7 +177,7 @@ def test_a_cache_comes_back_with_more_text(views):
                             past_key_values=out.past_key_values, max_new_tokens=1, do_sample=False)   # nothing is new
     assert torch.equal(again, found)
     part = causal(longer[:, :4], attention_mask=shown[:, :4], use_cache=True)
-    rest = causal(longer[:, 4:], attention_mask=shown, past_key_values=part.past_key_values)
+    rest = causal(longer[:, 4:], attention_mask=shown, cache=part.past_key_values)   # its name in newer transformers
     logits = torch.cat([part.logits, rest.logits], 1)
     torch.testing.assert_close(logits, causal(longer, attention_mask=shown).logits, rtol=0, atol=1e-12)
 

@@ -18,6 +18,8 @@ from .model import AOGPT, AOGPTConfig, Block, Head, KVCache, float32_or_better, 
 
 # the Trainer shifts labels that it smooths for the classes of this table alone
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES['aogpt'] = 'AOGPTForCausalLM'
+# what outputs and generate() call the cache: `past_key_values` until transformers 5.23
+CACHE = 'cache' if 'cache' in CausalLMOutputWithPast.__dataclass_fields__ else 'past_key_values'
 NEVER = -1e4   # a logit whose probability is 0, and 0 times its logarithm is 0 and not NaN
 
 
@@ -109,6 +111,7 @@ def without_padding(input_ids, attention_mask):
 class TextCache(KVCache):
     """Keys and values of `text` (B, T), the columns that were read, which generate() gives all again."""
     is_compileable = is_croppable = False   # transformers asks
+    is_linear = (False,)   # by layer
 
     def get_seq_length(self):
         return self.text.size(1)
@@ -150,7 +153,7 @@ class LeftToRight(AOGPT):
         if cache is not None:
             cache.text = input_ids
         x = take(x, column).masked_fill((place == N - 1).unsqueeze(-1), 0)
-        return BaseModelOutputWithPast(last_hidden_state=x, past_key_values=cache)
+        return BaseModelOutputWithPast(last_hidden_state=x, **{CACHE: cache})
 
 
 class AOGPTForCausalLM(AOGPTView, GenerationMixin):
@@ -169,16 +172,17 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
 
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
-                logits_to_keep=0, position_ids=None, num_items_in_batch=None, **others):
+                logits_to_keep=0, position_ids=None, num_items_in_batch=None, cache=None, **others):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
-        Padding at the ends of rows changes nothing; before the first token it predicts the first. `past_key_values`
-        comes from generate() or use_cache=True; input_ids are then the tokens behind it, attention_mask covers all."""
-        read = self.network(input_ids, attention_mask, position_ids, past_key_values, use_cache, logits_to_keep,
-                            **others)
+        Padding at the ends of rows changes nothing; before the first token it predicts the first. `past_key_values`,
+        or `cache` as its name is now, comes from generate() or use_cache=True; input_ids are then the tokens behind it,
+        attention_mask covers all."""
+        cache = past_key_values if cache is None else cache
+        read = self.network(input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
         loss = None if labels is None else fixed_cross_entropy(
             float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=read.past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: read[CACHE] if CACHE in read else None})
 
     def _prepare_generated_length(self, generation_config, *args, **kwargs):
         """generation_config.json has a max_length for texts of no length, which beside max_new_tokens would warn."""
@@ -187,17 +191,18 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         return super()._prepare_generated_length(generation_config, *args, **kwargs)
 
     def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, use_cache=None,
-                                      **ignored):
+                                      cache=None, **ignored):
+        cache = past_key_values if cache is None else cache
         N = self.network.config.block_size
         longest = input_ids.size(1) if attention_mask is None else int(attention_mask.sum(1).max())
         if longest >= N:
             raise ValueError(f'the text has {N} tokens, and the model no position left: generate with '
                              f'max_length={N}, or a smaller max_new_tokens')
-        text = getattr(past_key_values, 'text', input_ids[:, :0])
+        text = getattr(cache, 'text', input_ids[:, :0])
         if not torch.equal(text, input_ids[:, :text.size(1)]):
-            raise ValueError('generate() must be given the whole text of past_key_values, and what is new behind it')
+            raise ValueError('generate() must be given the whole text of the cache, and what is new behind it')
         return {'input_ids': input_ids[:, text.size(1):], 'attention_mask': attention_mask, 'use_cache': use_cache,
-                'past_key_values': past_key_values, 'logits_to_keep': 1}
+                CACHE: cache, 'logits_to_keep': 1}
 
 
 class AOGPTForMaskedLM(AOGPTView):
