@@ -144,9 +144,8 @@ LEAN = {Head: LeanHead, AdaLN: LeanAdaLN, SelfAttention: LeanAttention}
 
 
 class FrozenLinear(nn.Module):
-    """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout. nn.Linear
-    packs them at every call, which costs more than the product where rows are few. One row in float32 goes without:
-    a product from the left reads the weights at the rate of the memory, 1.35 times as fast as the packed ones."""
+    """A linear layer for inference in `dtype`. On a CPU the weights are packed once into oneDNN's layout, as nn.Linear
+    does at every call. One row in float32 does without: a product from the left reads weights at the memory's rate."""
 
     def __init__(self, linear, dtype):
         super().__init__()

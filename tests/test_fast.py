@@ -108,6 +108,19 @@ def test_frozen_answers_as_the_model(variant):
         assert model.transformer.wte.weight.data_ptr() in {p.data_ptr() for p in frozen.parameters()}   # not copied
 
 
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_one_row_takes_a_way_of_its_own_to_the_same_answer(variant):
+    """In float32, one token a step of one row."""
+    model, g = make_model(n_tokens=7, **variant).float(), torch.Generator().manual_seed(0)
+    idx, order = torch.randint(7, (1, 9), generator=g), sample_order(1, 9, generator=g)
+    fast, cache, rows = freeze(model, torch.float32), KVCache(model.config, 1), []
+    fast.lm_head.register_forward_pre_hook(lambda _, args: rows.append(args[0].numel() // model.config.n_embd))
+    for known in range(8):
+        got, want = fast.predict(idx, order, known, 1, cache), model.predict(idx, order, known, 1)
+        assert (got[..., 7:] == -torch.inf).all() and (got - want)[..., :7].abs().max() < 1e-5
+    assert rows == [1] * 8
+
+
 @pytest.mark.parametrize('n', [1, 2])
 def test_frozen_steps_in_bfloat16_are_near(batch, n):
     """One target a step is one query a row, which takes a way of its own."""

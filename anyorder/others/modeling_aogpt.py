@@ -110,8 +110,7 @@ def without_padding(input_ids, attention_mask):
 
 class TextCache(KVCache):
     """Keys and values of `text` (B, T), the columns that were read, which generate() gives all again."""
-    is_compileable = is_croppable = False   # transformers asks
-    is_linear = (False,)   # by layer
+    is_compileable, is_croppable, is_linear = False, False, (False,)   # transformers asks
 
     def get_seq_length(self):
         return self.text.size(1)
@@ -174,9 +173,8 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     def forward(self, input_ids=None, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
                 logits_to_keep=0, position_ids=None, num_items_in_batch=None, cache=None, **others):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
-        Padding at the ends of rows changes nothing; before the first token it predicts the first. `past_key_values`,
-        or `cache` as its name is now, comes from generate() or use_cache=True; input_ids are then the tokens behind it,
-        attention_mask covers all."""
+        Padding at the ends of rows changes nothing; before the first token it predicts the first. The cache, also named
+        past_key_values, is from generate() or use_cache=True and comes before input_ids; attention_mask covers both."""
         cache = past_key_values if cache is None else cache
         read = self.network(input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
