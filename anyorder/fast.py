@@ -154,13 +154,13 @@ class FrozenLinear(nn.Module):
         self.weight, self.bias = linear.weight.detach().to(dtype), bias if bias is None else bias.detach().to(dtype)
         self.packed = self.weight.device.type == 'cpu' and torch.backends.mkldnn.is_available() and (
             dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        self.plain = self.weight if self.packed and dtype == torch.float32 else None
+        self.plain = self.weight if self.packed and dtype == linear.weight.dtype == torch.float32 else None
         if self.packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
 
     def forward(self, x):
         x = x.to(self.weight.dtype)
-        if self.plain is not None and x.numel() == x.size(-1):
+        if self.plain is not None and x.numel() == x.size(-1) and not torch.is_autocast_enabled('cpu'):
             y = (self.plain @ x.reshape(1, -1).repeat(2, 1).T)[:, 0]   # one column alone takes twice as long as two
             return (y if self.bias is None else y + self.bias).reshape(*x.shape[:-1], -1)
         if self.packed:

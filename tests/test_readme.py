@@ -28,7 +28,7 @@ from anyorder.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.tokenizers import Bytes
 from anyorder.training.start import check_options
-from configurator import configure
+from configurator import Config, configure
 from model import EMA
 
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
@@ -143,13 +143,14 @@ def understand(script, tmp_path, monkeypatch):
 
     def run(words):
         match words:
-            case (['python', '-m', 'pytest', *_] | ['pip', 'install', *_]
+            case (['python', '-m', 'pytest', *_] | ['pip', 'install', *_] | ['git', 'clone', *_]
                   | ['python', 'config/findings/run.py', '--help']):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
-            case ['python', 'bert.py' | 'rows.py' as name, *args]:   # their functions: test_bert.py, test_eval_lm.py
-                page = {'bert.py': 'results/masked.md', 'rows.py': 'results/lm_eval.md'}[name]
+            case ['python', 'bert.py' | 'rows.py' | 'peers.py' as name, *args]:   # see test_bert.py, test_eval_lm.py
+                page = {'bert.py': 'results/masked.md', 'rows.py': 'results/lm_eval.md',
+                        'peers.py': 'results/peers.md'}[name]
                 (tmp_path / name).write_text(programs(page)[name])
                 configure(runpy.run_path(name), args)
             case ['python', name, *_] if os.path.isfile(name):   # the reader's own
@@ -342,3 +343,26 @@ def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
     left, right, _, *bars = (mark.text for mark in marks)
     assert (left, right) == ('The', ' & <b>') and bars[::2] == ['2', '3', '4']
     assert sum(map(float, bars[1::2])) == pytest.approx(1, abs=0.02)
+
+
+def test_the_peers_of_their_page(tmp_path, monkeypatch, capsys):
+    """Our encoder as the samplers of others call it: its own logits, with fresh keys and values and with kept ones."""
+    (tmp_path / 'peers.py').write_text(programs('results/peers.md')['peers.py'])
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path('peers.py')
+    assert found['peer'](Config(nanogpt='nowhere'), 'nanogpt') is None
+    said = 'left out: no model.py in --nanogpt=nowhere; git clone https://github.com/karpathy/nanoGPT'
+    assert capsys.readouterr().out.strip() == said
+    model, g = make_model(attention='bidirectional', rotary=True), torch.Generator().manual_seed(0)
+    N, V = model.config.block_size, model.config.n_real
+    order = torch.randperm(N, generator=g)[None]
+    idx = torch.randint(V, (1, N), generator=g)
+    masked, encoder = idx.index_fill(1, order[0, 4:], V), found['AsMasked'](model)
+    out, kept = encoder(masked), torch.zeros(1, N).bool().index_fill(1, torch.arange(3, 6), True)
+    torch.testing.assert_close(out.logits[0, order[0, 4:]], model.predict(idx, order, 4)[0], rtol=0, atol=1e-12)
+    prefix = [tuple(x[:, :, :3] for x in pair) for pair in out.past_key_values]
+    rest = encoder(masked[:, 3:], past_key_values=prefix).logits
+    block = encoder(masked[:, 3:6], past_key_values=out.past_key_values, replace_position=kept).logits
+    torch.testing.assert_close(rest, out.logits[:, 3:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(block, out.logits[:, 3:6], rtol=0, atol=1e-12)
+    assert encoder.passes == 3

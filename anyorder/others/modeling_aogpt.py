@@ -180,7 +180,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
         loss = None if labels is None else fixed_cross_entropy(
             float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: read[CACHE] if CACHE in read else None})
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: read.get(CACHE)})
 
     def _prepare_generated_length(self, generation_config, *args, **kwargs):
         """generation_config.json has a max_length for texts of no length, which beside max_new_tokens would warn."""
