@@ -100,9 +100,8 @@ def read_runs(c):
 
 
 def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, bar=None):
-    """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas.
-
-    order   arguments of sample_order; puzzle r is a function of (seed, r)"""
+    """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas. `order` holds
+    the arguments of sample_order; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     n_visits = visits_of(tokens)
     orders, n_given, _ = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given, n_visits)
@@ -117,9 +116,8 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
 
 
 def solve_all(model, puzzles, runs, trained, show, c):
-    """Yields for every run its row of the table, and the puzzles of `show` as samples of a replay.
-
-    trained  the options that the model was trained with, see order_of"""
+    """Yields for every run its row of the table, and the puzzles of `show` as samples of a replay. `trained` are the
+    options that the model was trained with, see order_of."""
     tokens, given = puzzles.tokens, puzzles.given
     model, drawing = freeze(model), Drawing(c.temperature)
     solve(model, tokens[:1], given[:1], order_of(trained, 'l2r'), Unmasking(1), drawing, c.seed)   # warm up
@@ -151,9 +149,8 @@ def score(counts, right):
 
 @torch.no_grad()
 def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
-    """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, by their share.
-
-    groups   {name: (first position, one past the last)}"""
+    """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, by their share, in the
+    groups {name: (first position, one past the last)}."""
     (n, N), device, rows = tokens.shape, model.device, []
     orders, n_shares, column = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N), torch.arange(N)
     for k in progress(range(1, n_shares + 1), desc='shares', leave=False):

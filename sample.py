@@ -100,9 +100,8 @@ from anyorder.writer import Writer, as_rows, order_and_policy
 
 
 def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed, result, config):
-    """Write the texts of the prompts, in batches, and append the samples to result['samples'].
-
-    The samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
+    """Write the texts of the prompts, in batches, and append the samples to result['samples']. The samples are the
+    dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
     start = saved = time.perf_counter()
     n_blanks = sum(known.count(False) for _, known, *_ in texts)
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None

@@ -139,12 +139,10 @@ class AnyOrderLM(TemplateLM):
         return order_of(self.writer.checkpoint.run, order), Unmasking(n_steps, policy=policy, **how), drawing, context
 
     def generate_until(self, requests, disable_tqdm=False):
-        """[the text that follows each context], without its stop.
-
-        It ends before a text of `until`, at end-of-text or another special token, as the end of a turn, or after
-        max_gen_toks tokens. In another order than left to right all of these are blanks from the start. The same
-        request again, a repeat, is another draw. With blank_length a context has blanks, see parse_prompt, and the text
-        of the blanks is the answer; then max_gen_toks says nothing."""
+        """[the text that follows each context], without its stop. It ends before a text of `until`, at end-of-text or
+        another special token, as the end of a turn, or after max_gen_toks tokens. In another order than left to right
+        all of these are blanks from the start. The same request again, a repeat, is another draw. With blank_length a
+        context has blanks, see parse_prompt, whose text is the answer, and max_gen_toks says nothing."""
         found, repeats, alike = [None] * len(requests), Counter(), defaultdict(list)
         ends = [END_OF_TEXT] * (self.eot_token_id is not None) + [*getattr(self.writer.tokenizer, 'special', {})]
         for r, request in enumerate(requests):

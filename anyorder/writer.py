@@ -39,10 +39,9 @@ def order_and_policy(order, block_length=None):
 
 
 class Writer:
-    """A trained model with its tokenizer, on its device.
-
-    infill, stream and logprob are for programs and notebooks; commands take the parts that these are made of: texts,
-    scrolls and write. The weights are put into place when they are first needed."""
+    """A trained model with its tokenizer, on its device. infill, stream and logprob are for programs and notebooks;
+    commands take the parts that these are made of: texts, scrolls and write. The weights are put into place when they
+    are first needed."""
 
     def __init__(self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False):
         """ckpt is a path, hf:OWNER/REPO[/path.pt] or masked:FOLDER; weights 'ema' or 'raw', by default the EMA if there

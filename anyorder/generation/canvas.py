@@ -28,9 +28,8 @@ class Canvas:
     allowed   the Constraint on its tokens, or None"""
 
     def __init__(self, idx, order, n_known, seeds, n_visits=None, allowed=None):
-        """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N; allowed as in Constraint.
-
-        Raises ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
+        """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N; allowed as in Constraint. Raises
+        ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
         B, N = order.shape
         positions = torch.arange(N, device=order.device)
         if idx.shape != order.shape or (order.sort(1).values != positions).any():
@@ -53,9 +52,8 @@ class Canvas:
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
         """The canvas of `texts`, [(tokens, known)] with lists of any lengths. Row r is a function of seed + r, or, if
-        `seed` is a list, of seed[r].
-
-        Known tokens are visited from left to right, then the blanks; `order` holds the arguments of sample_order."""
+        `seed` is a list, of seed[r]. Known tokens are visited from left to right, then the blanks; `order` holds the
+        arguments of sample_order."""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B, N = len(texts), int(lengths.max())
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
@@ -83,9 +81,8 @@ class Canvas:
         return self.n_visits - self.known
 
     def cells(self, n):
-        """Indices (row, column, visit), each (m,), of the next n (B,) visits of every row, row by row.
-
-        Columns count from 0 to n - 1, and visit = known + column. Made on the host, without a wait for the device."""
+        """Indices (row, column, visit), each (m,), of the next n (B,) visits of every row, row by row. Columns count
+        from 0 to n - 1, and visit = known + column. Made on the host, without a wait for the device."""
         row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero(as_tuple=True)
         return torch.stack([row, column, self.known[row] + column]).to(self.idx.device, non_blocking=True)
 

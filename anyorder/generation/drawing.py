@@ -41,9 +41,8 @@ class Drawing:
         return invert_cdf(self.tempered(logits).softmax(-1), u.flatten()).view(u.shape)
 
     def tokens_by_noise(self, logits, noise):
-        """argmax_v (logit_v / temperature + g_v) (m,) of logits (m, V); noise() is standard Gumbel noise g (m, V).
-
-        It draws with the probabilities that `tokens` has. Under one noise, logits that differ little nearly always draw
+        """argmax_v (logit_v / temperature + g_v) (m,) of logits (m, V); noise() is standard Gumbel noise g (m, V). It
+        draws with the probabilities that `tokens` has. Under one noise, logits that differ little nearly always draw
         the same token."""
         if self.temperature == 0:
             return argmax(logits)
@@ -61,9 +60,8 @@ class Drawing:
 
 
 class TokenNoise:
-    """Standard Gumbel noise that belongs to (seed of a row, position, token), on its device.
-
-    It keeps the noise of the last call, whose cells the next call mostly asks for again."""
+    """Standard Gumbel noise that belongs to (seed of a row, position, token), on its device. It keeps the noise of the
+    last call, whose cells the next call mostly asks for again."""
 
     def __init__(self, vocab_size, device):
         self.vocab_size, self.device, self.kept = vocab_size, device, {}
@@ -85,26 +83,22 @@ class TokenNoise:
 
 
 def gumbel(bits):
-    """Standard Gumbel noise -log(-log(1 - u)) of u = (bits + 1/2) / 2^31, float32, for random bits in 0 .. 2^31 - 1.
-
-    31 bits: with the 24 of a uniform float32 rare tokens would win too seldom. u stays below 1: all noise is finite."""
+    """Standard Gumbel noise -log(-log(1 - u)) of u = (bits + 1/2) / 2^31, float32, for random bits in 0 .. 2^31 - 1. By
+    the 24 bits of a uniform float32 rare tokens would win too seldom. u stays below 1: all noise is finite."""
     return bits.float().add_(0.5).mul_(-2.0 ** -31).clamp_(min=-1 + 2.0 ** -24).log1p_().neg_().log_().neg_()
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
-    """Draw a token from each row of logits (..., V), see Drawing; returns (...) int64.
-
-    One uniform number u (...) a row, drawn from `generator` unless given."""
+    """Draw a token from each row of logits (..., V), see Drawing; returns (...) int64. One uniform number u (...) a
+    row, drawn from `generator` unless given."""
     if u is None:
         u = torch.rand(logits.shape[:-1], dtype=widest(logits.device), device=logits.device, generator=generator)
     return Drawing(temperature, top_k, top_p).tokens(logits, u)
 
 
 def keep_largest(logits, top_k, top_p, width=1024):
-    """logits (n, V) with -inf in place of what top_k and top_p cut, see Drawing.
-
-    Without top_k the `width` largest are sorted first, and all of V only in rows where these do not reach top_p: a full
-    sort costs more than the network."""
+    """logits (n, V) with -inf in place of what top_k and top_p cut, see Drawing. Without top_k the `width` largest are
+    sorted first, and all of V only in rows where these do not reach top_p: a full sort costs more than the network."""
     V = logits.size(-1)
     values, kept = logits.topk(min(top_k or width, V))                                       # (n, k), the largest first
     among, dtype = values if top_k else logits, widest(logits.device)
@@ -118,9 +112,8 @@ def keep_largest(logits, top_k, top_p, width=1024):
 
 
 def invert_cdf(p, u, width=256):
-    """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1).
-
-    First comes the chunk of `width` columns, by the sums of chunks, then the column in it, for speed."""
+    """The first j (n,) with p_0 + ... + p_j > u sum(p), for rows p (n, V) >= 0 and u (n,) in [0, 1). First comes the
+    chunk of `width` columns, by the sums of chunks, then the column in it, for speed."""
     whole, dtype = p.size(1) // width * width, widest(p.device)
     sums = p[:, :whole].unflatten(1, (-1, width)).sum(-1)                                    # (n, chunks)
     sums = torch.cat([sums, p[:, whole:].sum(1, keepdim=True)], 1).to(dtype)

@@ -71,13 +71,12 @@ class Row:
 
 
 class Scroll:
-    """A batch of texts of any lengths.
-
-    A text that fits into the model is one stretch. A longer one slides on: the next stretch begins `context` positions
-    before its first blank, and is as long as the model. Its tokens are drawn given all text that is known on its
-    canvas, and nothing before: the log-probability of the text is a sum over stretches. The model counts positions from
-    the start of a stretch, so that a cache serves one stretch. The next reads its context anew, in the pass of its
-    first token: a decoder runs 1 + context / (block_size - context) slots a token, in as many passes as tokens.
+    """A batch of texts of any lengths. A text that fits into the model is one stretch. A longer one slides on: the next
+    stretch begins `context` positions before its first blank, and is as long as the model. Its tokens are drawn given
+    all text that is known on its canvas, and nothing before: the log-probability of the text is a sum over stretches.
+    The model counts positions from the start of a stretch, so that a cache serves one stretch. The next reads its
+    context anew, in the pass of its first token: a decoder runs 1 + context / (block_size - context) slots a token, in
+    as many passes as tokens.
 
     A text ends with the token in which the first of the `stops` ends, from its first blank on. Its row ends once the
     stop and all before it are known. What was written behind the stop is cut.
@@ -165,12 +164,10 @@ class Scroll:
         return list(row.tokens), steps, row.n_steps + self.step, list(row.logprob), drafts
 
     def samples(self):
-        """sample_of each text, up to its stop.
-
-        There are also `drafts`, if they are kept; `stretches` [[start, end], ...] where a text did not fit into the
-        model, or has parts; `lengths`, a dict for each blank that found its length, see Lengths.choose; and with a stop
-        whether the text has `stopped`, each of its open blanks if it has any. In another order than left to right the
-        log-probability of a token may be given tokens that were cut."""
+        """sample_of each text, up to its stop. There are also `drafts`, if they are kept; `stretches` [[start, end],
+        ...] where a text did not fit into the model, or has parts; `lengths`, a dict for each blank that found its
+        length, see Lengths.choose; and with a stop whether the text has `stopped`, each of its open blanks if it has
+        any. In another order than left to right the log-probability of a token may be given tokens that were cut."""
         return [self.sample(row) for row in self.rows]
 
     def sample(self, row):

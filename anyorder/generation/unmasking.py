@@ -29,7 +29,6 @@ def unmask_schedule(n_tokens, n_steps, kind='linear'):
 
 def binomial_schedule(n_tokens, n_steps, kind='linear', generator=None):
     """How many of n_tokens blanks are revealed after each step of masked-diffusion ancestral sampling (AO Lemma 1).
-
     From mask level t to s every blank stays with probability s / t. Equal in law: blank i is revealed when the level
     falls to a uniform number u_i of its own, so that ends_k = #{i: u_i >= m_k}. A step may reveal nothing."""
     check_schedule(n_steps, kind)
@@ -157,7 +156,6 @@ class Unmasking:
 
     def ends(self, n_blanks, seeds):
         """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
-
         With a threshold or 'lossless' it is one column, the most that a step may reveal."""
         if self.threshold is not None or self.lossless:
             ends = [[n] for n in n_blanks]
@@ -219,12 +217,10 @@ class Unmasking:
         return n_new, logits[start[row] + best[row, column]]
 
     def accept(self, part, row, column, position, token, n_targets):
-        """(n_new (B,) on the host, which of the m cells these are) that a lossless step reveals.
-
-        The pass draws a token for every cell, given the drafts before it. A draft is right if its new token is the
-        same. The step reveals the right drafts before the first wrong one, and the new token in its place. A new token
-        behind it is the next draft. If the pass read a wrong draft beside its position, the old draft stays. Writes
-        part.idx and part.n_drafts.
+        """(n_new (B,) on the host, which of the m cells these are) that a lossless step reveals. The pass draws a token
+        for every cell, given the drafts before it. A draft is right if its new token is the same. The step reveals the
+        right drafts before the first wrong one, and the new token in its place. A new token behind it is the next
+        draft. If the pass read a wrong draft beside its position, the old draft stays. Writes part.idx, part.n_drafts.
 
         row, column, position, token   (m,) the cells that the pass ran and their tokens; n_targets (B,) cells a row
         Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""

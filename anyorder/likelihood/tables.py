@@ -18,11 +18,9 @@ def summarize(name, nats, counts, n_bytes):
 
 
 def ratio_error(sums, counts):
-    """Standard error of r = sum(sums) / sum(counts) over n independent blocks; None for a single one.
+    """Standard error of r = sum(sums) / sum(counts), (n,) both, over n independent blocks; None for a single one.
 
-        sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)
-
-    sums, counts  (n,)"""
+        sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)"""
     n, sums, counts = len(sums), sums.double(), counts.double()
     if n == 1:
         return None

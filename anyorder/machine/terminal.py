@@ -35,10 +35,9 @@ def one_line_errors(*signals):
 
 
 def read_options(namespace, **checkpoints):
-    """`configure` for a command that is run: a wrong option ends it with one line.
-
-    checkpoints   {option: words}. The option must name a checkpoint that is there, unless it is one of the words or
-                  WORD:FILE. Processes of torchrun do not look yet, so that later all fail together"""
+    """`configure` for a command that is run: a wrong option ends it with one line. Each option of `checkpoints`,
+    {option: words}, must name a checkpoint that is there, unless it is one of the words or WORD:FILE. Processes of
+    torchrun do not look yet, so that later all fail together."""
     with one_line_errors():
         config = configure(namespace)
         for name, words in checkpoints.items():

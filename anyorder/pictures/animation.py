@@ -115,9 +115,8 @@ def grid_of(row, columns, box):
 
 
 def draw(row, marks, height, font):
-    """The places of all marks, and above these one group a step.
-
-    marks   (token, x, y, width, letters): the letters of one token on one line, and their place in pixels"""
+    """The places of all marks, and above these one group a step. A mark is (token, x, y, width, letters): the letters
+    of one token on one line, and their place in pixels."""
     places, groups = '', {}
     for token, x, y, width, letters in marks:
         rank = row['rank'][token]

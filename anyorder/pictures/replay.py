@@ -88,9 +88,8 @@ def facts(drawn, nats, drafted=False):
 
 
 def kendall_tau(steps):
-    """How left to right an order was: Kendall's tau-b of position and step. 1 is left to right, -1 right to left.
-
-    steps     the step of each drawn token, in order of position; None is returned if all were drawn in one step"""
+    """How left to right an order was: Kendall's tau-b of position and step, given the step of each drawn token in order
+    of position. 1 is left to right, -1 right to left; None if all were drawn in one step."""
     steps = np.asarray(steps)
     above = np.sign(steps[None, :] - steps[:, None])[np.triu_indices(len(steps), 1)]   # position rises along a row
     untied = np.count_nonzero(above)

@@ -101,10 +101,9 @@ class Template:
                 for i, (value, kind) in enumerate(self.pieces)]
 
     def lay_out(self, lengths=()):
-        """The text with these `lengths` of the first blanks of unknown length; the others have their least one.
-
-        returns lists: tokens (N,), 0 in the blanks; known (N,), whether the text stands; answer (N,), whether it is the
-                text in [[=text]]; starts, where each piece begins, and N; and the [start, end] of each [[..]]"""
+        """The text with these `lengths` of the first blanks of unknown length; the others have their least one. As
+        lists: tokens (N,), 0 in the blanks; known (N,), whether the text stands; answer (N,), whether it is the text in
+        [[=text]]; starts, where each piece begins, and N; and the [start, end] of each [[..]]."""
         sizes, kinds = self.sizes(lengths), [kind for _, kind in self.pieces]
         rest, left = [i for i, kind in enumerate(kinds) if kind == 'rest'], self.length - sum(sizes)
         for n, i in enumerate(rest):

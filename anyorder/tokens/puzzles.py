@@ -54,9 +54,8 @@ def make_puzzles(task, split, n_rows, seed):
 
 
 def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, force=False, seed=0, **options):
-    """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated.
-
-    options   of data/puzzles.py; a Task says which of them it has"""
+    """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated. The
+    `options` are those of data/puzzles.py; a Task says which of them it has."""
     row, options, name = task_of(task), options | {'seed': seed}, name or task
     puzzle = {'task': task} | {option: options[option] for option in row.options}
     made = {option: options[option] for option, _ in row.made if options.get(option)}
