@@ -76,10 +76,8 @@ import numpy as np
 import torch
 
 from anyorder.fast import freeze, graphed, lean
-from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing
-from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import Unmasking, unmask_schedule
+from anyorder.generation import Canvas, Drawing, Unmasking, generate, unmask_schedule
+from anyorder.generation.fill import fill
 from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
 from anyorder.machine.devices import autocast, peak_flops, peak_memory, resolve_compile, resolve_device, seconds
 from anyorder.machine.files import check_out, write_json

@@ -91,8 +91,7 @@ import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.fast import freeze
-from anyorder.generation import Drawing, Unmasking
-from anyorder.generation.unmasking import PROBABILITIES, SCORES
+from anyorder.generation import PROBABILITIES, SCORES, Drawing, Unmasking
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along

@@ -61,10 +61,8 @@ import torch.nn.functional as F
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import open_split
 from anyorder.fast import CountedTrunk, freeze
-from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing
+from anyorder.generation import SCORES, Canvas, Drawing, Unmasking
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json

@@ -7,8 +7,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
-from anyorder.generation.drawing import Drawing
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation import Drawing, Unmasking
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes

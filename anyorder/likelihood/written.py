@@ -10,10 +10,9 @@ import math
 
 import torch
 
-from anyorder.generation.canvas import Canvas
+from anyorder.generation import Canvas, Unmasking
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
 from anyorder.orders import derive_seed

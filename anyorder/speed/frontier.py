@@ -7,10 +7,9 @@ import torch
 
 from anyorder.checkpoint import Checkpoint
 from anyorder.fast import CountedTrunk, freeze
-from anyorder.generation.canvas import Canvas, sample_of
-from anyorder.generation.drawing import Drawing
+from anyorder.generation import PROBABILITIES, SCORES, Canvas, Drawing, Unmasking
+from anyorder.generation.canvas import sample_of
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge, text_metrics
 from anyorder.likelihood.measured import open_corpus
