@@ -118,8 +118,9 @@ class Scroll:
                     for r, lists in zip(self.part.rows.tolist(), self.part.lists()):
                         self.written[r].take_down(*lists)
                 yield int(n_new.sum())
-                if self.stops:
-                    self.part.end(self.stopped())
+                if self.stops:   # a row ends once its part is written, up to its first stop
+                    done = torch.tensor([self.length(self.written[r]) is not None for r in self.part.rows.tolist()])
+                    self.part.end(done)
             for row, lists in zip(self.written, canvas.lists()):
                 row.take_down(*lists)
                 row.n_steps = 1 + max(row.step)
@@ -148,10 +149,6 @@ class Scroll:
         if n_kept := end_of(row.tokens[first:n], self.stops, self.tokenizer):
             return first + n_kept
         return n if n == end else None
-
-    def stopped(self):
-        """(B,) bool on the host: the rows of the last step whose part is written, up to its first stop."""
-        return torch.tensor([self.length(self.written[r]) is not None for r in self.part.rows.tolist()])
 
     def first(self):
         """What Watch is to show of the first text after the last step, or None if the step did not touch it."""
