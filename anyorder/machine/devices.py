@@ -107,18 +107,15 @@ def matmul_flops(device, dtype):
 
 def seconds(function, device, repeats):
     """Wall-clock seconds of the fastest of `repeats` calls, the device's work included."""
+    wait = torch.accelerator.synchronize if device.type != 'cpu' else lambda device: None
+
     def once():
-        synchronize(device)
+        wait(device)
         start = time.perf_counter()
         function()
-        synchronize(device)
+        wait(device)
         return time.perf_counter() - start
     return min(once() for _ in range(repeats))
-
-
-def synchronize(device):
-    if device.type != 'cpu':
-        torch.accelerator.synchronize(device)
 
 
 def peak_memory(device, reset=False):
