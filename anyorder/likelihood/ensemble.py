@@ -121,11 +121,9 @@ def ensemble_totals(own, members, weights):
         total(M) = own + sum_g weights[g] sum_k (-log 1/M sum_{j < M} exp(-members[g, j, k]) - members[g, 0, k])
 
     Only the change that M members make is sampled, not the total: unbiased, and exact when all groups are there."""
-    totals = []
-    for m in powers_of_two(members.size(1)):
-        change = ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]              # (groups, width)
-        totals.append(own + (change.sum(-1) * weights).sum())
-    return torch.stack(totals)
+    changes = [ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]                # (groups, width)
+               for m in powers_of_two(members.size(1))]
+    return torch.stack([own + (change.sum(-1) * weights).sum() for change in changes])
 
 
 @torch.no_grad()
@@ -148,10 +146,9 @@ def pair_gaps(model, idx, orders, n_known, n_contexts=1, seed=0, batch_size=16):
                 shuffles = shuffled_contexts(sequence, visit, n_contexts - 1, stream(seed, len(rows)))
                 rows.append(torch.cat([sequence[None], shuffles]))
                 visits += [visit] * n_contexts
-    rows, visits, nll = torch.cat(rows), torch.tensor(visits), []
-    for part, visit in zip(rows.split(batch_size), visits.split(batch_size)):
-        part = part.to(model.device)
-        nll.append(score_visits(model, idx.to(model.device).expand_as(part), part, visit, 1)[:, 0])
+    parts, idx = torch.cat(rows).to(model.device).split(batch_size), idx.to(model.device)
+    nll = [score_visits(model, idx.expand_as(part), part, visit, 1)[:, 0]
+           for part, visit in zip(parts, torch.tensor(visits).split(batch_size))]
     logp = -torch.cat(nll).cpu().double().view(len(orders), 2, 2, n_contexts)
     mixed = torch.stack([-ensemble_nll(logp[..., :m]) for m in powers_of_two(n_contexts)], -1)
     one, other = mixed.sum(2).unbind(1)                                                     # (P, n) each
