@@ -101,13 +101,12 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas. `order` holds
     the arguments of sample_order; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
-    n_visits = visits_of(tokens)
-    orders, n_given, _ = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given, n_visits)
-    blank, device, parts = tokens.masked_fill(~given, 0).clamp(min=0), model.device, []
+    orders, n_given, _ = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given, visits_of(tokens))
+    blank, parts = tokens.masked_fill(~given, 0).clamp(min=0), []
     for rows in torch.arange(n).split(batch_size):
+        idx, order = (x[rows].to(model.device) for x in (blank, orders))
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
-        ends = None if n_visits is None else n_visits[rows]
-        canvas = Canvas(blank[rows].to(device), orders[rows].to(device), n_given[rows], seeds, ends)
+        canvas = Canvas(idx, order, n_given[rows], seeds, visits_of(tokens[rows]))
         fill(model, canvas, unmasking, drawing, bar=bar)
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]
