@@ -6,6 +6,7 @@ from inspect import signature
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze, graphed
@@ -261,10 +262,8 @@ class Rows(np.ndarray):
 
 def as_rows(samples):
     """(n, N) the tokens of samples, -1 behind the end of shorter ones."""
-    rows = np.full((len(samples), max(len(sample['tokens']) for sample in samples)), -1)
-    for row, sample in zip(rows, samples):
-        row[:len(sample['tokens'])] = sample['tokens']
-    return rows
+    rows = [torch.tensor(sample['tokens'], dtype=torch.long) for sample in samples]
+    return pad_sequence(rows, batch_first=True, padding_value=-1).numpy()
 
 
 def as_text(sample):

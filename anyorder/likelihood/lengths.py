@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.datasets import open_split
 from anyorder.generation.unmasking import confidence
@@ -98,10 +99,8 @@ def gap_scores(network, rows, n, by_confidence=False):
     or the log of the mean over the gap of max_v p(v | L, R). Of long rows the model reads the end."""
     cut = max(0, max(len(tokens) for tokens, *_ in rows) - network.config.block_size)
     n_visits, n = torch.tensor([len(tokens) - cut for tokens, *_ in rows]), torch.tensor(n)
-    idx = torch.zeros(len(rows), int(n_visits.max()), dtype=torch.long)
-    known, starts = idx > 0, torch.tensor([start - cut for *_, start in rows])
-    for r, (tokens, is_known, _) in enumerate(rows):
-        idx[r, :n_visits[r]], known[r, :n_visits[r]] = torch.tensor(tokens[cut:]), torch.tensor(is_known[cut:])
+    idx, known = (pad_sequence([torch.tensor(x[cut:]) for x in lists], batch_first=True) for lists in [*zip(*rows)][:2])
+    starts = torch.tensor([start - cut for *_, start in rows])
     order, n_known, _ = given_first(torch.arange(idx.size(1)).repeat(len(rows), 1), known, n_visits)
     n_right, idx, order = int(known[0, starts[0]:].sum()), idx.to(network.device), order.to(network.device)
     if not by_confidence:
