@@ -173,9 +173,8 @@ def bench_ensemble(config, device, dtype):
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
     groups, _ = sample_groups(N, width, config.n_positions, config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
-    n_plain = min(config.n_plain, N - 1)
     rows = [torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1:]], 1)
-            for visit in range(N - 1, N - 1 - n_plain, -1)]
+            for visit in range(N - 1, max(0, N - 1 - config.n_plain), -1)]
     rows = torch.cat(rows).to(device)                                                       # whole orders (n_plain, N)
     print(f'{about(model, config)}, {device}, {dtype}; {n_visits} visits in {M} contexts, ensemble_block {width}')
     with autocast(device, dtype):

@@ -352,7 +352,8 @@ FAULTS['anyorder/likelihood/lengths.py'] = 'test_lengths', [
 FAULTS['anyorder/likelihood/continuations.py'] = 'test_continuations', [
     ['text[max(0, end - block_size):first]', 'text[max(0, first - block_size):first]'],
     ['length or model.config.block_size', 'model.config.block_size'],
-    ['given_first(orders[:self.n_passes], given', 'given_first(orders[:self.n_passes], ~given'],
+    ['given_first(orders[:self.n_passes], (torch.arange(T) < n)',
+     'given_first(orders[:self.n_passes], (torch.arange(T) >= n)'],
     ['stream(self.seed, context, tokens)', 'stream(self.seed)'],
     ['draw_orders([derive_seed(context, tokens)]', 'draw_orders([0]'],
     ['self.n_passes, self.seed, len(context))[0]', 'self.n_passes, self.seed)[0]'],

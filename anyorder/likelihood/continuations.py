@@ -64,8 +64,7 @@ class Reading:
             own, rng = torch.arange(T), stream(self.seed, context, tokens)
             return torch.cat([own[None], shuffled_contexts(own, n, self.n_contexts - 1, rng)])
         orders = draw_orders([derive_seed(context, tokens)], T, self.n_orders, self.seed, self.order)[0]
-        given = torch.arange(T) < n
-        return given_first(orders[:self.n_passes], given.expand(self.n_passes, T))[0]
+        return given_first(orders[:self.n_passes], (torch.arange(T) < n).expand(self.n_passes, T))[0]
 
     def known(self, context, tokens):
         """(n_passes,) numbers of known visits of the draws of a masked loss, see is_drawn."""

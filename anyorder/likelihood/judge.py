@@ -105,8 +105,7 @@ def translate(tokens, counted, source, target):
         flags = [flag for letter, flag in zip(text, letters) for _ in letter.encode()]      # one a byte
         ids = target.encode(text)
         ends = np.cumsum(target.n_bytes[ids])
-        starts = ends - target.n_bytes[ids]
-        new += [(token, any(flags[start:end])) for token, start, end in zip(ids, starts, ends)]
+        new += [(token, any(flags[end - target.n_bytes[token]:end])) for token, end in zip(ids, ends)]
     return tuple(zip(*new))
 
 

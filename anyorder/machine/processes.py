@@ -51,8 +51,7 @@ def failing_together():
         yield
     except (ValueError, OSError) as e:
         said = str(e)
-    every = gather(said and f'process {rank} on {socket.gethostname()}: {said}')
-    failed = [line for line in every if line]
+    failed = [line for line in gather(said and f'process {rank} on {socket.gethostname()}: {said}') if line]
     if failed:
         raise ValueError(failed[0] if len(failed) < world_size else said)
 

@@ -40,8 +40,7 @@ def read_gpt2(folder):
     state = {f'transformer.{name}': p.t().contiguous() if name.endswith(TRANSPOSED) and p.dim() == 2 else p
              for name, p in weights.items()}
     wte, wpe = weights['wte.weight'], weights['wpe.weight']
-    padding = wte.new_zeros(GPT2_PADDED - GPT2_N_TOKENS, *wte.shape[1:])
-    state |= {'transformer.wte.weight': torch.cat([wte, padding]),
+    state |= {'transformer.wte.weight': torch.cat([wte, wte.new_zeros(GPT2_PADDED - GPT2_N_TOKENS, *wte.shape[1:])]),
               'transformer.wnonee.weight': wte[GPT2_N_TOKENS - 1:GPT2_N_TOKENS].clone(),   # of end-of-text
               'transformer.wpe.weight': torch.cat([wpe, wpe[-1:]]),
               'transformer.wtpe.weight': torch.zeros_like(wpe)}

@@ -9,9 +9,8 @@ def tokenizer_files(tokenizer, n_read):
     """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py; a model reads `n_read`."""
     of_symbols = isinstance(tokenizer, Symbols)
     eos = [] if tokenizer.eos is None or of_symbols else [END_OF_TEXT]
-    n_plain = tokenizer.n_tokens - len(eos)
     special = [{'id': i, 'content': text, 'special': True, 'normalized': False, 'single_word': False, 'lstrip': False,
-                'rstrip': False} for i, text in enumerate([*eos, MASK], n_plain)]
+                'rstrip': False} for i, text in enumerate([*eos, MASK], tokenizer.n_tokens - len(eos))]
     parts = word_level(tokenizer) if of_symbols else byte_level(tokenizer.name)
     ends = [tokenizer.texts[tokenizer.eos]] if of_symbols and tokenizer.eos is not None else eos
     names = {'mask_token': MASK} | {name: text for text in ends for name in ('bos_token', 'eos_token', 'pad_token')}

@@ -56,8 +56,7 @@ class NaeSat:
         latents = answer[:, :self.n_latents]
         agree = answer[:, self.n_latents:] == self.observations(latents)
         agree &= (latents[:, self.triples] >= 0).all(2)
-        counts = (np.arange(answer.shape[1]) >= self.n_latents) & ~given
-        return counts, np.pad(agree, ((0, 0), (self.n_latents, 0)))
+        return (np.arange(answer.shape[1]) >= self.n_latents) & ~given, np.pad(agree, ((0, 0), (self.n_latents, 0)))
 
 
 class Task(NamedTuple):

@@ -22,8 +22,7 @@ class Sudoku:
 
     def solve(self, grids):
         """(number of solutions of each of grids (B, cells), counted up to 2; one solution, 0 where there is none)."""
-        digits = np.arange(1, self.n + 1)
-        can = (grids[:, :, None] == digits) | (grids[:, :, None] == 0)
+        can = (grids[:, :, None] == np.arange(1, self.n + 1)) | (grids[:, :, None] == 0)
         count, solution = count_solutions(can, self.units)
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
