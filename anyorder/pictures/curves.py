@@ -48,22 +48,19 @@ def read_results(path):
         found = (generation_times(result) if 'generation' in result else
                  frontier(result) if 'frontier' in result else
                  puzzles(result) if 'set' in result else likelihoods(result))
+        numbers = [x for entries in found.values() for entry in entries for key, x in entry.items() if key != 'order']
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError('a number is not finite')
     if not any(found.values()):
         raise ValueError(f'{path} has neither likelihoods nor solved puzzles nor times of generation: run eval_ppl.py '
                          'or eval_puzzle.py, or bench.py grid or frontier')
     return found
 
 
-def finite(value):
-    if not math.isfinite(value):
-        raise ValueError(f'{value} is not finite')
-    return value
-
-
 def generation_times(result):
     """{network: entries}, the seconds of generation by the number of steps."""
     rows = result['generation']
-    return {network: [{'steps': row['steps'], 'seconds': finite(row[network])} for row in rows]
+    return {network: [{'steps': row['steps'], 'seconds': row[network]} for row in rows]
             for network in (rows or [{}])[0] if network != 'steps'}
 
 
@@ -71,8 +68,7 @@ def frontier(result):
     """{way of unmasking: its points}, by the number of passes. The way to which all are compared has a `level`."""
     found, level = {}, result['reference']
     for point in sorted(result['frontier'], key=lambda point: point['passes']):
-        entry = {name: finite(value) for name, value in point.items()
-                 if name not in ('way', 'setting') and value is not None}
+        entry = {name: x for name, x in point.items() if name not in ('way', 'setting') and x is not None}
         found.setdefault(point['way'], []).append(entry | ({'level': 1} if point['way'] == level else {}))
     return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
@@ -82,9 +78,9 @@ def puzzles(result):
     found = {}
     for row in result['results']:
         policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
-        entry = {name: finite(row[name]) for name in ('n_steps', 'solved', 'right', 'slots')}
-        entry |= {f'{name}_error': finite(row[f'{name}_stderr']) for name in ('solved', 'right')}
-        found.setdefault(policy, []).append(entry | {'puzzle_seconds': finite(row['seconds'])})
+        entry = {name: row[name] for name in ('n_steps', 'solved', 'right', 'slots')}
+        entry |= {f'{name}_error': row[f'{name}_stderr'] for name in ('solved', 'right')}
+        found.setdefault(policy, []).append(entry | {'puzzle_seconds': row['seconds']})
     return found
 
 
@@ -95,8 +91,8 @@ def likelihoods(result):
         if 'nats_per_token' not in row or 'cut' in row or row['estimate'].startswith('iw '):
             continue   # an accuracy, infinite nats, or another bound
         kind, _, members = row['estimate'].partition(' x ')
-        entry = {'nats': finite(row['nats_per_token'])}
-        entry |= {name: finite(row[key]) for name, key in EXTRAS.items() if row.get(key) is not None}
+        entry = {'nats': row['nats_per_token']}
+        entry |= {name: row[key] for name, key in EXTRAS.items() if row.get(key) is not None}
         if kind == 'ensemble':
             found.setdefault(row['dataset'], []).append({'members': int(members), **entry})
             continue
