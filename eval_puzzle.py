@@ -1,6 +1,5 @@
-"""
-How many puzzles, or rows of another set, does a model solve, and in which order? By default each step writes one blank,
-the likeliest token.
+"""How many puzzles, or rows of another set, does a model solve, and in which order? By default each step writes one
+blank, the likeliest token.
 
     python eval_puzzle.py --ckpt=out/sudoku4/ckpt.pt
     python eval_puzzle.py --ckpt=out/sudoku/ckpt.pt --dataset=hard --policies=random,margin --n_steps=8,0 --noises=0,0.5
@@ -13,8 +12,7 @@ What is given is read first. solved is the share of puzzles or rows without a mi
 A blank of a set without rules is right if it is what the set says; for nae_sat right is the share of observations that
 agree with the latents that the model itself wrote. slots and seconds are what a puzzle costs: the slots that the
 network ran, without padding, and its time. Errors are standard errors over puzzles.
-Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4.
-"""
+Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, numbers
 

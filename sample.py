@@ -1,5 +1,4 @@
-"""
-Write text with a trained model: any blanks, in any order, given or chosen by the model, one token or many at a time.
+"""Write text with a trained model: any blanks, in any order, given or chosen by the model, one token or many at a time.
 
     python sample.py --ckpt=out/ckpt.pt
     python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
@@ -13,8 +12,7 @@ Write text with a trained model: any blanks, in any order, given or chosen by th
 
 Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best between the texts around it, [[?]] so of
 1 to 32; [[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
-<|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them.
-"""
+<|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
 

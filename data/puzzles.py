@@ -6,10 +6,9 @@
     python data/puzzles.py zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
-A row is a puzzle with its solution: row_length tokens, little-endian uint16. Bit 15 of a token says that it is given.
-No two splits of a folder share a solution; two Sudokus share one if they differ in the names of digits alone. Sudoku
-and Zebra have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless --force.
-"""
+A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says that it is given.
+No two splits of a folder share a solution; two Sudokus share one if only the names of digits differ. Sudoku and Zebra
+have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless --force."""
 import os
 import signal
 import sys

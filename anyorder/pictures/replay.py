@@ -79,10 +79,8 @@ def facts(drawn, nats, drafted=False):
     nats      the log-probability of all drawn tokens
     drafted   whether the steps were passes that check drafts"""
     n, n_steps = len(drawn), len(set(drawn))
-    size = f'{n} tokens in {n_steps} steps'
-    if drafted:
-        size = f'{n} tokens in {n_steps} passes, {n / max(1, n_steps):.1f} a pass'
-    said = [size, f'{abs(nats) / max(1, n):.2f} nats a token']
+    steps = f'passes, {n / max(1, n_steps):.1f} a pass' if drafted else 'steps'
+    said = [f'{n} tokens in {n_steps} {steps}', f'{abs(nats) / max(1, n):.2f} nats a token']
     tau = kendall_tau(drawn)
     return said if tau is None else [*said, f"Kendall's tau {tau:.2f}"]
 
