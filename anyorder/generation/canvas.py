@@ -31,8 +31,7 @@ class Canvas:
         """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N; allowed as in Constraint. Raises
         ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
         B, N = order.shape
-        positions = torch.arange(N, device=order.device)
-        if idx.shape != order.shape or (order.sort(1).values != positions).any():
+        if idx.shape != order.shape or (order.sort(1).values != torch.arange(N, device=order.device)).any():
             raise ValueError('each order must be a permutation of the positions of idx, got '
                              f'{tuple(order.shape)} for {tuple(idx.shape)}')
         self.known = self.first = torch.as_tensor(n_known).cpu().expand(B)
