@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model import AOGPT, AdaLN, Head, SelfAttention, float32_or_better
+from model import AOGPT, AdaLN, Head, SelfAttention
 
 
 def product_dtype(x):
@@ -84,8 +84,7 @@ class TokenLoss(torch.autograd.Function):
 
 def nll_in_parts(head, x, tokens):
     """Head.nll, some rows at a time."""
-    parts = zip(*split_rows(head.weight.size(0), x, tokens))
-    return torch.cat([F.cross_entropy(float32_or_better(head(part)), token, reduction='none') for part, token in parts])
+    return torch.cat([Head.nll(head, *part) for part in zip(*split_rows(head.weight.size(0), x, tokens))])
 
 
 class LeanHead(Head):
