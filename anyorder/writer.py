@@ -24,11 +24,9 @@ from anyorder.tokens.prompts import encode, parse_prompts
 
 
 class Text(str):
-    """A text that was written.
-
-    logprob  nats of all that was written, each token given the known ones when it was drawn, by the law in Drawing;
-             not the log-probability of a text that was revised
-    sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples"""
+    """A text that was written. `logprob` are the nats of all that was written, each token given the known ones when it
+    was drawn, by the law in Drawing; not the log-probability of a text that was revised. `sample` is the dict of its
+    tokens, order, steps and log-probabilities, see Scroll.samples."""
 
 
 def order_and_policy(order, block_length=None):

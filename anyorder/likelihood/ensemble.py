@@ -41,10 +41,9 @@ def check_ensemble(c):
 
 
 def sample_groups(block_size, width, n_positions, seed):
-    """Which groups of `width` visits of a block are evaluated: as many as n_positions visits pay for, 0 is all. They
-    are a stratified sample, one of each of n_positions // width parts of the order.
-
-    returns  (groups, increasing list; weights float64, how many groups each stands for)"""
+    """(groups, weights): which groups of `width` visits of a block are evaluated, an increasing list, and how many
+    groups each stands for, float64. As many are as n_positions visits pay for, 0 is all: a stratified sample, one of
+    each of n_positions // width parts of the order."""
     n_groups, n_sampled = -(-block_size // width), n_positions // width
     if n_sampled == 0 or n_positions >= block_size or n_sampled >= n_groups:
         return list(range(n_groups)), torch.ones(n_groups, dtype=torch.float64)

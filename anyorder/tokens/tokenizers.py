@@ -56,10 +56,8 @@ class GPT2:
 
 class HuggingFace:
     """A tokenizer of the package `tokenizers`. n_bytes is None where a text does not come back, as from WordPiece.
-
-    special   {text that shows a special token: id}. encode never reads them from a text; prompts.encode does
-    chat      (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known"""
-
+    `special` is {text that shows a special token: id}, which encode never reads from a text; prompts.encode does.
+    `chat` is (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known."""
     separator, n_bytes = '', None
 
     def __init__(self, name, backend, eos=None, chat=None):
