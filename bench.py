@@ -36,8 +36,7 @@ n_head = 6
 n_embd = 384
 # what to time
 batch_size = 4             # rows; frontier: samples at a time, 32 unless given
-steps = ''                 # numbers of forward passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the
-                           # tokens
+steps = ''                 # numbers of passes; '' is 16,64,256,1024, for frontier a sixteenth to a half of the tokens
 cuda_graphs = False        # sample: for ours, see sample.py
 plain = '64,256'           # sample: steps at which the plain way is timed too; train: '' leaves it out
 n_contexts = 16            # ensemble: members

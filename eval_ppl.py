@@ -52,8 +52,7 @@ n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
 blanks = ''                # positions that are measured given all others, as 32:64,70; '' what the set does not give
 # which estimates
 estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,
-                           # see above, with commas; '' is the one of the training and, for a decoder, l2r, or nothing
-                           # beside the `orders`
+                           # see above, with commas; '' is that of the training and a decoder's l2r, none with `orders`
 orders = ''                # anyorder/orders.py:ORDERS,
                            # or with a number of its own, as swaps:16; a JSON file with a list of all positions; a
                            # function FILE.py:NAME; with commas. Or the model's choice by its scores,
@@ -67,8 +66,7 @@ n_pairs = 8                # consistency: pairs of a block
 # the way of writing, for the rows of `orders`, as in sample.py
 n_steps = '0'              # numbers of passes, with commas; 0 is one token a step
 threshold = ''             # probabilities, with commas: more rows of margin and top_prob
-block_length = None        # a policy chooses inside blocks of so many blanks, from left to right; each takes a pass at
-                           # least
+block_length = None        # a policy chooses inside blocks of so many blanks, from left to right; a pass each at least
 schedule = 'linear'        # tokens a step: 'linear' or 'cosine'
 unmask = 'fixed'           # 'fixed', or 'binomial': how many tokens a step writes is drawn
 temperature = 1.0          # the law that is measured is tempered by it, and cut by the next two

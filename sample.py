@@ -50,8 +50,7 @@ unmask = 'fixed'              # 'fixed': as the schedule says; 'binomial': drawn
                               # 'lossless': one token a step in fewer passes; n_steps and schedule are not used
 window = 32                   # lossless: tokens that a pass drafts or checks; every window writes the same text
 threshold = None              # with top_prob or margin: reveal all that are at least this sure, instead of the schedule
-block_length = None           # the model chooses inside blocks of so many blanks, from left to right. Each block has at
-                              # least one step
+block_length = None           # the model chooses in blocks of so many blanks, from left to right; a step each at least
 revise = 0                    # rounds, at most: the eighth of the text that fits the rest least is written again
 # drawing
 temperature = 1.0             # 0 takes the most likely token
@@ -68,8 +67,7 @@ device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute.
                               # An .npy or .jsonl gets the tokens of the samples alone, as rows. log 0 is null
-html = ''                     # write a replay to this file: a page (.html), or one animated picture (.svg), which has
-                              # no drafts
+html = ''                     # write a replay to this file: a page (.html), or an animation without drafts (.svg)
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large

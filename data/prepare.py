@@ -41,8 +41,7 @@ source = ''      # what to read: a .txt is one document, or for a zero-shot set 
 text_key = 'text'      # field of a row that holds its text
 prompt_key = 'auto'    # field of a row that holds a prompt, which comes first and costs nothing; auto is "prompt"
                        # where the rows have one, '' is none
-split = ''       # the whole source is this split (train, val, test); '' divides it into train and val,
-                 # or is test for a zero-shot set
+split = ''       # the whole source is this split (train, val, test); '' divides it, or is test for a zero-shot set
 name = ''        # folder to write under `data_dir`; '' is the name of the data set
 tokenizer = ''   # bytes or gpt2; '' is the data set's own
 end = None       # tokens: the integer that is written behind each document of a stream
