@@ -40,18 +40,13 @@ class GPT2:
     def __init__(self):
         import tiktoken
         try:
-            self.bpe = tiktoken.get_encoding('gpt2')
+            bpe = tiktoken.get_encoding('gpt2')
         except Exception as e:   # requests' own errors, and a cached file of a wrong hash
             raise ValueError('the GPT-2 vocabulary is neither cached nor downloadable: set TIKTOKEN_CACHE_DIR to a '
                              f'folder that holds it, or use --tokenizer=bytes ({type(e).__name__})') from None
-        self.n_bytes = np.array([len(self.bpe.decode_single_token_bytes(i)) for i in range(self.eos)] + [0])
-        self.encode = self.bpe.encode_ordinary
-
-    def encode_batch(self, texts):
-        return self.bpe.encode_ordinary_batch(texts, num_threads=os.cpu_count())
-
-    def decode(self, ids):
-        return self.bpe.decode(ids)
+        self.n_bytes = np.array([len(bpe.decode_single_token_bytes(i)) for i in range(self.eos)] + [0])
+        self.encode, self.decode = bpe.encode_ordinary, bpe.decode
+        self.encode_batch = functools.partial(bpe.encode_ordinary_batch, num_threads=os.cpu_count())
 
 
 class HuggingFace:
