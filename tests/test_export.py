@@ -177,6 +177,8 @@ def test_a_cache_comes_back_with_more_text(views):
                             past_key_values=out.past_key_values, max_new_tokens=1, do_sample=False)   # nothing is new
     assert torch.equal(again, found)
     part = causal(longer[:, :4], attention_mask=shown[:, :4], use_cache=True)
+    with pytest.raises(ValueError, match='past_key_values must be left out'):
+        causal(longer[:, 4:], attention_mask=shown, cache=part.past_key_values, past_key_values=part.past_key_values)
     rest = causal(longer[:, 4:], attention_mask=shown, cache=part.past_key_values)   # its name in newer transformers
     logits = torch.cat([part.logits, rest.logits], 1)
     torch.testing.assert_close(logits, causal(longer, attention_mask=shown).logits, rtol=0, atol=1e-12)

@@ -175,6 +175,8 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
         Padding at the ends of rows changes nothing; before the first token it predicts the first. The cache, also named
         past_key_values, is from generate() or use_cache=True and comes before input_ids; attention_mask covers both."""
+        if cache is not None:
+            refuse({'past_key_values': past_key_values})   # the other name of the cache
         cache = past_key_values if cache is None else cache
         read = self.network(input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
