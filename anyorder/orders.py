@@ -62,6 +62,18 @@ def swapped(u, n, n_swaps):
     return order
 
 
+def sorted_subset(u, n, _):
+    """Known positions in reading order, and then the rest in reading order: all that infilling asks for. The number of
+    known ones is uniform from 0 to n, their set uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943).
+    To fill blanks with such a model, take --order=l2r."""
+    return (u[:, :n] >= u[:, n:]).int().argsort(stable=True)
+
+
+def few(u, n, shared):
+    """One of the orders `shared` (K, n), each as often, see few_orders."""
+    return shared[(u.sum(-1) * len(shared)).long()]   # of one number; of none if K is 1
+
+
 def listed(u, n, positions):
     """The positions of a JSON file, however many they are."""
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
@@ -83,6 +95,8 @@ ORDERS = {
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
+    'few': Family(few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1)),
+    'sorted_subset': Family(sorted_subset, drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(by_rows, drawn=True),
     'columns': Family(by_columns, drawn=True),
     'spiral': Family(spiral, n_numbers=lambda n, _: 0),
@@ -113,7 +127,8 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
 
     generator   draws the numbers of each row; by default torch's own generator of the device
     parameter   what the family lets one choose; None is the family's default
-    seed, length   for a family that is one order: which one, and how many positions it has; the first n stay
+    seed, length   for a family that is one order, or few: which ones, and how many positions they have; the first n
+                stay
     shape       (H, W) of the grid that the positions are, if they are one"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
@@ -122,7 +137,8 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
         dtype = widest(torch.device(device or 'cpu'))
         u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
     if family.drawn:
-        order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)       # (B, n)
+        given = few_orders(n, parameter, seed, length or n, str(device or 'cpu')) if kind == 'few' else parameter
+        order = family.orders(u[:, :m], size_for(family.orders, n, shape), given)           # (B, n)
     else:
         order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu'),
                           shape and tuple(shape)).repeat(batch_size, 1)
@@ -139,6 +155,15 @@ def one_order(kind, n, parameter, seed, length, device, shape):
         raise ValueError(f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
                          f'{min(order.tolist(), default=None)} to {max(order.tolist(), default=None)}')
     return kept.to(device)
+
+
+@cache
+def few_orders(n, n_orders, seed, length, device):
+    """(K, n): left to right, and then the orders that `fixed` has of the seeds seed + 1, seed + 2, ..."""
+    if n_orders < 1:
+        raise ValueError(f'few orders are at least 1, got few:{n_orders}')
+    kinds = ['l2r', *['fixed'] * (n_orders - 1)]
+    return torch.stack([one_order(kind, n, None, seed + k, length, device, None) for k, kind in enumerate(kinds)])
 
 
 def check_order(order, n, block_size):

@@ -85,6 +85,40 @@ def test_swaps_are_uniform_transpositions():
     assert 26 < sum(moved) / 40 < 32                                           # 32 visits, a few of them twice
 
 
+def test_few_orders_are_left_to_right_and_those_of_the_next_seeds():
+    g = stream('few')
+    orders = sample_order(9000, 7, 'few', parameter=3, seed=4, generator=g)
+    wanted = [sample_order(1, 7, 'l2r')[0], *(sample_order(1, 7, 'fixed', seed=seed)[0] for seed in (5, 6))]
+    counts = torch.stack([(orders == order).all(1).sum() for order in wanted])
+    assert counts.sum() == 9000 and (counts - 3000).abs().max() < 5 * 45
+    few, more = ({*map(tuple, sample_order(400, 7, 'few', parameter=K, seed=4, generator=g).tolist())} for K in (2, 16))
+    assert len(few) == 2 and few < more and len(more) == 16
+    alone = sample_order(5, 7, 'few', parameter=1, seed=4)
+    assert torch.equal(alone, sample_order(5, 7, 'l2r'))
+    part = sample_order(400, 4, 'few', parameter=2, seed=4, length=7, generator=g)
+    assert {*map(tuple, part.tolist())} == {tuple(p for p in order.tolist() if p < 4) for order in wanted[:2]}
+    with pytest.raises(ValueError, match='at least 1, got few:0'):
+        sample_order(1, 7, 'few', parameter=0)
+    one = draw_orders([3], 7, 1, 2, order_of({'order': 'few:3', 'order_seed': 4, 'block_size': 7}))[0]
+    drawn = sample_order(1, 7, 'few', parameter=3, seed=4, length=7, generator=stream(2, 3))
+    assert torch.equal(one, drawn)
+
+
+def test_a_sorted_subset_has_its_law():
+    """By enumeration: 0, 1, 2 or all of 3 positions are known, each number as often, and each set of as many."""
+    law = Counter()
+    for k in range(4):
+        sets = list(itertools.combinations(range(3), k))
+        for known in sets:
+            law[known + tuple(p for p in range(3) if p not in known)] += 1 / 4 / len(sets)
+    found = Counter(map(tuple, sample_order(30000, 3, 'sorted_subset', generator=stream('subset')).tolist()))
+    assert found.keys() == law.keys() and len(law) == 5
+    assert all(abs(found[order] - 30000 * p) < 5 * (30000 * p * (1 - p)) ** 0.5 for order, p in law.items())
+    orders = sample_order(50, 40, 'sorted_subset', generator=stream('long'))
+    assert torch.equal(orders.sort(-1).values, sample_order(50, 40, 'l2r'))
+    assert (orders.diff(dim=-1) < 0).sum(1).max() == 1                         # one step back, to the first of the rest
+
+
 def test_a_shorter_sequence_leaves_out_what_lies_behind():
     for which in ({'kind': 'fixed'}, {'kind': 'block'}, {'kind': 'swaps', 'parameter': 9}, {'kind': 'r2l'}):
         whole, part = sample_order(1, 40, **which, seed=1), sample_order(1, 13, **which, seed=1, length=40)

@@ -52,6 +52,6 @@ def assert_same_runs(a, b, entries_of_one=()):
 def assert_alike(a, b, but=()):
     """The logs are equal up to the order of sums, but for iterations that one of them has alone."""
     for here, there in zip(*([e for e in log(name) if e['iter'] not in but] for name in (a, b)), strict=True):
-        for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r'):
+        for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r', 'val_own'):
             assert (key in here) == (key in there), key
             assert math.isclose(here.get(key, 0), there.get(key, 0), rel_tol=1e-5), key

@@ -102,7 +102,7 @@ class Along(Estimate):
             self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
         self.several = self.several and has_several(self.order)
         self.n_orders = config.n_orders if self.several else 1
-        self.bound = family_of(self.order['kind']).drawn or self.n_orders > 1
+        self.bound = family_of(self.order['kind']).drawn and has_several(self.order) or self.n_orders > 1
 
     @property
     def is_drawn(self):
