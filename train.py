@@ -42,9 +42,13 @@ gradient_accumulation_steps = 1   # micro-batches of an update, over all process
 order = 'random'                  # anyorder/orders.py:ORDERS,
                                   # a JSON file with all positions, or a function FILE.py:NAME of uniform numbers.
                                   # block:8 has blocks of 8 positions, swaps:8 random transpositions of left to right,
-                                  # blocks2d:8 squares; rows and columns of a grid visit their cells in random order
-order_seed = 0                    # which order it is, where one holds for all sequences: 'fixed', 'block', 'swaps'
+                                  # blocks2d:8 squares; rows and columns of a grid visit their cells in random order.
+                                  # few:8 is one of 8 fixed orders, the first left to right (with l2r_ratio=0);
+                                  # sorted_subset reads known positions and then the rest, each from left to right
+order_seed = 0                    # which order it is, where one or few hold for all: 'fixed', 'block', 'swaps', 'few'
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
+fim_ratio = 0.0                   # share of the blocks whose middle is moved to the end, with order='l2r': a GPT learns
+                                  # to fill it in; for programs, see anyorder/tokens/blocks.py:middle_last
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
 max_iters = 100000                # updates
@@ -114,6 +118,9 @@ class Data:
         with processes.first_process_first():   # it makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
+        if config.fim_ratio and (self.train.marked or meta.get('row_length')):
+            raise ValueError(f'fim_ratio moves the middle of a text, and {config.dataset} has rows, or positions that '
+                             'are given: leave fim_ratio out')
         for name, split in (('train', self.train), ('val', self.val)):
             check_length(split, config.block_size, f'{config.dataset}/{name}')
         self.kind, self.source = kind_of(meta), meta['splits']['train']['source']

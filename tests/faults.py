@@ -138,6 +138,11 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ["':'.join([load_order(*kind.rsplit(':', 1)), *number])", "load_order(*kind.rsplit(':', 1))"],
     ['part.argsort(stable=True)', 'part.argsort()'],
     ['order >= n_visits.unsqueeze(1)', 'order > n_visits.unsqueeze(1)'],
+    ['u[:, :n] >= u[:, n:]', 'u[:, :n] >= 0.5'],
+    ['u[:, :n] >= u[:, n:]', 'u[:, :n] >= u[:, :1]'],
+    ['seed + k, length, device, None)', 'seed, length, device, None)'],
+    ['few_orders(n, parameter, seed, length or n,', 'few_orders(n, parameter, seed, n,'],
+    ['lambda n, K: int(K > 1)', 'lambda n, K: 0'],
 ]
 
 FAULTS['anyorder/grids.py'] = 'test_grids', [
@@ -550,6 +555,11 @@ FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
     ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],
 ]
 FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers', [
+    ['(u[:, :2] * (N - 2)).long()', '(u[:, :2] * (N - 3)).long()'],
+    ['long().sort(-1).values.unsqueeze(-1)', 'long().unsqueeze(-1)'],
+    ['2 * (position >= cut[:, 0])', '1 * (position >= cut[:, 0])'],
+    ['u[:, 2:] < fim_ratio', 'u[:, :1] < fim_ratio'],
+    ['first + marks, blocks[:, :N - 3]', 'first + marks, blocks[:, 3:]'],
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ['if longest >= block_size', 'if longest > block_size'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
@@ -597,6 +607,11 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
 ]
 
 FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2 test_grids', [
+    ["c.fim_ratio and (order['kind'] != 'l2r' or", 'c.fim_ratio and ('],
+    ['network.slots.masked_loss or c.block_size < 4', 'c.block_size < 4'],
+    [' or c.block_size < 4', ''],
+    ['n_tokens and n_tokens + 3 * (config.fim_ratio > 0)', 'n_tokens'],
+    ['if config.fim_ratio and model.config.vocab_size < n_tokens + 3:', 'if False:'],
     ["if not wants_shape(family_of(order['kind']).orders):", "if True:"],
     ["{'order': order_option(config, saved)}", '{}'],
     ["{'order': order_option(config), 'init_from': start}), []", "{'init_from': start}), []"],
@@ -612,6 +627,9 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes tes
 ]
 
 FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids test_answers', [
+    ['nll.masked_fill(marks, 0), n_blanks - marks.sum(1)', 'nll.masked_fill(marks, 0), n_blanks'],
+    ['marks = idx >= ', 'marks = idx > '],
+    ["idx = middle_last(idx, config.fim_ratio, state.model.config.n_real)", 'pass'],
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],

@@ -1,6 +1,7 @@
 """Prompts that are not trained on: documents are rows, whose prompts come first and cost nothing."""
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -221,6 +222,14 @@ def test_a_prompt_that_fills_the_block_is_one_line(split):
         check_length(split, 5, 'qa/val')
     check_length(split, 6, 'qa/val')
     assert Split(np.zeros(4, '<u2')).width(3) == 3
+
+
+def test_a_middle_is_for_texts_without_prompts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / 'data' / 'qa', PAIRS)
+    with pytest.raises(ValueError, match='qa has rows, or positions that are given: leave fim_ratio out'):
+        run('--dataset=qa', '--order=l2r', '--fim_ratio=0.5')
+    assert not os.path.exists('out')
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(tmp_path, monkeypatch, forked, capsys):

@@ -1,6 +1,7 @@
 """Prepared sets: their border, where they are missing, and their blocks."""
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.tables import token_counts
-from anyorder.tokens.blocks import all_blocks, check_length, random_blocks
+from anyorder.tokens.blocks import all_blocks, check_length, middle_last, random_blocks
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import GIVEN, Split, largest_id
@@ -117,6 +118,18 @@ def test_blocks():
     random = random_blocks(split, 5000, 10)
     assert (random.diff(dim=1) == 1).all() and random.min() == 0 and random.max() == 1002
     assert token_counts(tokens % 5, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
+
+
+def test_the_middle_comes_last_behind_three_marks():
+    """Every pair of cuts is as likely as of two uniform places; a share of the blocks stays as it is."""
+    text = [5, 3, 8]
+    rows = middle_last(torch.tensor([[*text, 1, 2, 4]]).expand(32000, -1), 0.5, 90).tolist()
+    moved = Counter(tuple(row) for row in rows if row[0] == 90)
+    assert abs(sum(moved.values()) - 16000) < 5 * 90 and rows.count([*text, 1, 2, 4]) + sum(moved.values()) == 32000
+    law = {(90, *text[:a], 91, *text[b:], 92, *text[a:b]): 1 if a == b else 2 for a in range(4) for b in range(a, 4)}
+    assert moved.keys() == law.keys() and len(law) == 10
+    share = sum(moved.values()) / 16
+    assert all(abs(moved[row] - share * weight) < 5 * (share * weight) ** 0.5 for row, weight in law.items())
 
 
 def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):

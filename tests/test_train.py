@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import REFERENCE, ROOT, make_model
-from toy_runs import TOY, TWO, assert_alike, assert_same_runs, log, resume, run
+from toy_runs import TOY, TWO, assert_alike, assert_same_runs, equal, log, resume, run
 
 import train
 from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint, save_checkpoint
@@ -176,7 +176,9 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(data, monkeypatch, optimizer
 
 @pytest.mark.parametrize('variant', [['--target_position=layer', '--rotary=True'],
                                      ['--target_position=input', '--gpt2_blocks=True'],
-                                     ['--target_position=two_stream'], ['--order=even.json', '--l2r_ratio=0.5']])
+                                     ['--target_position=two_stream'], ['--order=even.json', '--l2r_ratio=0.5'],
+                                     ['--order=few:3', '--dropout=0.1'], ['--order=sorted_subset'],
+                                     ['--order=l2r', '--fim_ratio=0.5']])
 def test_every_network_and_order_is_trained_saved_and_resumed(data, variant):
     with open('even.json', 'w') as f:
         json.dump([*range(0, 16, 2), *range(1, 16, 2)], f)
@@ -336,6 +338,22 @@ def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('draw', ['--order=few:3', '--order=sorted_subset', '--order=l2r --fim_ratio=0.5'])
+def test_two_processes_draw_what_one_draws(data, forked, draw):
+    options = [*TWO, *draw.split(), '--max_iters=5']
+    assert [p.code for p in forked(lambda: run(*options, '--out_dir=one'))] == [0]
+    assert [p.code for p in forked(*2 * [lambda: run(*options)])] == [0, 0]
+    assert_alike('one', 'out')
+
+
+def test_few_orders_of_one_are_left_to_right(data):
+    run('--order=few:1', '--max_iters=5', '--out_dir=one')
+    run('--order=l2r', '--l2r_ratio=0', '--max_iters=5')
+    weights = [model_from_checkpoint(f'{name}/ckpt.pt').state_dict() for name in ('one', 'out')]
+    assert equal(*weights) and log('one')[-1]['val_own'] == log()[-1]['val_l2r']
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('machines', [1, 2])
 def test_torchrun_sees_the_batch_of_one(data, machines):
     """Two processes on one machine; or, as on two machines, two agents that find each other by an address."""
@@ -460,7 +478,11 @@ def test_weights_of_another_checkpoint_start_a_run(data):
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
     (['--order=no.json'], 'no.json'), (['--order=short.json'], 'from 0 to 15, once; got 3'),
     (['--order=swaps:-1'], 'swaps:-1'),
-    (['--order=block:0'], 'at least 1 position'), (['--beta1=1.5'], 'beta1 must'),
+    (['--order=block:0'], 'at least 1 position'), (['--order=few:0'], 'at least 1, got few:0'),
+    (['--order=l2r', '--fim_ratio=0.5', '--block_size=3'], 'block_size at least 4'),
+    (['--order=l2r', '--fim_ratio=0.5', '--attention=mixed', '--l2r_ratio=0'], 'attention causal'),
+    (['--fim_ratio=0.5'], 'order must be l2r'), (['--fim_ratio=2', '--order=l2r'], 'fim_ratio must be 0 to 1'),
+    (['--beta1=1.5'], 'beta1 must'),
     (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
     (['--attention=full'], 'attention must be causal, bidirectional, mixed'),
     (['--device=cuda:99'], 'device'), (['--dtype=int8'], 'dtype'), (['--compile=maybe'], 'compile'),

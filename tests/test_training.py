@@ -10,8 +10,10 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyorder.fast import lean
+from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll, draw_known
 from anyorder.orders import derive_seed, draw_orders, sample_order
+from anyorder.tokens.blocks import middle_last
 from anyorder.tokens.sets import Split
 from anyorder.training.update import (
     Clock,
@@ -282,6 +284,30 @@ def test_what_is_given_costs_nothing_in_an_update():
     state = start(learner())
     update(state, Split(tokens + 2 ** 15 * given.astype('<u2'), True), 1e-2, config)
     assert float(state.totals[0]) == pytest.approx(float(loss))
+
+
+def test_a_middle_is_learned_from_both_sides_and_its_marks_cost_nothing():
+    """The loss of a batch by a naive loop over its real tokens; and the nats of a middle, given prefix and suffix."""
+    config = Config(OPTIONS | {'gradient_accumulation_steps': 1, 'order': 'l2r', 'l2r_ratio': 0.0, 'fim_ratio': 0.6,
+                               'batch_size': 8})
+    model, state = make_model(n_tokens=11, vocab_size=14), start(learner(n_tokens=11, vocab_size=14))
+    torch.manual_seed(derive_seed(5, 0, 0))
+    idx, order, *_ = draw_batch(Split(TOKENS), config, False, torch.device('cpu'))
+    idx = middle_last(idx, 0.6, 11)
+    assert 0 < (idx[:, 0] == 11).sum() < 8 and torch.equal(order, torch.arange(9).expand(8, -1))
+    nats = [-model.predict(row[None], order[:1], d, 1).log_softmax(-1)[0, 0, token]
+            for row in idx for d, token in enumerate(row.tolist()) if token < 11]
+    assert len(nats) == int((idx < 11).sum()) < 72
+    update(state, Split(TOKENS), 1e-2, config)
+    assert float(state.totals[0]) == pytest.approx(float(sum(nats)) / len(nats)) and state.totals[2] == 1
+
+    prefix, middle, suffix = [1, 4], [3, 3, 0], [7]
+    context, naive = [11, *prefix, 12, *suffix, 13], 0
+    for d, token in enumerate(middle):
+        known = torch.tensor([context + middle[:d] + [0]])
+        naive -= model.predict(known, torch.arange(known.size(1))[None], known.size(1) - 1).log_softmax(-1)[0, 0, token]
+    (_, found, _), = continuation_scores(model, [(context, middle)])
+    assert found == pytest.approx(float(naive), abs=1e-6)
 
 
 def test_a_batch_of_puzzles_has_what_is_given_first():

@@ -23,7 +23,7 @@ VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelFo
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
 ENTRIES = 'iter_num', 'tokenizer', 'set', 'puzzle'   # in a checkpoint; the last in older ones
 # options that say how the weights were trained; none is a path on a machine
-OPTIONS = ('dataset', 'block_size', 'shape', 'order', 'order_seed', 'l2r_ratio', 'batch_size',
+OPTIONS = ('dataset', 'block_size', 'shape', 'order', 'order_seed', 'l2r_ratio', 'fim_ratio', 'batch_size',
            'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr',
            'warmup_iters', 'lr_decay_iters', 'weight_decay', 'beta1', 'beta2', 'grad_clip', 'ema_decay', 'dropout',
            'seed', 'dtype', 'source', 'started_from')

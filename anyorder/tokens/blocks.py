@@ -4,6 +4,7 @@ import re
 import numpy as np
 import torch
 
+from anyorder.machine.devices import widest
 from anyorder.tokens.sets import PADDING
 
 
@@ -45,6 +46,21 @@ def documents(split, numbers, block_size):
     columns = (split.ends - split.lengths)[numbers, None] + np.arange(split.width(block_size))
     inside = columns < split.ends[numbers, None]
     return torch.from_numpy(np.where(inside, split.packed[np.where(inside, columns, 0)].astype(np.int64), PADDING))
+
+
+def middle_last(blocks, fim_ratio, first):
+    """Blocks (B, N), a share of them rearranged for fill-in-the-middle (Bavarian et al. 2022, arXiv 2207.14255): three
+    marks, the ids from `first` on, stand before the prefix, the suffix and then the middle. It is between two uniform
+    cuts of the first N - 3 tokens, and ends with the block: where its mark stands tells how long it is."""
+    (B, N), device = blocks.shape, blocks.device
+    u = torch.rand(B, 3, device=device, dtype=widest(device))
+    cut = (u[:, :2] * (N - 2)).long().sort(-1).values.unsqueeze(-1)                         # (B, 2, 1), 0 to N - 3
+    position = torch.arange(N - 3, device=device)
+    part = 2 * (position >= cut[:, 0]) - (position >= cut[:, 1]).long()   # 0 prefix, 1 suffix, 2 middle
+    marks = torch.arange(3, device=device).expand(B, -1)
+    place = torch.cat([marks, part], 1).argsort(stable=True)                                # (B, N)
+    moved = torch.cat([first + marks, blocks[:, :N - 3]], 1).gather(1, place)
+    return torch.where(u[:, 2:] < fim_ratio, moved, blocks)
 
 
 def visits_of(blocks):

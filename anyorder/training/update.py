@@ -10,7 +10,7 @@ from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_b
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
 from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order
-from anyorder.tokens.blocks import random_blocks, visits_of
+from anyorder.tokens.blocks import middle_last, random_blocks, visits_of
 from anyorder.training.sharding import SplitMuon
 
 
@@ -126,21 +126,26 @@ def draw_batch(split, config, masked_loss, device):
 
 def update(state, split, lr, config):
     """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts. The loss
-    of a micro-batch is the mean over its blanks, in nats; in text every token is a blank. The update's loss is the mean
-    over its micro-batches, its norm is taken before clipping. A micro-batch is a function of (seed, iteration, its
-    number); each process runs every world_size-th. The host never waits for the device."""
+    of a micro-batch is the mean over its blanks, in nats; in text every token but the marks of fim_ratio is one. The
+    update's loss is the mean over its micro-batches, its norm is taken before clipping. A micro-batch is a function of
+    (seed, iteration, its number); each process runs every world_size-th. The host never waits for the device."""
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     loss = torch.zeros((), device=device)
     for micro in micros:
-        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, dropout
+        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, middles, dropout
         batch = draw_batch(split, config, state.model.slots.masked_loss, device)
         idx, order, n_known, n_visits, n_given, n_blanks = batch
+        if config.get('fim_ratio'):
+            idx = middle_last(idx, config.fim_ratio, state.model.config.n_real)
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
             with autocast(device, config.dtype, cache=False):   # every weight is read once
                 nll = state.run_model(idx, order, n_known, n_visits=n_visits)               # (B, N)
                 nll = nll_of_blanks(nll, n_given, n_known is not None, n_visits)
+                if config.get('fim_ratio'):   # marks are read, never predicted; columns are positions
+                    marks = idx >= state.model.config.n_real
+                    nll, n_blanks = nll.masked_fill(marks, 0), n_blanks - marks.sum(1)
                 micro_loss = nll.sum() / n_blanks.sum() / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
