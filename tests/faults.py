@@ -550,7 +550,8 @@ FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
     ['rounds[way] + (solid != policy)', 'rounds[way]'],
     ["WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x))", "WORDS['axes'].get(x, x)"],
 ]
-FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle', [
+FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle test_answers', [
+    ["open_texts(path, prompt_key='auto')", 'open_texts(path)'],
     ['given if tokens.marked or given.any() else None', 'None'],
     ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],
 ]
@@ -586,9 +587,6 @@ FAULTS['anyorder/tokens/sources.py'] = 'test_data', [
 FAULTS['anyorder/tokens/tokenizers.py'] = 'test_tokenizers test_answers', [
     ['2 ** (15 if prompts else 16)', '2 ** 16'],
     ['| 1 << 8 * dtype.itemsize - 1', '| 0'],
-]
-FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_answers', [
-    ["open_texts(path, prompt_key='auto')", 'open_texts(path)'],
 ]
 FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
     ['(blocks >= self.mark) | padding', 'blocks >= self.mark'],
