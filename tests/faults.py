@@ -141,7 +141,6 @@ FAULTS['anyorder/orders.py'] = 'test_orders test_grids test_answers', [
     ['u[:, :n] >= u[:, n:]', 'u[:, :n] >= 0.5'],
     ['u[:, :n] >= u[:, n:]', 'u[:, :n] >= u[:, :1]'],
     ['seed + k, length, device, None)', 'seed, length, device, None)'],
-    ['few_orders(n, parameter, seed, length or n,', 'few_orders(n, parameter, seed, n,'],
     ['lambda n, K: int(K > 1)', 'lambda n, K: 0'],
 ]
 
