@@ -13,6 +13,7 @@ import re
 import runpy
 import shlex
 import xml.etree.ElementTree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ import eval_lm
 import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.nll import conditional_logprob
 from anyorder.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.tokenizers import Bytes
@@ -148,9 +150,10 @@ def understand(script, tmp_path, monkeypatch):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
-            case ['python', 'bert.py' | 'rows.py' | 'peers.py' as name, *args]:   # see test_bert.py, test_eval_lm.py
+            case ['python', ('bert.py' | 'rows.py' | 'peers.py' | 'infilling.py' | 'stargraphs.py') as name, *args]:
                 page = {'bert.py': 'results/masked.md', 'rows.py': 'results/lm_eval.md',
-                        'peers.py': 'results/peers.md'}[name]
+                        'peers.py': 'results/peers.md', 'infilling.py': 'results/infilling.md',
+                        'stargraphs.py': 'results/stargraphs.md'}[name]
                 (tmp_path / name).write_text(programs(page)[name])
                 configure(runpy.run_path(name), args)
             case ['python', name, *_] if os.path.isfile(name):   # the reader's own
@@ -366,3 +369,62 @@ def test_the_peers_of_their_page(tmp_path, monkeypatch, capsys):
     torch.testing.assert_close(rest, out.logits[:, 3:], rtol=0, atol=1e-12)
     torch.testing.assert_close(block, out.logits[:, 3:6], rtol=0, atol=1e-12)
     assert encoder.passes == 3
+
+
+def test_the_middles_of_their_page(tmp_path, monkeypatch):
+    """A middle given both sides: behind its marks by a naive loop, in any order by conditional_logprob."""
+    (tmp_path / 'infilling.py').write_text(programs('results/infilling.md')['infilling.py'])
+    monkeypatch.chdir(tmp_path)
+    found, g = runpy.run_path('infilling.py'), torch.Generator().manual_seed(0)
+    nats_of = found['nats_of']
+    nats_of.__globals__['config'] = Config(batch_size=2, seed=1)
+    texts = torch.randint(8, (4, 6), generator=g)
+    blank = torch.zeros(4, 6, dtype=torch.bool)
+    for row, (a, b) in zip(blank, ((2, 5), (0, 3), (3, 6), (1, 4))):
+        row[a:b] = True
+    plain = SimpleNamespace(run={}, order={'kind': 'random'})
+    marked = SimpleNamespace(run={'fim_ratio': 0.5}, order={'kind': 'l2r'})
+    model, after_marks = make_model(), make_model(vocab_size=11, n_tokens=8)
+    sides, behind, before = (nats_of(*of_model, texts, blank, way) for of_model, way in (
+        ((plain, model), 'sides'), ((marked, after_marks), 'sides'), ((marked, after_marks), 'before')))
+    for r, (text, row) in enumerate(zip(texts, blank)):
+        a, b = row.nonzero()[:, 0], (~row).nonzero()[:, 0]
+        assert float(sides[r]) == pytest.approx(-float(conditional_logprob(model, text[None], a, b)), abs=1e-6)
+        first, end = int(a[0]), int(a[-1]) + 1
+        for start, nats in (([8, *text[:first], 9, *text[end:], 10], behind[r]), ([*text[:first]], before[r])):
+            idx = torch.tensor([[*map(int, start), *text[first:end].tolist()]])
+            order = torch.arange(idx.size(1))[None]
+            naive = [after_marks.predict(idx, order, d, 1).log_softmax(-1)[0, 0, idx[0, d]]
+                     for d in range(len(start), idx.size(1))]
+            assert float(nats) == pytest.approx(-float(sum(naive)), abs=1e-6)
+    half = torch.tensor([[True, False] * 3] * 4)
+    assert nats_of(marked, after_marks, texts, half, 'sides') is None     # a middle is one gap
+    random = nats_of(plain, model, texts, half, 'random')
+    assert random.shape == (4,) and not torch.equal(random, nats_of(plain, model, texts, half, 'sides'))
+
+
+def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
+    """A path is what follows from its end by the parents; a fact is trained backward or asked, never both."""
+    (tmp_path / 'stargraphs.py').write_text(programs('results/stargraphs.md')['stargraphs.py'])
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path('stargraphs.py')
+    for word, *options in (('rows', '--degree=3', '--n_train=60', '--n_val=20', '--out=star.npz'),
+                           ('facts', '--n_facts=40', '--n_names=12', '--n_relations=3', '--out=facts.npz')):
+        found['main'](configure(found, [word, *options]))
+    star, facts = np.load('star.npz'), np.load('facts.npz')
+    assert star['train'].shape == (60, 30) and star['given'].tolist() == [True] * 26 + [False] * 4
+    first = []
+    for row in [*star['train'].tolist(), *star['val'].tolist()]:
+        edges, (goal, start), path = list(zip(row[:24:2], row[1:24:2])), row[24:26], row[26:]
+        parent = {b: a for a, b in edges}
+        walked = [goal]
+        while walked[-1] != start:
+            walked.append(parent[walked[-1]])
+        assert walked[::-1] == [start, *path] and len(parent) == 12 and sum(a == start for a, _ in edges) == 3
+        first.append([b for a, b in edges if a == start].index(path[0]))
+    assert {*first} == {0, 1, 2}
+    forward, backward, asked = (facts['train'][:40].tolist(), facts['train'][40:].tolist(), facts['val'].tolist())
+    turned = {(c, d, r - 3, a, b) for a, b, r, c, d in backward + asked}
+    assert len(backward) == len(asked) == 20 and turned == {(a, b, r, c, d) for a, b, r, c, d in forward}
+    steps = torch.tensor([[3, 2, 1, 0], [0, 1, 2, 3], [2, 1, 0, 3]])
+    assert found['backward_tau'](steps).tolist()[:2] == [1, -1]
