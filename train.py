@@ -48,7 +48,7 @@ order = 'random'                  # anyorder/orders.py:ORDERS,
 order_seed = 0                    # which order it is, where one or few hold for all: 'fixed', 'block', 'swaps', 'few'
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
 fim_ratio = 0.0                   # share of the blocks whose middle is moved to the end, with order='l2r': a GPT learns
-                                  # to fill it in; for programs, see anyorder/tokens/blocks.py:middle_last
+                                  # to fill it in; for programs, see anyorder/tokens/blocks.py:marked_middle
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
 max_iters = 100000                # updates

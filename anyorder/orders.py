@@ -74,6 +74,15 @@ def few(u, n, shared):
     return shared[(u.sum(-1) * len(shared)).long()]   # of one number; of none if K is 1
 
 
+@cache
+def few_orders(n, n_orders, seed, length, device):
+    """(K, n): left to right, and then the orders that `fixed` has of the seeds seed + 1, seed + 2, ..."""
+    if n_orders < 1:
+        raise ValueError(f'few orders are at least 1, got few:{n_orders}')
+    kinds = ['l2r', *['fixed'] * (n_orders - 1)]
+    return torch.stack([one_order(kind, n, None, seed + k, length, device, None) for k, kind in enumerate(kinds)])
+
+
 def listed(u, n, positions):
     """The positions of a JSON file, however many they are."""
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
@@ -85,6 +94,7 @@ class Family(NamedTuple):
     drawn: bool = False                    # u is fresh in every row; else all rows share stream(seed, 'order')
     parameter: int | tuple | None = None   # what there is to choose, by default; None: nothing
     n_numbers: Callable = lambda n, parameter: n   # m
+    shared: Callable | None = None         # f(n, parameter, seed, length, device): what rows share, in its place
 
 
 # an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in this source
@@ -95,7 +105,7 @@ ORDERS = {
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
-    'few': Family(few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1)),
+    'few': Family(few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), shared=few_orders),
     'sorted_subset': Family(sorted_subset, drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(by_rows, drawn=True),
     'columns': Family(by_columns, drawn=True),
@@ -137,8 +147,9 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
         dtype = widest(torch.device(device or 'cpu'))
         u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
     if family.drawn:
-        given = few_orders(n, parameter, seed, length or n, str(device or 'cpu')) if kind == 'few' else parameter
-        order = family.orders(u[:, :m], size_for(family.orders, n, shape), given)           # (B, n)
+        if family.shared:
+            parameter = family.shared(n, parameter, seed, length or n, str(device or 'cpu'))
+        order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)       # (B, n)
     else:
         order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu'),
                           shape and tuple(shape)).repeat(batch_size, 1)
@@ -155,15 +166,6 @@ def one_order(kind, n, parameter, seed, length, device, shape):
         raise ValueError(f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
                          f'{min(order.tolist(), default=None)} to {max(order.tolist(), default=None)}')
     return kept.to(device)
-
-
-@cache
-def few_orders(n, n_orders, seed, length, device):
-    """(K, n): left to right, and then the orders that `fixed` has of the seeds seed + 1, seed + 2, ..."""
-    if n_orders < 1:
-        raise ValueError(f'few orders are at least 1, got few:{n_orders}')
-    kinds = ['l2r', *['fixed'] * (n_orders - 1)]
-    return torch.stack([one_order(kind, n, None, seed + k, length, device, None) for k, kind in enumerate(kinds)])
 
 
 def check_order(order, n, block_size):

@@ -555,11 +555,11 @@ FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle test
     ['self.blocks.numpy().tobytes() + given', 'self.blocks.numpy().tobytes()'],
 ]
 FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers', [
-    ['(u[:, :2] * (N - 2)).long()', '(u[:, :2] * (N - 3)).long()'],
-    ['long().sort(-1).values.unsqueeze(-1)', 'long().unsqueeze(-1)'],
-    ['2 * (position >= cut[:, 0])', '1 * (position >= cut[:, 0])'],
+    ['(N - N_MARKS + 1)).long()', '(N - N_MARKS)).long()'],
+    ['long().sort(-1).values ', 'long() '],
+    ['2 * (position >= start)', '1 * (position >= start)'],
     ['u[:, 2:] < fim_ratio', 'u[:, :1] < fim_ratio'],
-    ['first + marks, blocks[:, :N - 3]', 'first + marks, blocks[:, 3:]'],
+    ['marked_middle(blocks[:, :-N_MARKS]', 'marked_middle(blocks[:, N_MARKS:]'],
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],
     ['if longest >= block_size', 'if longest > block_size'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
@@ -605,10 +605,10 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
 
 FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2 test_grids', [
     ["c.fim_ratio and (order['kind'] != 'l2r' or", 'c.fim_ratio and ('],
-    ['network.slots.masked_loss or c.block_size < 4', 'c.block_size < 4'],
-    [' or c.block_size < 4', ''],
-    ['n_tokens and n_tokens + 3 * (config.fim_ratio > 0)', 'n_tokens'],
-    ['if config.fim_ratio and model.config.vocab_size < n_tokens + 3:', 'if False:'],
+    ['network.slots.masked_loss or c.block_size', 'c.block_size'],
+    [' or c.block_size <= N_MARKS', ''],
+    ['n_tokens and n_tokens + N_MARKS * (config.fim_ratio > 0)', 'n_tokens'],
+    ['if config.fim_ratio and model.config.vocab_size < n_tokens + N_MARKS:', 'if False:'],
     ["if not wants_shape(family_of(order['kind']).orders):", "if True:"],
     ["{'order': order_option(config, saved)}", '{}'],
     ["{'order': order_option(config), 'init_from': start}), []", "{'init_from': start}), []"],

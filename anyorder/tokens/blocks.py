@@ -48,19 +48,28 @@ def documents(split, numbers, block_size):
     return torch.from_numpy(np.where(inside, split.packed[np.where(inside, columns, 0)].astype(np.int64), PADDING))
 
 
+N_MARKS = 3   # of fill-in-the-middle
+
+
+def marked_middle(texts, cut, first):
+    """(B, T + 3): texts (B, T) with the positions from cut[:, 0] to before cut[:, 1] moved to the end. Three marks, the
+    ids from `first` on, stand before prefix, suffix and middle (Bavarian et al. 2022, arXiv 2207.14255); `cut` (B, 2).
+    The first mark is the n_real of a model that was trained so."""
+    (B, T), (start, end) = texts.shape, cut.unsqueeze(-1).unbind(1)                         # (B, 1) each
+    position, marks = (torch.arange(n, device=texts.device) for n in (T, N_MARKS))
+    part = 2 * (position >= start) - (position >= end).long()   # 0 prefix, 1 suffix, 2 middle
+    marks = marks.expand(B, -1)
+    place = torch.cat([marks, part], 1).argsort(stable=True)                                # (B, T + 3)
+    return torch.cat([first + marks, texts], 1).gather(1, place)
+
+
 def middle_last(blocks, fim_ratio, first):
-    """Blocks (B, N), a share of them rearranged for fill-in-the-middle (Bavarian et al. 2022, arXiv 2207.14255): three
-    marks, the ids from `first` on, stand before the prefix, the suffix and then the middle. It is between two uniform
-    cuts of the first N - 3 tokens, and ends with the block: where its mark stands tells how long it is."""
+    """Blocks (B, N), a share of them as marked_middle of their first N - 3 tokens, cut at two uniform places. A middle
+    ends with its block: where its mark stands tells how long it is."""
     (B, N), device = blocks.shape, blocks.device
     u = torch.rand(B, 3, device=device, dtype=widest(device))
-    cut = (u[:, :2] * (N - 2)).long().sort(-1).values.unsqueeze(-1)                         # (B, 2, 1), 0 to N - 3
-    position = torch.arange(N - 3, device=device)
-    part = 2 * (position >= cut[:, 0]) - (position >= cut[:, 1]).long()   # 0 prefix, 1 suffix, 2 middle
-    marks = torch.arange(3, device=device).expand(B, -1)
-    place = torch.cat([marks, part], 1).argsort(stable=True)                                # (B, N)
-    moved = torch.cat([first + marks, blocks[:, :N - 3]], 1).gather(1, place)
-    return torch.where(u[:, 2:] < fim_ratio, moved, blocks)
+    cut = (u[:, :2] * (N - N_MARKS + 1)).long().sort(-1).values                             # 0 to N - 3
+    return torch.where(u[:, 2:] < fim_ratio, marked_middle(blocks[:, :-N_MARKS], cut, first), blocks)
 
 
 def visits_of(blocks):
