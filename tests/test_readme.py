@@ -24,12 +24,15 @@ from test_findings import run as findings
 import eval_lm
 import train
 from anyorder.checkpoint import save_checkpoint
+from anyorder.datasets import open_split
 from anyorder.likelihood.measured import open_corpus
-from anyorder.likelihood.nll import conditional_logprob
+from anyorder.likelihood.nll import conditional_logprob, nll_of_blanks
 from anyorder.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
+from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import Bytes
 from anyorder.training.start import check_options
+from anyorder.training.update import TrainState, make_optimizers
 from configurator import Config, configure
 from model import EMA
 
@@ -428,3 +431,44 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
     assert len(backward) == len(asked) == 20 and turned == {(a, b, r, c, d) for a, b, r, c, d in forward}
     steps = torch.tensor([[3, 2, 1, 0], [0, 1, 2, 3], [2, 1, 0, 3]])
     assert found['backward_tau'](steps).tolist()[:2] == [1, -1]
+
+
+def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch):
+    """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next."""
+    (tmp_path / 'puma.py').write_text(programs('results/plateau.md')['puma.py'])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('SURE', '0.4')
+    prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
+    split = open_split('data', 'sudoku4', 'train')[0]
+    config = configure(vars(train), ['--dataset=sudoku4', '--block_size=16', '--batch_size=8', '--dtype=float32'])
+    found = runpy.run_path('puma.py')
+    torch.manual_seed(0)
+    rows = found['streamed'].__globals__['rows'] = found['Rows'](split, config)
+    model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention='mixed').float()
+    model.requires_grad_(True)
+    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
+    n_new = n_sure = 0
+    for _ in range(20):
+        idx, order, known, n_given, phase = (x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given,
+                                                                 rows.phase))
+        with torch.no_grad():
+            loss = nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
+            confidence = [model.predict(idx[r:r + 1], order[r:r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
+                          for r, k in enumerate(known.tolist())]
+        before = state.totals[0].clone()
+        found['streamed'](state, split, 1e-9, config)
+        assert float(state.totals[0] - before) == pytest.approx(float(loss), rel=1e-5)
+        for r, k in enumerate(known.tolist()):
+            if rows.phase[r] == 0:   # a new row, of which nothing is known
+                assert rows.n_known[r] == rows.n_given[r] < 16
+                n_new += 1
+                continue
+            n, sure = int(rows.n_known[r]), int((confidence[r] > 0.4).sum())
+            share = (n - n_given[r]) / (16 - n_given[r])
+            assert rows.phase[r] == phase[r] + 1 and k <= n < 16 and n - k >= sure
+            assert n - k == sure or n == k or (rows.phase[r] - 1) / 8 <= share < (rows.phase[r] + 1) / 8
+            assert rows.order[r, :k].tolist() == order[r, :k].tolist()
+            best = confidence[r].sort(descending=True, stable=True).indices
+            assert rows.order[r, k:].tolist() == order[r, k:][best].tolist()
+            n_sure += sure
+    assert n_new and n_sure
