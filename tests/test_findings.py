@@ -45,7 +45,8 @@ def of(commands, script):
 @pytest.mark.parametrize('name, n_train, n_measure', [
     ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 20, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8),
     ('networks', 10, 10), ('two_stream', 14, 0), ('adaptation', 10, 0), ('swaps', 10, 2), ('sudoku', 6, 6),
-    ('plateau', 8, 8), ('zebra4', 6, 6), ('nae_sat', 6, 6), ('infilling', 8, 0), ('stars', 10, 0), ('facts', 10, 0)])
+    ('plateau', 8, 8), ('zebra4', 6, 6), ('nae_sat', 6, 6), ('infilling', 8, 0), ('repeated', 16, 0),
+    ('stars', 14, 0), ('facts', 10, 0)])
 def test_every_command_of_a_finding_is_understood_and_run_once(findings, script, tmp_path, name, n_train, n_measure):
     commands = findings(name, '--jobs=2', more=['--dtype=float32'])
     trained, drawn = of(commands, 'train.py'), of(commands, 'plot.py')
