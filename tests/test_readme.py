@@ -7,6 +7,7 @@ import importlib.util
 import io
 import itertools
 import json
+import math
 import os
 import pkgutil
 import re
@@ -31,6 +32,7 @@ from anyorder.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import Bytes
+from anyorder.training import update as training
 from anyorder.training.start import check_options
 from anyorder.training.update import TrainState, make_optimizers
 from configurator import Config, configure
@@ -434,41 +436,52 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
 
 
 def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch):
-    """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next."""
+    """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next, in the
+    share of the phase."""
+    monkeypatch.setattr(training, 'draw_batch', training.draw_batch)   # which it replaces
     (tmp_path / 'puma.py').write_text(programs('results/plateau.md')['puma.py'])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('SURE', '0.4')
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
     split = open_split('data', 'sudoku4', 'train')[0]
     config = configure(vars(train), ['--dataset=sudoku4', '--block_size=16', '--batch_size=8', '--dtype=float32'])
-    found = runpy.run_path('puma.py')
-    torch.manual_seed(0)
-    rows = found['streamed'].__globals__['rows'] = found['Rows'](split, config)
-    model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention='mixed').float()
-    model.requires_grad_(True)
-    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
-    n_new = n_sure = 0
-    for _ in range(20):
-        idx, order, known, n_given, phase = (x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given,
-                                                                 rows.phase))
-        with torch.no_grad():
-            loss = nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
-            confidence = [model.predict(idx[r:r + 1], order[r:r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
-                          for r, k in enumerate(known.tolist())]
-        before = state.totals[0].clone()
-        found['streamed'](state, split, 1e-9, config)
-        assert float(state.totals[0] - before) == pytest.approx(float(loss), rel=1e-5)
-        for r, k in enumerate(known.tolist()):
-            if rows.phase[r] == 0:   # a new row, of which nothing is known
-                assert rows.n_known[r] == rows.n_given[r] < 16
-                n_new += 1
-                continue
-            n, sure = int(rows.n_known[r]), int((confidence[r] > 0.4).sum())
-            share = (n - n_given[r]) / (16 - n_given[r])
-            assert rows.phase[r] == phase[r] + 1 and k <= n < 16 and n - k >= sure
-            assert n - k == sure or n == k or (rows.phase[r] - 1) / 8 <= share < (rows.phase[r] + 1) / 8
-            assert rows.order[r, :k].tolist() == order[r, :k].tolist()
-            best = confidence[r].sort(descending=True, stable=True).indices
-            assert rows.order[r, k:].tolist() == order[r, k:][best].tolist()
-            n_sure += sure
-    assert n_new and n_sure
+    for attention, sure in (('mixed', '0.4'), ('mixed', '1'), ('bidirectional', '1')):
+        monkeypatch.setenv('SURE', sure)
+        found = runpy.run_path('puma.py')
+        torch.manual_seed(0)
+        rows = found['Rows'](split, config)
+        found['pools'].append(rows)
+        assert sorted(rows.phase.tolist()) == list(range(8))
+        model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention=attention).float()
+        model.requires_grad_(True)
+        state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
+        n_new = n_sure = 0
+        for _ in range(20):
+            idx, order, known, n_given, phase = (x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given,
+                                                                     rows.phase))
+            with torch.no_grad():
+                loss = nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
+                confidence = [model.predict(idx[r:r + 1], order[r:r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
+                              for r, k in enumerate(known.tolist())]
+            before = state.totals[0].clone()
+            found['streamed'](state, split, 1e-9, config)
+            assert float(state.totals[0] - before) == pytest.approx(float(loss), rel=1e-5)
+            for r, k in enumerate(known.tolist()):
+                n, n_blanks = int(rows.n_known[r]), 16 - int(rows.n_given[r])
+                share, j = (n - int(rows.n_given[r])) / n_blanks, int(rows.phase[r])
+                if j == 0 and phase[r] == 7:   # a new row
+                    assert 0 <= n - rows.n_given[r] <= round(n_blanks / 8)
+                    n_new += 1
+                    continue
+                if sure == '1':
+                    assert j == phase[r] + 1 and k <= n < 16
+                    assert n == k or j / 8 - 0.5 / n_blanks <= share <= (j + 1) / 8 + 0.5 / n_blanks
+                elif (idx[r] != rows.idx[r]).any():   # all blanks were sure
+                    assert (confidence[r] > 0.4).sum() + phase[r] > 0 and j == 0
+                    continue
+                else:
+                    assert n - k >= (confidence[r] > 0.4).sum() and j == max(0, math.ceil(8 * share) - 1)
+                    n_sure += int((confidence[r] > 0.4).sum())
+                assert rows.order[r, :k].tolist() == order[r, :k].tolist()
+                best = confidence[r].sort(descending=True, stable=True).indices
+                assert rows.order[r, k:].tolist() == order[r, k:][best].tolist()
+        assert n_new and (sure == '1' or n_sure)
