@@ -155,10 +155,11 @@ def understand(script, tmp_path, monkeypatch):
                 pass
             case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
-            case ['python', ('bert.py' | 'rows.py' | 'peers.py' | 'infilling.py' | 'stargraphs.py') as name, *args]:
+            case ['python', ('bert.py' | 'rows.py' | 'peers.py' | 'infilling.py' | 'stargraphs.py'
+                             | 'repeat.py') as name, *args]:
                 page = {'bert.py': 'results/masked.md', 'rows.py': 'results/lm_eval.md',
                         'peers.py': 'results/peers.md', 'infilling.py': 'results/infilling.md',
-                        'stargraphs.py': 'results/stargraphs.md'}[name]
+                        'stargraphs.py': 'results/stargraphs.md', 'repeat.py': 'results/repeated.md'}[name]
                 (tmp_path / name).write_text(programs(page)[name])
                 configure(runpy.run_path(name), args)
             case ['python', name, *_] if os.path.isfile(name):   # the reader's own
