@@ -436,6 +436,22 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
     assert found['backward_tau'](steps).tolist()[:2] == [1, -1]
 
 
+def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
+    """The lowest validation of each seed, its mean and standard error, and the epochs of both."""
+    (tmp_path / 'repeat.py').write_text(programs('results/repeated.md')['repeat.py'])
+    monkeypatch.chdir(tmp_path)
+    for seed, nats in ((1, [3.0, 1.0, 2.0]), (2, [1.5, 2.5, 3.0])):
+        entries = [{'iter': n, 'tokens': 10000 * n, 'loss': 1.0} | ({'val_l2r': nats[n // 2]} if n % 2 == 0 else {})
+                   for n in range(5)]
+        (tmp_path / f'repeat_few_2_seed{seed}.jsonl').write_text('\n'.join(map(json.dumps, entries)))
+    found = runpy.run_path('repeat.py')
+    found['main'](configure(found, ['table', '--runs=repeat_*', '--kb=10']))
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        '| 2 orders | left to right | 2 | 1.250 ± 0.250 | 2, 0 | 2.500 ± 0.500 | 4 |']
+    with pytest.raises(ValueError, match='no runs repeat_ARM_seedN in nowhere'):
+        found['main'](configure(found, ['table', '--runs=nowhere']))
+
+
 def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch):
     """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next, in the
     share of the phase."""
