@@ -452,7 +452,10 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
         found['main'](configure(found, ['table', '--runs=nowhere']))
 
 
-def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch):
+@pytest.mark.parametrize('attention, options', [
+    ('mixed', {'SURE': '0.4'}), ('mixed', {}), ('bidirectional', {'POOLS': '2'}), ('mixed', {'PHASES': '1'}),
+    ('mixed', {'BY': 'chance', 'SURE': '0.4'})])
+def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch, attention, options):
     """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next, in the
     share of the phase."""
     monkeypatch.setattr(training, 'draw_batch', training.draw_batch)   # which it replaces
@@ -461,44 +464,49 @@ def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch):
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
     split = open_split('data', 'sudoku4', 'train')[0]
     config = configure(vars(train), ['--dataset=sudoku4', '--block_size=16', '--batch_size=8', '--dtype=float32'])
-    for attention, sure in (('mixed', '0.4'), ('mixed', '1'), ('bidirectional', '1')):
-        monkeypatch.setenv('SURE', sure)
-        found = runpy.run_path('puma.py')
-        torch.manual_seed(0)
-        rows = found['Rows'](split, config)
-        found['pools'].append(rows)
-        assert sorted(rows.phase.tolist()) == list(range(8))
-        model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention=attention).float()
-        model.requires_grad_(True)
-        state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
-        n_new = n_sure = 0
-        for _ in range(20):
-            idx, order, known, n_given, phase = (x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given,
-                                                                     rows.phase))
-            with torch.no_grad():
-                loss = nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
-                confidence = [model.predict(idx[r:r + 1], order[r:r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
-                              for r, k in enumerate(known.tolist())]
-            before = state.totals[0].clone()
-            found['streamed'](state, split, 1e-9, config)
-            assert float(state.totals[0] - before) == pytest.approx(float(loss), rel=1e-5)
-            for r, k in enumerate(known.tolist()):
-                n, n_blanks = int(rows.n_known[r]), 16 - int(rows.n_given[r])
-                share, j = (n - int(rows.n_given[r])) / n_blanks, int(rows.phase[r])
-                if j == 0 and phase[r] == 7:   # a new row
-                    assert 0 <= n - rows.n_given[r] <= round(n_blanks / 8)
-                    n_new += 1
-                    continue
-                if sure == '1':
-                    assert j == phase[r] + 1 and k <= n < 16
-                    assert n == k or j / 8 - 0.5 / n_blanks <= share <= (j + 1) / 8 + 0.5 / n_blanks
-                elif (idx[r] != rows.idx[r]).any():   # all blanks were sure
-                    assert (confidence[r] > 0.4).sum() + phase[r] > 0 and j == 0
-                    continue
-                else:
-                    assert n - k >= (confidence[r] > 0.4).sum() and j == max(0, math.ceil(8 * share) - 1)
-                    n_sure += int((confidence[r] > 0.4).sum())
-                assert rows.order[r, :k].tolist() == order[r, :k].tolist()
-                best = confidence[r].sort(descending=True, stable=True).indices
-                assert rows.order[r, k:].tolist() == order[r, k:][best].tolist()
-        assert n_new and (sure == '1' or n_sure)
+    for name, value in options.items():
+        monkeypatch.setenv(name, value)
+    K, by_chance = int(options.get('PHASES', 8)), 'BY' in options
+    with_sure = 'SURE' in options and not by_chance
+    found = runpy.run_path('puma.py')
+    model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention=attention).float()
+    model.requires_grad_(True)
+    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
+    torch.manual_seed(0)
+    found['pools'].extend(found['Rows'](split, config) for _ in range(int(options.get('POOLS', 1))))
+    assert all(sorted(rows.phase.tolist()) == sorted(r % K for r in range(8)) for rows in found['pools'])
+    n_new = n_sure = n_by_confidence = n_kept = 0
+    for iteration in range(20):
+        rows = found['pools'][iteration % len(found['pools'])]
+        idx, order, known, n_given, phase = (x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given,
+                                                                 rows.phase))
+        with torch.no_grad():
+            loss = nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
+            confidence = [model.predict(idx[r:r + 1], order[r:r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
+                          for r, k in enumerate(known.tolist())]
+        before = state.totals[0].clone()
+        found['streamed'](state, split, 1e-9, config)
+        assert float(state.totals[0] - before) == pytest.approx(float(loss), rel=1e-5)
+        for r, k in enumerate(known.tolist()):
+            n, n_blanks, sure = int(rows.n_known[r]), 16 - int(rows.n_given[r]), int((confidence[r] > 0.4).sum())
+            share, j = (n - int(rows.n_given[r])) / n_blanks, int(rows.phase[r])
+            if phase[r] == K - 1:   # a new row
+                assert j == 0 and 0 <= n - rows.n_given[r] <= min(round(n_blanks / K), n_blanks - 1)
+                assert rows.order[r, rows.n_given[r]:].tolist() != order[r, n_given[r]:].tolist()
+                n_new += 1
+                continue
+            if with_sure and (idx[r] != rows.idx[r]).any():   # all blanks were sure
+                assert sure and j == 0
+                continue
+            if with_sure:
+                assert n - k >= sure and j == max(0, math.ceil(K * share) - 1)
+                n_sure += sure
+            else:
+                assert j == phase[r] + 1 and k <= n < 16
+                assert n == k or j / K - 0.5 / n_blanks <= share <= (j + 1) / K + 0.5 / n_blanks
+            assert rows.order[r, :k].tolist() == order[r, :k].tolist()
+            best = confidence[r].sort(descending=True, stable=True).indices
+            n_by_confidence += rows.order[r, k:].tolist() == order[r, k:][best].tolist()
+            n_kept += 1
+    assert n_new and bool(n_sure) == with_sure and bool(n_kept) == (K > 1)
+    assert n_by_confidence < n_kept / 2 if by_chance else n_by_confidence == n_kept
