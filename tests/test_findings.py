@@ -46,7 +46,7 @@ def of(commands, script):
     ('orders', 8, 0), ('l2r_data', 4, 0), ('positions', 20, 0), ('gates', 8, 0), ('ema', 6, 0), ('ensemble', 8, 8),
     ('networks', 10, 10), ('two_stream', 14, 0), ('adaptation', 10, 0), ('swaps', 10, 2), ('sudoku', 6, 6),
     ('plateau', 8, 8), ('zebra4', 6, 6), ('nae_sat', 6, 6), ('infilling', 8, 0), ('repeated', 16, 0),
-    ('stars', 14, 0), ('facts', 10, 0)])
+    ('stars', 22, 0), ('facts', 10, 0)])
 def test_every_command_of_a_finding_is_understood_and_run_once(findings, script, tmp_path, name, n_train, n_measure):
     commands = findings(name, '--jobs=2', more=['--dtype=float32'])
     trained, drawn = of(commands, 'train.py'), of(commands, 'plot.py')
@@ -58,6 +58,7 @@ def test_every_command_of_a_finding_is_understood_and_run_once(findings, script,
     assert made - paths <= {c[1][len('--ckpt='):-len('/ckpt.pt')] for c in measured}   # drawn, or measured
     assert findings(name, '--jobs=2', more=['--dtype=float32']) == commands[:1] + drawn
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
+    (tmp_path / 'stargraphs.py').write_text('def question_first(u, n, n_path): return u.argsort(-1)')
     ones, twos = ([c for c in trained + measured if any(f'_seed{n}' in word for word in c)] for n in (1, 2))
     as_ones = [[re.sub(r'(seed=?)2\b', r'\g<1>1', word) for word in c] for c in twos]   # but for their number the same
     assert sorted(as_ones) == sorted(ones) and len(ones + twos) == len(trained + measured)

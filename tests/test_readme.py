@@ -429,11 +429,28 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
         assert walked[::-1] == [start, *path] and len(parent) == 12 and sum(a == start for a, _ in edges) == 3
         first.append([b for a, b in edges if a == start].index(path[0]))
     assert {*first} == {0, 1, 2}
+    found['main'](configure(found, ['rows', '--n_edges=12', '--n_train=60', '--n_val=20', '--out=repeated.npz']))
+    repeated = np.load('repeated.npz')
+    assert not repeated['given'].any() and repeated['train'].shape == (60, 30)
+    counts = set()
+    for row in repeated['train'].tolist():
+        edges = [*zip(row[:24:2], row[1:24:2])]
+        assert len({*edges}) == 8 == len({b for _, b in edges}) and row[24] == row[-1]
+        counts |= {edges.count(edge) for edge in edges}
+    assert {1, 2, 3} <= counts
     forward, backward, asked = (facts['train'][:40].tolist(), facts['train'][40:].tolist(), facts['val'].tolist())
     turned = {(c, d, r - 3, a, b) for a, b, r, c, d in backward + asked}
     assert len(backward) == len(asked) == 20 and turned == {(a, b, r, c, d) for a, b, r, c, d in forward}
     steps = torch.tensor([[3, 2, 1, 0], [0, 1, 2, 3], [2, 1, 0, 3]])
     assert found['backward_tau'](steps).tolist()[:2] == [1, -1]
+    rows = [{'degree': 2, 'network': 'GPT', 'updates': 3000, 'way': 'l2r', 'seed': seed, 'tau': -1.0, 'tau_stderr': 0.0,
+             'path': path, 'path_stderr': 0.011, 'neighbour': 1.0, 'neighbour_stderr': 0.0007}
+            for seed, path in ((1, 0.48), (2, 0.5))]
+    for n, shown in ((1, '1 | 48.0 ± 1.1 |  |  |  | 100.0 ± 0.1'), (2, '2 | 49.0 ± 1.0 |  |  |  | 100.00 ± 0.00')):
+        (tmp_path / 'solved.json').write_text(json.dumps({'table': rows[:n]}))
+        capsys.readouterr()
+        found['main'](configure(found, ['picture', '--tables=solved.json', '--out=stars.png']))
+        assert capsys.readouterr().out.splitlines()[2] == f'| 2 | GPT | 3,000 | {shown} |  |'
 
 
 def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
