@@ -58,7 +58,7 @@ def test_every_command_of_a_finding_is_understood_and_run_once(findings, script,
     assert made - paths <= {c[1][len('--ckpt='):-len('/ckpt.pt')] for c in measured}   # drawn, or measured
     assert findings(name, '--jobs=2', more=['--dtype=float32']) == commands[:1] + drawn
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    (tmp_path / 'stargraphs.py').write_text('def question_first(u, n, n_path): return u.argsort(-1)')
+    (tmp_path / 'stargraphs.py').write_text('def question_first(u, n, n_path): return u.argsort(-1)')   # of its page
     ones, twos = ([c for c in trained + measured if any(f'_seed{n}' in word for word in c)] for n in (1, 2))
     as_ones = [[re.sub(r'(seed=?)2\b', r'\g<1>1', word) for word in c] for c in twos]   # but for their number the same
     assert sorted(as_ones) == sorted(ones) and len(ones + twos) == len(trained + measured)

@@ -419,38 +419,48 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
         found['main'](configure(found, [word, *options]))
     star, facts = np.load('star.npz'), np.load('facts.npz')
     assert star['train'].shape == (60, 30) and star['given'].tolist() == [True] * 26 + [False] * 4
-    first = []
-    for row in [*star['train'].tolist(), *star['val'].tolist()]:
-        edges, (goal, start), path = list(zip(row[:24:2], row[1:24:2])), row[24:26], row[26:]
-        parent = {b: a for a, b in edges}
-        walked = [goal]
-        while walked[-1] != start:
-            walked.append(parent[walked[-1]])
-        assert walked[::-1] == [start, *path] and len(parent) == 12 and sum(a == start for a, _ in edges) == 3
-        first.append([b for a, b in edges if a == start].index(path[0]))
-    assert {*first} == {0, 1, 2}
     found['main'](configure(found, ['rows', '--n_edges=12', '--n_train=60', '--n_val=20', '--out=repeated.npz']))
-    repeated = np.load('repeated.npz')
-    assert not repeated['given'].any() and repeated['train'].shape == (60, 30)
-    counts = set()
-    for row in repeated['train'].tolist():
-        edges = [*zip(row[:24:2], row[1:24:2])]
-        assert len({*edges}) == 8 == len({b for _, b in edges}) and row[24] == row[-1]
-        counts |= {edges.count(edge) for edge in edges}
-    assert {1, 2, 3} <= counts
+    repeated, first, counts, heads = np.load('repeated.npz'), [], set(), set()
+    assert repeated['train'].shape == (60, 30) and not repeated['given'].any()
+    for rows, d in ((star, 3), (repeated, 2)):
+        for row in [*rows['train'].tolist(), *rows['val'].tolist()]:
+            edges, (goal, start), path = list(zip(row[:24:2], row[1:24:2])), row[24:26], row[26:]
+            parent = {b: a for a, b in edges}
+            walked = [goal]
+            while walked[-1] != start:
+                walked.append(parent[walked[-1]])
+            assert walked[::-1] == [start, *path] and len({*edges}) == len(parent) == 4 * d
+            neighbours = [b for a, b in dict.fromkeys(edges) if a == start]
+            assert len(neighbours) == d
+            if d == 3:
+                first.append(neighbours.index(path[0]))
+            else:
+                counts |= {edges.count(edge) for edge in edges}
+                heads.add(len({*edges[:8]}))
+    assert {*first} == {0, 1, 2} and {1, 2, 3} <= counts and len(heads) > 1   # some again, at any place
     forward, backward, asked = (facts['train'][:40].tolist(), facts['train'][40:].tolist(), facts['val'].tolist())
     turned = {(c, d, r - 3, a, b) for a, b, r, c, d in backward + asked}
     assert len(backward) == len(asked) == 20 and turned == {(a, b, r, c, d) for a, b, r, c, d in forward}
     steps = torch.tensor([[3, 2, 1, 0], [0, 1, 2, 3], [2, 1, 0, 3]])
     assert found['backward_tau'](steps).tolist()[:2] == [1, -1]
-    rows = [{'degree': 2, 'network': 'GPT', 'updates': 3000, 'way': 'l2r', 'seed': seed, 'tau': -1.0, 'tau_stderr': 0.0,
-             'path': path, 'path_stderr': 0.011, 'neighbour': 1.0, 'neighbour_stderr': 0.0007}
-            for seed, path in ((1, 0.48), (2, 0.5))]
-    for n, shown in ((1, '1 | 48.0 ± 1.1 |  |  |  | 100.0 ± 0.1'), (2, '2 | 49.0 ± 1.0 |  |  |  | 100.00 ± 0.00')):
-        (tmp_path / 'solved.json').write_text(json.dumps({'table': rows[:n]}))
+
+    def entry(seed, path, way='l2r', degree=2, network='GPT', tau=-1.0):
+        return {'degree': degree, 'network': network, 'updates': 3000, 'way': way, 'seed': seed, 'tau': tau,
+                'tau_stderr': 0.1, 'path': path, 'path_stderr': 0.011, 'neighbour': 1.0, 'neighbour_stderr': 0.0007}
+
+    def table(*rows):
+        (tmp_path / 'solved.json').write_text(json.dumps({'table': rows}))
         capsys.readouterr()
         found['main'](configure(found, ['picture', '--tables=solved.json', '--out=stars.png']))
-        assert capsys.readouterr().out.splitlines()[2] == f'| 2 | GPT | 3,000 | {shown} |  |'
+        return capsys.readouterr().out.splitlines()[2:-1]
+    assert table(entry(1, 0.48)) == ['| 2 | GPT | 3,000 | 1 | 48.0 ± 1.1 |  |  |  | 100.0 ± 0.1 |  |']
+    decoder = entry(1, 0.9, 'margin', network='decoder', tau=0.25)
+    assert table(entry(1, 0.2, 'r2l', 5), entry(1, 0.48), entry(2, 0.5), decoder) == [
+        '| 2 | GPT | 3,000 | 2 | 49.0 ± 1.0 |  |  |  | 100.00 ± 0.00 |  |',
+        '| 2 | decoder | 3,000 | 1 |  |  | 90.0 ± 1.1 |  |  | 0.25 |',
+        '| 5 | GPT | 3,000 | 1 | 20.0 ± 1.1, right to left |  |  |  | 100.0 ± 0.1, right to left |  |']
+    with pytest.raises(ValueError, match='solved.json has GPT, 3,000 updates, seed 1, which an earlier table has'):
+        table(entry(1, 0.48), entry(1, 0.5))
 
 
 def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
