@@ -147,7 +147,8 @@ def test_one_text_or_several(ckpt):
 def test_a_list_gives_what_each_prompt_gives(ckpt, how):
     writer, prompts = Writer(ckpt), ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
     alone = [writer.logprob(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts)]
-    assert writer.logprob(prompts, seed=7, **how) == alone == writer.logprob((*prompts,), seed=[7, 8, 9], **how)
+    for found in (writer.logprob(prompts, seed=7, **how), writer.logprob((*prompts,), seed=[7, 8, 9], **how)):
+        assert found == pytest.approx(alone, rel=1e-6)   # float32: a batch may round otherwise, as torch 2.11's does
     how.pop('n_orders', None)
     alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts * 2)]
     assert writer.infill(prompts, seed=7, **how) == alone[:3] == writer.infill(prompts, seed=7, batch_size=1, **how)
