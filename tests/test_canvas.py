@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from anyorder.generation.canvas import Canvas, sample_of
-from anyorder.orders import order_of, sample_order, stream
+from anyorder.orders import given_first, order_of, sample_order, stream
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 
@@ -38,14 +38,21 @@ def test_texts_of_unequal_length():
         assert torch.equal(canvas.u[r], torch.rand(5, dtype=torch.float64, generator=stream(5 + r, 'tokens')))
 
 
-def test_known_tokens_are_visited_from_left_to_right_before_the_blanks():
+def test_known_tokens_are_visited_before_the_blanks_as_in_training():
+    """Both in the given order; of a random one, the known tokens from left to right."""
     tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12).lay_out()[:3]
-    for order, blanks in (({'kind': 'l2r'}, [1, 2, 4, 5]), ({'kind': 'r2l'}, [5, 4, 2, 1]),
-                          (order_of({}, [6, 5, 4, 3, 2, 1, 0, 7]), [5, 4, 2, 1])):
-        canvas = Canvas.of_texts([(tokens, known)], order, 0)
-        assert canvas.order[0].tolist() == [0, 3, 6, *blanks] and canvas.n_visits.tolist() == [7]
+    for order, visits in (({'kind': 'l2r'}, [0, 3, 6, 1, 2, 4, 5]), ({'kind': 'r2l'}, [6, 3, 0, 5, 4, 2, 1]),
+                          ({'kind': 'few', 'parameter': 3, 'seed': 1, 'length': 12}, None),
+                          (order_of({}, [3, 5, 4, 0, 2, 1, 6, 7]), [3, 0, 6, 5, 4, 2, 1])):
+        canvas = Canvas.of_texts([(tokens, known)] * 8, order, 0)
+        given = torch.tensor(known).expand(8, -1)
+        drawn = torch.cat([sample_order(1, 7, **order, generator=stream(r, 'order of a sample')) for r in range(8)])
+        assert torch.equal(canvas.order, given_first(drawn, given)[0])
+        assert (canvas.n_visits == 7).all() and visits in (None, canvas.order[0].tolist())
     with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):
         Canvas.of_texts([(tokens, known)], order_of({}, [0, 1, 2]), 0)
+    for kind in ('random', 'sorted_subset'):
+        assert Canvas.of_texts([(tokens, known)], {'kind': kind}, 0).order[0, :3].tolist() == [0, 3, 6]
 
 
 def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():

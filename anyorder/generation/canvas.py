@@ -51,8 +51,8 @@ class Canvas:
     @classmethod
     def of_texts(cls, texts, order, seed, device='cpu', allowed=None):
         """The canvas of `texts`, [(tokens, known)] with lists of any lengths. Row r is a function of seed + r, or, if
-        `seed` is a list, of seed[r]. Known tokens are visited from left to right, then the blanks; `order` holds the
-        arguments of sample_order."""
+        `seed` is a list, of seed[r]. `order` holds the arguments of sample_order. Known tokens are visited first, then
+        the blanks, both in this order, as in training; known ones of a random order, however, from left to right."""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B, N = len(texts), int(lengths.max())
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
@@ -60,8 +60,9 @@ class Canvas:
         for r, (tokens, known) in enumerate(texts):
             visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))[0]
             known = torch.tensor(known)
+            first = known.nonzero()[:, 0] if order['kind'] in ('random', 'sorted_subset') else visits[known[visits]]
             idx[r, :len(tokens)] = torch.tensor(tokens)
-            orders[r, :len(tokens)] = torch.cat([known.nonzero()[:, 0], visits[~known[visits]]])
+            orders[r, :len(tokens)] = torch.cat([first, visits[~known[visits]]])
         n_known = torch.tensor([sum(known) for _, known in texts])
         return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
