@@ -118,7 +118,7 @@ def test_auto_starts_a_run_and_goes_on_with_it(data, monkeypatch, capsys):
 def test_resume_takes_the_options_given_now(data):
     run('--max_iters=4', '--optimizer=adamw')
     run('--max_iters=5', '--optimizer=adamw', '--init_from=resume', '--beta1=0.5', '--weight_decay=0.3',
-        '--learning_rate=1e-4', '--dropout=0.2')
+        '--learning_rate=1e-4', '--min_lr=1e-5', '--dropout=0.2')
     checkpoint = load_checkpoint('out/ckpt.pt')
     assert checkpoint['model_args']['dropout'] == checkpoint['config']['dropout'] == 0.2
     matrices, vectors = checkpoint['optimizer'][0]['param_groups']
@@ -473,6 +473,7 @@ def test_weights_of_another_checkpoint_start_a_run(data):
 
 
 @pytest.mark.parametrize('args, said', [
+    (['--learning_rate=1e-6'], 'min_lr must be at most learning_rate=1e-06, got'),
     (['--n_embd=15'], 'n_embd must be divisible by n_head'), (['--block_size=100000'], 'beyond the data'),
     (['--dataset=books'], 'prepare.py'), (['--batch_size=0'], 'batch_size'), (['--block_size=0'], 'block_size'),
     (['--out_dir='], 'out_dir'), (['--l2r_ratio=1.5'], 'l2r_ratio'), (['--order=left'], "got 'left'"),
