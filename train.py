@@ -162,7 +162,7 @@ def start_wandb(config, environment):
     try:
         wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, id=config.wandb_run_id,
                    resume='allow', config=config | {'environment': environment}, allow_val_change=True)
-    except wandb.Error as e:
+    except (wandb.Error, ValueError) as e:   # an option of its own is wrong
         raise ValueError(f'wandb: {str(e).splitlines()[0]}; WANDB_MODE=offline needs no login') from None
     return wandb
 
@@ -236,16 +236,17 @@ def finish(state, data, val, folder, config):
         print('\ngo on with')
         own, first = order_of(config), ('eval_puzzle.py', 'policies') if data.train.marked else ('sample.py', 'order')
         answers = data.train.ends is not None
+        path = f'PATH/{name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
         for command, option in (first, ('eval_ppl.py', 'orders')):
-            more = f' --{option}={name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
-            more += ' --split=val' * answers
+            more = (f' --{option}=' + path) * bool(path) + ' --split=val' * answers
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{more}')
         if answers:
             tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]
             n = (~data.given[0]).sum() if state.model.slots.masked_loss else '..'   # such a network counts blanks
             prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + f'[[{n}]]'
-            print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)} --order=l2r --temperature=0 '
-                  f"--stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}")
+            way = 'l2r' if config.l2r_ratio or own['kind'] in ('random', 'sorted_subset') else path
+            print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)}' + f' --order={way}' * bool(way) +
+                  f" --temperature=0 --stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}")
     processes.end_processes()
 
 

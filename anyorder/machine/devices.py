@@ -23,7 +23,7 @@ def resolve_device(device, dtype):
         device = torch.device(device)
     except Exception as e:   # not compiled in, no driver, no such index: each has its own class
         why = str(e).splitlines()[0][:80]
-        raise ValueError(f"device {device!r} is not there ({why}); use --device=cpu or leave 'auto'") from None
+        raise ValueError(f"device {device!r} is not there ({why}); use --device=cpu or --device=auto") from None
     if dtype == 'auto':
         # a Mac has bfloat16 from macOS 14 on; nobody knows whether it is faster there
         has_bf16 = {'cuda': lambda: torch.cuda.is_bf16_supported(False), 'cpu': cpu_has_bfloat16}.get(device.type)
@@ -65,7 +65,7 @@ def resolve_compile(compile, device, flops, max_iters):
     if compile is True and not compiler:
         raise ValueError(f'compile=True needs the compiler {name}, which is not there: install it, or --compile=False')
     if compile != 'auto':
-        return compile, 'as asked'
+        return compile, 'as asked, now or before'
     if not compiler:
         return False, f'no compiler {name}'
     long = worth_compiling(cuda, flops, max_iters)

@@ -15,7 +15,7 @@ from anyorder.machine.files import on_hub
 from anyorder.orders import order_option
 from anyorder.others.weights import WithoutDraws
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import read_meta
+from anyorder.tokens.sets import dtype_of, read_meta
 from anyorder.tokens.tokenizers import TOKENIZERS
 from anyorder.training.memory import memory
 from anyorder.training.start import check_options, model_config, resolve_start, same_update, start_checkpoint
@@ -127,5 +127,5 @@ def lines_of(config):
     yield f"  {'a checkpoint':<32}{a_file / GIB:>18,.2f}"
     yield f"  {f'{files} of them, while one is written':<32}{files * a_file / GIB:>18,.2f}"
     if meta:
-        n = sum(split['tokens'] for split in meta['splits'].values())
-        yield f"  {config.dataset:<32}{2 * n / GIB:>18,.2f}  {n:,} tokens of 2 bytes"
+        n, size = sum(split['tokens'] for split in meta['splits'].values()), dtype_of(meta).itemsize
+        yield f"  {config.dataset:<32}{size * n / GIB:>18,.2f}  {n:,} tokens of {size} bytes"
