@@ -65,6 +65,7 @@ def swapped(u, n, n_swaps):
 def sorted_subset(u, n, _):
     """Known positions in reading order, and then the rest in reading order: all that infilling asks for. The number of
     known ones is uniform from 0 to n, their set uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943).
+    The set has given positions of a row, too: they come first, those of the set before the others.
     To fill blanks with such a model, take --order=l2r."""
     return (u[:, :n] >= u[:, n:]).int().argsort(stable=True)
 
