@@ -385,12 +385,12 @@ class Network(nn.Module):
 
     def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None,
                 head=None):
-        """Logits of `n_targets` visits, in parallel. Of the other targets a decoder's target sees nothing.
+        """Logits of n = max(n_targets) visits, in parallel. Of the other targets a decoder's target sees nothing.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
         order      (B, T) positions
         n_known    int or (B,) known visits of each row (a CPU tensor or int needs no device synchronisation)
-        n_targets  n columns, by default T - min(first)
+        n_targets  int or (B,) columns of a row, at most n; by default T - min(first)
         cache      KVCache: runs only what is not in it, and leaves the known slots there. Where keys depend on targets,
                    slot n_known stays too, which was run for the target order[:, n_known]: if the caller then reorders
                    the visits from n_known on, it must set cache.length back to n_known
@@ -399,12 +399,13 @@ class Network(nn.Module):
         first      int or (B,), by default n_known: the visit of column 0. A decoder may begin with known visits, each
                    given those before it
         head       by default lm_head; another reader of (B, n, C), or of (m, C), gives what is returned
-        returns logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns past the end of a row
-                   are undefined"""
+        returns logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns past n_targets or
+                   the end of a row are undefined"""
         B, T = self._check(idx, order)
         known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
         first = known if first is None else torch.as_tensor(first).cpu().expand(B)
-        n = T - int(first.min()) if n_targets is None else n_targets
+        counts = torch.as_tensor(T - int(first.min()) if n_targets is None else n_targets).cpu().expand(B)
+        n, counts = int(counts.max()), counts.clamp(min=1)
         n_visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
         bad = (first < 0) | (first > known) | (known > n_visits) | (n_visits > T)
         if bad.any() or n < 1:
@@ -415,14 +416,15 @@ class Network(nn.Module):
             raise ValueError('a masked loss says nothing of visits that are known: first is for a decoder')
         if cache is not None and not self.slots.cached:
             raise ValueError(f'attention={self.config.attention} has no cache: every slot depends on which are known')
-        end, kept, needs_mask = self.slots.span(known, first, n, T, n_visits)
+        end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
         # the first slot to run: behind the cache, at the first target at most, inside the row
         start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
         n_slots, n_keys = int((end - start).max()), int(end.max()) if needs_mask or cache is not None else None
-        bounds = torch.stack([known, first, start, end]).to(idx.device, non_blocking=True)  # one copy to the device
-        known, first, start, end = bounds.unsqueeze(-1)                                     # (B, 1) each
+        last = (first + counts).clamp(max=T) - 1
+        bounds = torch.stack([known, first, start, end, last]).to(idx.device, non_blocking=True)   # one copy
+        known, first, start, end, last = bounds.unsqueeze(-1)                               # (B, 1) each
         number = torch.minimum(start + torch.arange(n_slots, device=idx.device), end - 1)   # (B, S)
-        asked = (first + torch.arange(n, device=idx.device)).clamp(max=T - 1)               # (B, n)
+        asked = torch.minimum(first + torch.arange(n, device=idx.device), last)             # (B, n)
         x = self.trunk(idx, order, self.slots(order, known, asked, number, n_keys, end), cache)
         if cache is not None:
             cache.length = kept

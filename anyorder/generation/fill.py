@@ -93,7 +93,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=
             n_new = n_new.clamp(max=unmasking.window)
         n_targets = unmasking.n_scored(part) if unmasking.adaptive else n_new
         row, column, visit = part.cells(n_targets)                              # (m,) each
-        logits = network.predict(part.idx, part.order, part.known + part.n_drafts, int(n_targets.max()), cache,
+        logits = network.predict(part.idx, part.order, part.known + part.n_drafts, n_targets, cache,
                                  part.n_visits, (row, column), part.known)      # (m, V)
         if part.allowed is not None:
             part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing.scores)
