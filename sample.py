@@ -183,8 +183,8 @@ def main(config):
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
         allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
-    judge = open_judge(config.judge) if config.judge else None
     writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
+    judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
     visits = order_of(writer.checkpoint.run, order)
     stops = writer.stops(listed(config.stop))
     lengths = Lengths(config.blank_length, read_prior(config.length_prior, writer.checkpoint))

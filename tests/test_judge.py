@@ -18,7 +18,7 @@ from anyorder.likelihood.judge import (
     translate,
 )
 from anyorder.orders import sample_order
-from anyorder.tokens.tokenizers import Bytes
+from anyorder.tokens.tokenizers import Bytes, tokenizer_of_set
 
 
 class Pairs(Bytes):   # two bytes a token, and the last alone
@@ -99,13 +99,22 @@ def test_a_judge_reads_left_to_right(tmp_path):
                          ({'order': 'l2r'}, True), ({}, True)):
         save_checkpoint(tmp_path / 'judge.pt', judge, tokenizer='bytes', config=config)
         with nullcontext() if fits else pytest.raises(ValueError, match='trained in another order'):
-            open_judge(str(tmp_path / 'judge.pt'))
+            open_judge(str(tmp_path / 'judge.pt'), Bytes())
     samples = [{'tokens': [1, 2, 3, 4, 5], 'step': [0] * 5}]
     judge = Judge('judge.pt', judge, Bytes())
     _, lines = measure(samples, Bytes(), judge)
     assert 'left to right, in pieces of 4 tokens, under judge.pt' in lines['judge']
     _, lines = measure([{'tokens': [1, 2, 3, 4], 'step': [0] * 4}], Bytes(), judge)
     assert 'pieces' not in lines['judge']
+
+
+def test_tokens_of_another_set_are_not_judged(tmp_path):
+    kind = {'tokenizer': 'own', 'n_tokens': 3, 'vocabulary': ['a', 'b', 'c'], 'eos': None}
+    save_checkpoint(tmp_path / 'judge.pt', make_model(block_size=4, vocab_size=12, n_tokens=3).float(), set=kind)
+    assert open_judge(str(tmp_path / 'judge.pt'), tokenizer_of_set(kind)).tokenizer.texts == ('a', 'b', 'c')
+    for other in (tokenizer_of_set(kind | {'vocabulary': ['a', 'b', 'd']}), Bytes()):
+        with pytest.raises(ValueError, match='reads other tokens than the samples have, and no text: choose another'):
+            open_judge(str(tmp_path / 'judge.pt'), other)
 
 
 def test_the_error_is_over_prompts():

@@ -126,10 +126,14 @@ def decode_flagged(ids, flags, tokenizer):
 Judge = namedtuple('Judge', 'name model tokenizer')
 
 
-def open_judge(name):
+def open_judge(name, tokenizer):
     """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl come from the hub. Raises
-    ValueError for a checkpoint that never read left to right."""
+    ValueError for a checkpoint that never read left to right, and for one whose tokens are neither text nor those of
+    the samples' tokenizer."""
     checkpoint = Checkpoint(name)
+    names = [(t.name, getattr(t, 'texts', None)) for t in (checkpoint.tokenizer, tokenizer)]   # many are called 'own'
+    if checkpoint.tokenizer.n_bytes is None and names[0] != names[1]:
+        raise ValueError(f'{name} reads other tokens than the samples have, and no text: choose another --judge')
     kind = checkpoint.order['kind']
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '

@@ -71,7 +71,8 @@ class Frontier:
         name, data_dir = (c[key] or checkpoint.run.get(key, '') for key in ('dataset', 'data_dir'))
         self.text = open_corpus(name, self.n_tokens, self.tokenizer, data_dir or 'data', n_blocks=c.n_blocks,
                                 ckpt=c.ckpt) if name and c.temperature else None
-        self.judge, self.model = open_judge(c.judge or c.ckpt), checkpoint.model(checkpoint.weights, device)
+        self.judge = open_judge(c.judge or c.ckpt, self.tokenizer)
+        self.model = checkpoint.model(checkpoint.weights, device)
         with autocast(device, dtype):
             self.network = freeze(self.model)
 
