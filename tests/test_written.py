@@ -105,6 +105,14 @@ def test_what_passes_cost_is_paired_block_by_block():
     assert said.count('more than one token a step, paired by block, in ') == 3
 
 
+def test_orders_that_all_blocks_share_have_an_error_of_their_own():
+    *_, it = made('--orders=swaps:3', '--n_orders=2', '--n_steps=0,3')
+    nats = torch.tensor([[1, 0, 3, 3, 0, 3, 9], [5, 0, 3, 11, 0, 3, 9]]).double()   # means 3 and 7: their error is 2
+    row, = it.rows(nats, text_of(BLOCKS[:2]))
+    assert math.isclose(row['orders_stderr'], 2 / 9)
+    assert '± 0.2222 nats/token between its orders, which ± above leaves out' in it.remarks([row], text_of(BLOCKS))[0]
+
+
 def test_an_encoder_is_compared_with_exact_nats():
     alone, = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')

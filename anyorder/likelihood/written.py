@@ -87,11 +87,13 @@ class Written(Along):
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
+        shared = {} if cut.any() else super().rows(nats[:, :3 * self.n_orders:3], text)[0]
+        row |= {key: shared[key] for key in ('orders_stderr', 'spread') if key in shared}
         return [row | {'passes': float(passes.mean()), 'bound': self.bound}]
 
     def remarks(self, rows, text):
         row, = rows
-        said = []
+        said = super().remarks(rows, text)
         if 'cut' in row:
             said.append('{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
                         'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes')
