@@ -25,7 +25,7 @@ def seeds_of(seed, n):
     """The seeds of n rows: seed + r, or the list `seed` itself."""
     if isinstance(seed, list) and len(seed) != n:
         raise ValueError(f'a list of seeds must have one for each of {n} texts, got {len(seed)}')
-    return seed if isinstance(seed, list) else [seed + r for r in range(n)]
+    return [int(s) for s in (seed if isinstance(seed, list) else range(seed, seed + n))]   # a stream is named by ints
 
 
 def stream(*names):

@@ -1,4 +1,5 @@
 """The canvas: rows of unequal length, indices of what comes next, rows that leave and come back, samples."""
+import numpy as np
 import pytest
 import torch
 
@@ -53,6 +54,12 @@ def test_known_tokens_are_visited_before_the_blanks_as_in_training():
         Canvas.of_texts([(tokens, known)], order_of({}, [0, 1, 2]), 0)
     for kind in ('random', 'sorted_subset'):
         assert Canvas.of_texts([(tokens, known)], {'kind': kind}, 0).order[0, :3].tolist() == [0, 3, 6]
+
+
+def test_a_seed_is_the_number_whatever_its_type():
+    for seed in (np.int64(5), torch.tensor(5), [np.int64(5), torch.tensor(6), 7]):
+        canvas, plain = (Canvas.of_texts(TEXTS, {'kind': 'random'}, s) for s in (seed, 5))
+        assert torch.equal(canvas.order, plain.order) and torch.equal(canvas.u, plain.u)
 
 
 def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():
