@@ -68,7 +68,7 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
-from anyorder.puzzles.rules import SHARES, TASKS, judge_of
+from anyorder.puzzles.rules import SHARES, judge_of
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
 from anyorder.tokens.sets import PADDING, kind_of, read_meta
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
@@ -187,11 +187,7 @@ def open_puzzles(checkpoint, c):
         raise ValueError(f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py '
                          f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}{split} '
                          'measures it')
-    if not meta and name not in TASKS:
-        words = 'prepare.py text' if checkpoint.set.get('tokenizer') in TEXT else 'puzzles.py TASK'
-        raise ValueError(f'no folder {name} in {data_dir}; make it with: python data/{words} --name={name} '
-                         f'--source=FILE --split={c.split}')
-    split, meta = open_split(data_dir, name, c.split)
+    split, meta = open_split(data_dir, name, c.split, checkpoint.set)
     kind = kind_of(meta)
     ids, puzzle = ids_of(tokenizer_of_set(kind), tokenizer), kind.get('puzzle')
     if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
@@ -272,8 +268,8 @@ def main(config):
     _, tokens, given, label, _ = puzzles = open_puzzles(checkpoint, config)
     if not puzzles.check_answer(tokens)[0].any():
         raise ValueError(f'{label}: the rules judge none of the blanks, choose others')
-    if config.error_map and given.any():
-        raise ValueError(f'error_map wants puzzles without clues, as nae_sat: {label} has clues')
+    if config.error_map and (given.any() or config.html):
+        raise ValueError('error_map solves nothing: leave out html, and take puzzles without clues, as nae_sat')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, unmasking, order in runs:   # before any is solved

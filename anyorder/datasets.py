@@ -10,30 +10,32 @@ from anyorder.tokens.sets import bin_path, read_meta, read_split
 from anyorder.tokens.tokenizers import OWN
 
 
-def open_split(data_dir, name, split):
+def open_split(data_dir, name, split, kind=None):
     """(its Split, dict of meta.json) of a prepared split. A missing set that needs no source and no time is made.
-    Raises ValueError with the command to run where another set is missing, or a file is not what meta.json says."""
+    Raises ValueError with the command to run where another set is missing, or a file is not what meta.json says. `kind`
+    tells the command what is known of a set without meta.json."""
     check_names(dataset=name)
     directory = os.path.join(data_dir, name)
     meta = read_meta(directory)
     if split not in meta.get('splits', {}) or not os.path.isfile(bin_path(directory, split)):
-        meta = make_split(data_dir, name, split, meta)
+        meta = make_split(data_dir, name, split, meta, meta or kind or {})
     return read_split(directory, meta, split), meta
 
 
-def make_split(data_dir, name, split, meta):
+def make_split(data_dir, name, split, meta, kind):
     """The meta of a set that is made now, if it is a quick one. Raises ValueError with its command for any other."""
-    task, row, parts = meta.get('puzzle', {}).get('task', name), DATA_SETS.get(name), ('train', 'val')
+    row, parts = DATA_SETS.get(name), ('train', 'val')
+    task = name if name in TASKS else kind.get('puzzle', {}).get('task', kind.get('tokenizer'))
     if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)
     if row and row.offline and split in parts:
         return prepare(name, data_dir)
     if task in TASKS:
         words, parts = f'puzzles.py {task} --name={name}', SHARES
-    elif meta.get('tokenizer') == OWN:
+    elif kind.get('tokenizer') == OWN:
         words = f'prepare.py tokens --name={name} --source=FILE'
-        words += '' if meta['eos'] is None else f" --end={meta['eos']}"
-        words += f" --shape={'x'.join(map(str, meta['shape']))}" if meta.get('shape') else ''
+        words += '' if kind.get('eos') is None else f" --end={kind['eos']}"
+        words += f" --shape={'x'.join(map(str, kind['shape']))}" if kind.get('shape') else ''
     elif row and row.documents:
         words = f'prepare.py {name}' + ' [--source=FILE]' * bool(row.splits)
     else:

@@ -300,6 +300,7 @@ def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
     (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'), (['--device=tpu'], 'device'),
     (['--out=data'], '--out=data'), (['--weights=ema'], "ask for weights='raw'"),
     (['--block_size=17'], 'must be 2 to 16, the positions of the model'), (['--block_size=1'], 'must be 2'),
+    (['--schedule=up'], 'schedule must'),
     (['--n_blocks=3', '--ckpt=large.pt'], 'not finite'),
     (['--ckpt=large.pt', '--datasets=lambada', '--estimates=accuracy'], 'not finite')])
 def test_wrong_input_is_one_line(folder, monkeypatch, args, said):

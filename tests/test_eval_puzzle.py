@@ -208,7 +208,7 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
 
 @pytest.mark.parametrize('options, said', [
     (['--dataset=words'], 'words is text'), (['--dataset=nae_sat'], 'other puzzles'),
-    (['--dataset=hard'], 'data/puzzles.py TASK --name=hard'), (['--split=valid'], 'split must be'),
+    (['--dataset=hard'], 'data/puzzles.py sudoku4 --name=hard'), (['--split=valid'], 'split must be'),
     (['--policies=best'], "got 'best'"), (['--n_steps=-1'], 'n_steps must be'), (['--noises=x'], 'noises must be'),
     (['--unmask=binomial'], 'n_steps must be 1 or more'), (['--unmask=x'], 'unmask must'),
     (['--unmask=lossless'], 'choose fixed'), (['--noises=1', '--policies=l2r'], 'noises and'),
@@ -216,10 +216,15 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
     (['--block_length=17'], 'at most the 16 positions'), (['--block_length=0'], 'an integer from 1'),
     (['--temperature=hot'], 'temperature must'), (['--temperature=-1'], 'temperature must'),
     (['--show=30', '--html=p.html'], 'show must'), (['--out=t.bin'], 'must end in .json'),
-    (['--error_map=m.png'], 'has clues'), (['--error_map=m.xyz'], 'must end in')])
+    (['--error_map=m.png'], 'without clues'), (['--error_map=m.xyz'], 'must end in')])
 def test_wrong_questions_are_one_line(folder, options, said):
     with one_line(said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
+
+
+def test_an_error_map_has_no_replay(folder):
+    with one_line('leave out html'):
+        eval_puzzle.main(options_of(f'--ckpt={folder}/nae_sat.pt', '--error_map=m.png', '--html=m.html'))
 
 
 @pytest.mark.parametrize('blanks', ['', '3:7,15'])

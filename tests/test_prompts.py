@@ -1,4 +1,5 @@
 """Prompts with blanks: text, files, and the tokens that they become."""
+import numpy as np
 import pytest
 
 from anyorder.tokens.prompts import parse_prompt, parse_prompts, read_prompts
@@ -34,5 +35,8 @@ def test_files_of_prompts(tmp_path):
         else:
             with pytest.raises(ValueError, match='line 1 of .*/p.jsonl cannot be read as a prompt: write'):
                 read_prompts(f'FILE:{tmp_path}/p.jsonl')
+    np.save(tmp_path / 'none.npy', np.zeros((0, 8), int))
+    with pytest.raises(ValueError, match='none.npy holds no prompt'):
+        read_prompts(f'FILE:{tmp_path}/none.npy')
     with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
         parse_prompts(['a', 'abcd'], Bytes(), 3)

@@ -133,7 +133,7 @@ def read_prior(prior, checkpoint):
             return tuple(json.loads(Path(prior).read_text(encoding='utf-8')))
     if 'dataset' not in checkpoint.run:
         raise ValueError(f'{checkpoint.name} does not say its training set, whose words are wanted: give a JSON file')
-    split, _ = open_split(checkpoint.run['data_dir'], checkpoint.run['dataset'], 'train')
+    split, _ = open_split(checkpoint.run.get('data_dir', 'data'), checkpoint.run['dataset'], 'train')
     (tokens, _), tokenizer = split.unpack(np.array(split.packed.ravel()[:N_READ])), checkpoint.tokenizer
     words = Counter(word for ids in split_documents(tokens, tokenizer.eos) for word in tokenizer.decode(ids).split())
     lengths = Counter()

@@ -76,7 +76,7 @@ def frontier(result):
 def puzzles(result):
     """{policy and its noise: entries}, what it solved and what that cost, by the number of steps."""
     found = {}
-    for row in result['results']:
+    for row in (row for row in result['results'] if 'policy' in row):   # others are of an error map
         policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
         entry = {name: row[name] for name in ('n_steps', 'solved', 'right', 'slots')}
         entry |= {f'{name}_error': row[f'{name}_stderr'] for name in ('solved', 'right')}

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 
@@ -26,9 +27,9 @@ def read_prompts(prompt, path=''):
         raise ValueError(f'FILE:{path} must name a .jsonl or .npy file of prompts')
     if path.endswith('.npy'):
         with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
-            return np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
-    with open(path, 'rb') as f:
-        for n, line in enumerate(f, 1):
+            prompts = np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
+    else:
+        for n, line in enumerate(Path(path).read_bytes().splitlines(), 1):
             if line.strip():
                 with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."} in UTF-8'):
                     value = json.loads(line)
