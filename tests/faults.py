@@ -37,7 +37,7 @@ FAULTS['model.py'] = 'test_model test_equalities test_answers', [
     ['return end, torch.minimum(known + 1, end)', 'return end, known + 1'],
     ['return end, torch.minimum(known + 1, end)', 'return end, end'],
     ['torch.minimum(cache.length.cpu(), first).minimum(end - 1)', 'cache.length.cpu().minimum(end - 1)'],
-    ['asked = (first + torch', 'asked = (known + torch'],
+    ['torch.minimum(first + torch', 'torch.minimum(known + torch'],
     ['(first > known) | ', ''],
     ['return (key < end) & (query >= 0)', 'return (key <= end) & (query >= 0)'],
     ['((key <= query) | (query >= known)) & (key < end)', '(key <= query) | (query >= known)'],
@@ -226,7 +226,7 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossl
     ['        logits = self.tempered(logits)\n        return argmax(', '        return argmax('],
 ]
 
-FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities', [
+FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossless test_equalities test_frontier', [
     ['drawing.tempered(logits) if drawing.scores else logits', 'logits'],
     ['drawing.tempered(logits) if drawing.scores else logits', 'drawing.tempered(logits)'],
     ['            token = part.idx[row, position]\n', '            token = part.idx[row, visit]\n'],
@@ -242,7 +242,8 @@ FAULTS['anyorder/generation/fill.py'] = 'test_own_law test_generation test_lossl
     # lossless
     ['n_new = n_new.clamp(max=unmasking.window)', 'n_new = n_new.clamp(max=unmasking.window + 1)'],
     ['cache.length = part.known + n_new  ', 'cache.length = part.known + 1  '],
-    ['part.known + part.n_drafts, int', 'part.known + part.n_drafts.clamp(max=1), int'],
+    ['part.known + part.n_drafts, n_t', 'part.known + part.n_drafts.clamp(max=1), n_t'],
+    ['part.n_drafts, n_targets, cache', 'part.n_drafts, int(n_targets.max()), cache'],
     ['    unmasking.check_network(model.slots, model.config.block_size)\n', ''],
 ]
 

@@ -204,7 +204,8 @@ def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, caps
     resume('--max_iters=4', typed)
     said = capsys.readouterr().out
     assert 'changed since iteration 2: max_iters 2 -> 4' in said and 'own order (mine.py:shuffle)' in said
-    assert 'sample.py --ckpt=out/ckpt.pt --order=mine.py:shuffle\n' in said and ' --orders=mine.py:shuffle\n' in said
+    assert 'sample.py --ckpt=out/ckpt.pt --order=PATH/mine.py:shuffle\n' in said
+    assert ' --orders=PATH/mine.py:shuffle\n' in said
     assert ' order mine' not in said
     assert_same_runs('whole', 'out', entries_of_one=(2,))
     with open('sub/mine.py', 'a') as f:
