@@ -419,9 +419,13 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
         found['main'](configure(found, [word, *options]))
     star, facts = np.load('star.npz'), np.load('facts.npz')
     assert star['train'].shape == (60, 30) and star['given'].tolist() == [True] * 26 + [False] * 4
-    found['main'](configure(found, ['rows', '--n_edges=12', '--n_train=60', '--n_val=20', '--out=repeated.npz']))
+    again = ['rows', '--n_edges=12', '--n_train=60', '--n_val=20', '--out=repeated.npz']
+    found['main'](configure(found, again))
+    asked = dict(np.load('repeated.npz'))
+    found['main'](configure(found, [*again, '--read=True']))
     repeated, first, counts, heads = np.load('repeated.npz'), [], set(), set()
     assert repeated['train'].shape == (60, 30) and not repeated['given'].any()
+    assert (asked['train'] == repeated['train']).all() and asked['given'].tolist() == star['given'].tolist()
     for rows, d in ((star, 3), (repeated, 2)):
         for row in [*rows['train'].tolist(), *rows['val'].tolist()]:
             edges, (goal, start), path = list(zip(row[:24:2], row[1:24:2])), row[24:26], row[26:]
