@@ -187,7 +187,7 @@ def open_puzzles(checkpoint, c):
         raise ValueError(f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py '
                          f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}{split} '
                          'measures it')
-    split, meta = open_split(data_dir, name, c.split, checkpoint.set)
+    split, meta = open_split(data_dir, name, c.split, checkpoint.set or {'tokenizer': 'TASK'})
     kind = kind_of(meta)
     ids, puzzle = ids_of(tokenizer_of_set(kind), tokenizer), kind.get('puzzle')
     if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
@@ -269,7 +269,8 @@ def main(config):
     if not puzzles.check_answer(tokens)[0].any():
         raise ValueError(f'{label}: the rules judge none of the blanks, choose others')
     if config.error_map and (given.any() or config.html):
-        raise ValueError('error_map solves nothing: leave out html, and take puzzles without clues, as nae_sat')
+        raise ValueError('error_map solves nothing: it wants no html, and puzzles without clues, as nae_sat; of '
+                         f'{label} {given.float().mean():.0%} are given')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, unmasking, order in runs:   # before any is solved

@@ -146,7 +146,7 @@ class Slots:
 
     @classmethod
     def span(cls, known, first, n, T, n_visits):
-        """(end, kept, needs_mask) of `predict`: it runs the slots up to end - 1, and a cache keeps `kept` of them,
+        """(end, kept, needs_mask) of `predict` of n (B,) targets: it runs slots up to end - 1, a cache keeps `kept`,
         each (B,) on the host. `needs_mask` speaks of a pass without a cache."""
         end = (first + n).clamp(max=T)
         return end, torch.minimum(known + 1, end), cls.masked or bool((end > known + 1).any())   # else plainly causal

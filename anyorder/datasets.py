@@ -12,20 +12,20 @@ from anyorder.tokens.tokenizers import OWN
 
 def open_split(data_dir, name, split, kind=None):
     """(its Split, dict of meta.json) of a prepared split. A missing set that needs no source and no time is made.
-    Raises ValueError with the command to run where another set is missing, or a file is not what meta.json says. `kind`
-    tells the command what is known of a set without meta.json."""
+    Raises ValueError with the command to run where another set is missing, one of this `kind` if there is no meta.json,
+    or a file is not what meta.json says."""
     check_names(dataset=name)
     directory = os.path.join(data_dir, name)
     meta = read_meta(directory)
     if split not in meta.get('splits', {}) or not os.path.isfile(bin_path(directory, split)):
-        meta = make_split(data_dir, name, split, meta, meta or kind or {})
+        meta = make_split(data_dir, name, split, meta, meta or name not in TASKS and kind or {})
     return read_split(directory, meta, split), meta
 
 
 def make_split(data_dir, name, split, meta, kind):
     """The meta of a set that is made now, if it is a quick one. Raises ValueError with its command for any other."""
     row, parts = DATA_SETS.get(name), ('train', 'val')
-    task = name if name in TASKS else kind.get('puzzle', {}).get('task', kind.get('tokenizer'))
+    task = kind.get('puzzle', {}).get('task', name if name in TASKS else kind.get('tokenizer'))
     if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)
     if row and row.offline and split in parts:

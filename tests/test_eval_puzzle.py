@@ -216,14 +216,14 @@ def test_the_likeliest_digits_are_taken_unless_nothing_is_given(folder, script, 
     (['--block_length=17'], 'at most the 16 positions'), (['--block_length=0'], 'an integer from 1'),
     (['--temperature=hot'], 'temperature must'), (['--temperature=-1'], 'temperature must'),
     (['--show=30', '--html=p.html'], 'show must'), (['--out=t.bin'], 'must end in .json'),
-    (['--error_map=m.png'], 'without clues'), (['--error_map=m.xyz'], 'must end in')])
+    (['--error_map=m.png'], 'puzzles without clues, as nae_sat; of sudoku4'), (['--error_map=m.xyz'], 'must end in')])
 def test_wrong_questions_are_one_line(folder, options, said):
     with one_line(said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
 
 
 def test_an_error_map_has_no_replay(folder):
-    with one_line('leave out html'):
+    with one_line('it wants no html'):
         eval_puzzle.main(options_of(f'--ckpt={folder}/nae_sat.pt', '--error_map=m.png', '--html=m.html'))
 
 

@@ -152,8 +152,8 @@ def test_command_scores_what_the_model_says(ckpt, script, tmp_path):
     assert math.isclose(result['metrics']['judge']['perplexity'], math.exp(nats / 9), rel_tol=1e-4)
     assert result['metrics']['distinct_1'] == 7 / 9
     model = model_from_checkpoint(ckpt, 'raw').requires_grad_(False)
-    nll = model(torch.tensor([list(b'abcde')]), torch.tensor([[4, 1, 0, 3, 2]]))   # as r2l says, the known ones first
-    assert first['text'] == 'abcde' and first['blanks'] == 2
+    nll = model(torch.tensor([list(b'abcde')]), torch.tensor([first['order']]))
+    assert first['text'] == 'abcde' and first['blanks'] == 2 and first['order'] == [4, 1, 0, 3, 2]   # known ones first
     assert math.isclose(first['nats'], float(nll[0, 3:].sum()), rel_tol=1e-5)
     assert second['order'] == [6, 5, 4, 3, 2, 1, 0] and second['blanks'] == 7
     assert second['prompt'] == '[[=abcdefg]]' and second['seed'] == first['seed'] + 1 and result['order'] == 'r2l'

@@ -113,6 +113,13 @@ def test_orders_that_all_blocks_share_have_an_error_of_their_own():
     assert '± 0.2222 nats/token between its orders, which ± above leaves out' in it.remarks([row], text_of(BLOCKS))[0]
 
 
+def test_draws_of_a_block_are_no_error_between_orders():
+    for order in ('l2r', 'margin'):
+        it, = made(f'--orders={order}', '--n_steps=3', '--unmask=binomial', '--n_orders=2')
+        row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
+        assert not {'orders_stderr', 'spread'} & {*row}
+
+
 def test_an_encoder_is_compared_with_exact_nats():
     alone, = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')

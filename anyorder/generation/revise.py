@@ -34,7 +34,7 @@ def misfit(model, canvas):
     part.order, _, n_blanks = given_first(part.order, ~blank, part.n_visits.to(device))
     part.known = part.n_visits - n_blanks.cpu()
     row, column, visit = part.cells(n := part.n_blanks)                                     # (m,) each
-    logits = model.predict(part.idx, part.order, part.known, int(n.max()), None, part.n_visits, (row, column))
+    logits = model.predict(part.idx, part.order, part.known, n, None, part.n_visits, (row, column))
     if part.allowed is not None:
         part.allowed.mask(logits, part, row, visit, model.config.n_real, False)
     position, nats = part.order[row, visit], torch.zeros_like(canvas.logprob)

@@ -19,7 +19,7 @@ class Row:
     step, logprob   as in Canvas; steps are counted on from stretch to stretch
     drafts          of each position [[step, token], ...]: the token was the draft from that step on, until the next one
                     of the list or until a token was written; the last was wrong if it is not the written token
-    order           the positions as visited
+    order           the positions as visited; known ones behind the first stretch from left to right
     lengths         what its sample says of the lengths that were chosen for its blanks
     spans           [[start, end], ...] of its stretches
     size            positions of its template"""
@@ -59,6 +59,8 @@ class Row:
     def take_down(self, tokens, order, step, logprob):
         """Write down what a stretch has revealed until now, in its own numbers of positions and steps."""
         start, _ = self.spans[-1]
+        given = [p for i in order if self.known[p := start + i] and self.step[p] < 0] * (len(self.spans) == 1)
+        self.order[start:start + len(given)] = given   # the known text of the first stretch, as it is read
         for i in order:
             p, now = start + i, self.n_steps + step[i]
             if step[i] >= 0 and now != self.step[p]:

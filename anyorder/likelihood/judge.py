@@ -128,8 +128,7 @@ Judge = namedtuple('Judge', 'name model tokenizer')
 
 def open_judge(name, tokenizer):
     """The Judge of this name of a checkpoint; gpt2, gpt2-medium, gpt2-large and gpt2-xl come from the hub. Raises
-    ValueError for a checkpoint that never read left to right, and for one whose tokens are neither text nor those of
-    the samples' tokenizer."""
+    ValueError for one that never read left to right, or has other tokens of its own than `tokenizer`."""
     checkpoint = Checkpoint(name)
     names = [(t.name, getattr(t, 'texts', None)) for t in (checkpoint.tokenizer, tokenizer)]   # many are called 'own'
     if checkpoint.tokenizer.n_bytes is None and names[0] != names[1]:

@@ -15,7 +15,7 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.orders import derive_seed
+from anyorder.orders import derive_seed, has_several
 from anyorder.tokens.blocks import visits_of
 
 
@@ -87,13 +87,13 @@ class Written(Along):
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
-        shared = {} if cut.any() else super().rows(nats[:, :3 * self.n_orders:3], text)[0]
-        row |= {key: shared[key] for key in ('orders_stderr', 'spread') if key in shared}
+        if has_several(self.order) and not (self.unmasking.adaptive or cut.any()):   # other draws are a block's own
+            row = super().rows(nats[:, :3 * self.n_orders:3], text)[0] | row
         return [row | {'passes': float(passes.mean()), 'bound': self.bound}]
 
     def remarks(self, rows, text):
         row, = rows
-        said = super().remarks(rows, text)
+        said = []
         if 'cut' in row:
             said.append('{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
                         'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes')
@@ -102,4 +102,4 @@ class Written(Along):
                         'block, in {passes:.1f} passes')
         if isinstance(self.unmasking, Oracle):
             said.append('oracle looks at the truth: no sampler has its likelihood; another order may be better still')
-        return [line.format(**row) for line in said]
+        return super().remarks(rows, text) + [line.format(**row) for line in said]

@@ -65,7 +65,7 @@ def resolve_compile(compile, device, flops, max_iters):
     if compile is True and not compiler:
         raise ValueError(f'compile=True needs the compiler {name}, which is not there: install it, or --compile=False')
     if compile != 'auto':
-        return compile, 'as asked, now or before'
+        return compile, 'as asked, or as the run began'
     if not compiler:
         return False, f'no compiler {name}'
     long = worth_compiling(cuda, flops, max_iters)
