@@ -87,7 +87,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     row, name = DATA_SETS[data_set], name or data_set
     directory, meta = folder_of(data_dir, name, split)
     if split and not source and not row.splits:
-        raise ValueError(f'{data_set} is whole: leave --split={split} out' + ', or name its --source' * (not row.offline))
+        raise ValueError(f'{data_set} is whole: leave out --split={split}' + ', or name a --source' * (not row.offline))
     if row.splits and source and not split:
         split = 'test'
     wanted = [split] if split else sorted(row.splits or ('train', 'val'))
