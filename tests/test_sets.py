@@ -103,7 +103,7 @@ def test_missing_sets_name_the_command(tmp_path):
         open_split(tmp_path, 'mine', 'test')
     with pytest.raises(ValueError, match='prepare.py pydocs --split=test'):
         open_split(tmp_path, 'pydocs', 'test')
-    with pytest.raises(ValueError, match='leave --split=test out'):
+    with pytest.raises(ValueError, match='leave out --split=test'):
         prepare('pydocs', tmp_path, split='test')
 
 
