@@ -137,6 +137,11 @@ def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.remove(sets_of_mine / 'mine' / 'val.bin')
     with pytest.raises(ValueError, match='python data/puzzles.py nae_sat --name=mine --split=val'):
         open_split(sets_of_mine, 'mine', 'val')
+    for kind, said in (({'tokenizer': 'TASK'}, 'puzzles.py TASK'), ({'tokenizer': 'bytes'}, 'prepare.py text'),
+                       ({'tokenizer': 'own', 'eos': 3}, 'prepare.py tokens'),
+                       ({'tokenizer': 'zebra4'}, 'puzzles.py zebra4')):
+        with pytest.raises(ValueError, match=f'python data/{said} --name=none '):
+            open_split(sets_of_mine, 'none', 'train', kind)
     os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')                     # text under the name of a puzzle
     with pytest.raises(ValueError, match='python data/puzzles.py sudoku --name=sudoku --split=test'):
         open_split(sets_of_mine, 'sudoku', 'test')

@@ -87,7 +87,7 @@ def check_options(c, world_size):
             if not holds(c[name]):
                 raise ValueError(f'{name} must be {rule}, got {c[name]}')
     if c.min_lr > c.learning_rate:
-        raise ValueError(f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}')
+        raise ValueError(f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: give --min_lr, too')
     check_choice('optimizer', c.optimizer, *OPTIMIZERS)
     if c.l2r_ratio and network.slots.masked_loss:
         raise ValueError(f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}')
