@@ -153,7 +153,7 @@ def check_options(c):
     if any(name not in ESTIMATES for name in names):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     check_choice('protocol', c.protocol, *PROTOCOLS)
-    check_choice('schedule', c.schedule, 'linear', 'cosine')
+    Unmasking(1, c.schedule)   # which checks the schedule, also where no row has steps
     at_least(c, 1, 'batch_size', 'n_orders', 'n_pairs')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)

@@ -5,7 +5,7 @@ import torch
 
 from anyorder.generation.constraint import Constraint
 from anyorder.machine.devices import widest
-from anyorder.orders import sample_order, seeds_of, stream
+from anyorder.orders import given_first, sample_order, seeds_of, stream
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
 
@@ -58,11 +58,11 @@ class Canvas:
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
         seeds = seeds_of(seed, B)
         for r, (tokens, known) in enumerate(texts):
-            visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))[0]
-            known = torch.tensor(known)
-            first = known.nonzero()[:, 0] if order['kind'] in ('random', 'sorted_subset') else visits[known[visits]]
-            idx[r, :len(tokens)] = torch.tensor(tokens)
-            orders[r, :len(tokens)] = torch.cat([first, visits[~known[visits]]])
+            visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))
+            visits, n, _ = given_first(visits, torch.tensor([known]))
+            if order['kind'] in ('random', 'sorted_subset'):
+                visits[0, :n] = visits[0, :n].sort().values
+            idx[r, :len(tokens)], orders[r, :len(tokens)] = torch.tensor(tokens), visits[0]
         n_known = torch.tensor([sum(known) for _, known in texts])
         return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
