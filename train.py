@@ -73,7 +73,7 @@ wandb_run_id = ''                 # '' is a new one; a run that is resumed keeps
 # system
 seed = 1337                       # with iteration and micro-batch it fixes every random number
 device = 'auto'                   # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
-dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware has it, else 'float32'
+dtype = 'auto'                    # 'bfloat16' (autocast) where the hardware is fast with it, else 'float32'
 recompute = False                 # run every block twice and keep less of it: less memory, a third more work
 shard = False                     # split weights, gradients, optimizer and average over the processes of torchrun
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin

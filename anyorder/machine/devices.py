@@ -13,7 +13,7 @@ import torch
 
 def resolve_device(device, dtype):
     """(torch.device, dtype name) that two options mean. Raises ValueError for a device that is not there. 'auto' is a
-    CUDA GPU when there is one, else a Mac's; and bfloat16 where the processor or CUDA GPU has it."""
+    CUDA GPU when there is one, else a Mac's; and bfloat16 where the processor or CUDA GPU is fast with it."""
     if device == 'auto':
         device = ('cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu')
     if not isinstance(device, str) or device.partition(':')[0] not in ('cpu', 'cuda', 'mps'):
@@ -26,8 +26,8 @@ def resolve_device(device, dtype):
         raise ValueError(f"device {device!r} is not there ({why}); use --device=cpu or --device=auto") from None
     if dtype == 'auto':
         # a Mac has bfloat16 from macOS 14 on; nobody knows whether it is faster there
-        has_bf16 = {'cuda': lambda: torch.cuda.is_bf16_supported(False), 'cpu': cpu_has_bfloat16}.get(device.type)
-        dtype = 'bfloat16' if has_bf16 and has_bf16() else 'float32'
+        is_fast = {'cuda': lambda: torch.cuda.is_bf16_supported(False), 'cpu': cpu_has_fast_bfloat16}.get(device.type)
+        dtype = 'bfloat16' if is_fast and is_fast() else 'float32'
     if dtype not in ('float32', 'bfloat16'):
         raise ValueError(f"dtype must be 'auto', 'float32' or 'bfloat16', got {dtype!r}")
     return device, dtype
@@ -39,9 +39,11 @@ def cpuinfo():
     return path.read_text() if path.exists() else ''
 
 
-def cpu_has_bfloat16():
-    """Whether the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX or Arm's BF16), as Linux lists it."""
-    return not {'avx512_bf16', 'amx_bf16', 'bf16'}.isdisjoint(cpuinfo().split())
+def cpu_has_fast_bfloat16():
+    """Whether the processor, as Linux lists it, multiplies bfloat16 fast: by AMX, Arm's BF16, or AMD's AVX-512 BF16.
+    Intel's AVX-512 BF16 without AMX takes longer than float32: 1.3 times in training, measured on Emerald Rapids."""
+    said = set(cpuinfo().split())
+    return not said.isdisjoint({'amx_bf16', 'bf16'}) or said >= {'AuthenticAMD', 'avx512_bf16'}
 
 
 def widest(device):

@@ -104,8 +104,7 @@ def likelihoods(result):
 
 def read_all(paths, labels=()):
     """[(label, entries)] of the runs at these paths. A path that is given twice counts once. Runs called NAME_seed1,
-    NAME_seed2, ... share a label. `labels` replace all labels, or the names of the runs within the labels, which are
-    folders and files."""
+    NAME_seed2, ... share a label. `labels` replace all labels, or the names of the runs within the labels."""
     runs = []
     for path in {os.path.realpath(log_of(path)): path for path in paths}.values():
         parts = read_results(path) if path.endswith('.json') else {'': read_run(path)}

@@ -31,8 +31,7 @@ def write_replay(path, samples, tokenizer, title, columns=0, box=0):
     title     its first line is the heading, further lines are small print
     columns   cells in a row of the grid; 0 is running text
     box       the side of the boxes of a Sudoku, in cells; 0: there are none
-    The page opens with two samples side by side if a second one has the same known tokens. The picture shows these
-    alone."""
+    If a second sample has the same known tokens, the page opens with both side by side. The picture shows these."""
     heading, *details = title.split('\n')
     between = '' if columns else tokenizer.separator and '\u2002'   # a blank that the page does not mark
     rows = replay_rows(samples, tokenizer, between)
