@@ -169,7 +169,7 @@ def start_wandb(config, environment):
 
 def save(state, data, folder, config):
     folder.save(state.model, state.ema, **state.entries(), config=dict(config), tokenizer=data.tokenizer.name,
-                set=data.kind, data=data.hashes['train'], environment=folder.environment)
+                set=data.kind, data=data.hashes['train'], val_data=data.hashes['val'], environment=folder.environment)
 
 
 def loop(state, data, clock, folder, config):
@@ -299,8 +299,9 @@ def main(config):
         start.check_start(model, resumed, data, config)
     with processes.failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
-    if config.init_from == 'resume' and checkpoint.entries.get('data', data.hashes['train']) != data.hashes['train']:
-        changed.append('the training data')
+    for key, split, said in (('data', 'train', 'training'), ('val_data', 'val', 'validation')):
+        if config.init_from == 'resume' and checkpoint.entries.get(key, data.hashes[split]) != data.hashes[split]:
+            changed.append(f'the {said} data')
     del checkpoint, model   # its weights are in the state
 
     # build: how the model is run, and where the run is kept

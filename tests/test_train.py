@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -142,10 +143,15 @@ def test_a_resume_says_what_it_changes(data, capsys):
     p.DATA_SETS['pydocs'] = p.DataSet(lambda: ['Other text, other text. ' * 30] * 20, 'bytes', 0.1, True, '')
     p.prepare('pydocs', 'data', force=True)
     run('--init_from=resume', '--max_iters=3', '--batch_size=4')
-    changed = 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data\n'
+    changed = 'changed since iteration 2: batch_size 8 -> 4, max_iters 2 -> 3, the training data, the validation data\n'
     assert changed in capsys.readouterr().out
     run('--init_from=resume', '--max_iters=4', '--learning_rate=0.5', '--min_lr=0.5')
     assert re.search(r'learning_rate .* -> 0.5, .*, learning rate at once 0.0\d+ -> 0.5\n', capsys.readouterr().out)
+    p.DATA_SETS['text'] = p.DataSet(None, 'bytes', 0.1, '')
+    Path('third.txt').write_text('A third text. ' * 99)
+    p.prepare('text', 'data', name='pydocs', split='val', source='third.txt', force=True)
+    run('--init_from=resume', '--max_iters=4', '--batch_size=8', '--learning_rate=0.5', '--min_lr=0.5')
+    assert 'changed since iteration 4: the validation data\n' in capsys.readouterr().out
     with pytest.raises(ValueError, match='no checkpoint file scratc;'):
         run('--init_from=scratc')
 

@@ -130,8 +130,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=
 
 
 def start_cache(network, part):
-    """A KVCache for the rows of `part`. Prompts whose lengths differ much are read here, in groups of about one length:
-    each costs its own tokens."""
+    """A KVCache for the rows of `part`. Prompts of very different lengths are read here: each costs its own tokens."""
     device, dtype = part.idx.device, product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)
     if len(part) and part.known.max() - part.known.min() >= 32:
