@@ -39,7 +39,7 @@ batch_size = 250       # puzzles at a time
 device = 'auto'        # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
 out = ''               # write the table to this JSON file
-html = ''              # write a replay of the puzzles of `show`: a page (.html), or one animated picture (.svg)
+html = ''              # write a replay of the puzzles of `show`, a page (.html), or of the first, a picture (.svg)
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
@@ -268,9 +268,10 @@ def main(config):
     _, tokens, given, label, _ = puzzles = open_puzzles(checkpoint, config)
     if not puzzles.check_answer(tokens)[0].any():
         raise ValueError(f'{label}: the rules judge none of the blanks, choose others')
-    if config.error_map and (given.any() or config.html):
-        raise ValueError('error_map solves nothing: it wants no html, and puzzles without clues, as nae_sat; of '
-                         f'{label} {given.float().mean():.0%} are given')
+    idle = config.given & {'policies', 'n_steps', 'noises', 'unmask', 'block_length', 'revise', 'html', 'show'}
+    if config.error_map and (given.any() or idle):
+        raise ValueError(f'error_map solves nothing: leave out --{min(idle)}' if idle else 'error_map wants puzzles '
+                         f'without clues, as nae_sat; of {label} {given.float().mean():.0%} are given')
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, unmasking, order in runs:   # before any is solved

@@ -32,14 +32,16 @@ def make_split(data_dir, name, split, meta, kind):
         return prepare(name, data_dir)
     if task in (*TASKS, 'TASK'):   # which nobody knows
         words, parts = f'puzzles.py {task} --name={name}', SHARES
+        words += ''.join(f' --{key}={value}' for key, value in kind.get('puzzle', {}).items() if key != 'task')
     elif kind.get('tokenizer') == OWN:
         words = f'prepare.py tokens --name={name} --source=FILE'
         words += '' if kind.get('eos') is None else f" --end={kind['eos']}"
         words += f" --shape={'x'.join(map(str, kind['shape']))}" if kind.get('shape') else ''
-    elif row and row.documents:
+    elif row and row.documents and (row.splits or split in parts):
         words = f'prepare.py {name}' + ' [--source=FILE]' * bool(row.splits)
     else:
         words = f'prepare.py text --name={name} --source=FILE'
+    words += ' --tokenizer=bytes' * (not meta and kind.get('tokenizer') == 'bytes')   # by default it is gpt2
     if meta or split not in parts or row and row.splits:
         words += f' --split={split}'
     there = ', '.join(other for other in meta.get('splits', ()) if other != split)

@@ -45,6 +45,10 @@ def main(config):
     check_choice('split', config.split or 'train', *SHARES)
     task, = config.words
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
+    idle = {'n_latents', 'n_observations', 'largest'} - {*TASKS[task].options, *dict(TASKS[task].made)}
+    idle |= {f'n_{s}' for s in SHARES if config.source or config.split not in ('', s)}
+    if ignored := config.given & (idle | {'seed' if config.source else ''}):
+        raise ValueError(f'--{min(ignored)} would change nothing of these puzzles: leave it out')
     options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
     meta = prepare_puzzles(task, config.data_dir, config.name, config.source, config.split, n_rows,

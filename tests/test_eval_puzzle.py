@@ -222,9 +222,10 @@ def test_wrong_questions_are_one_line(folder, options, said):
         eval_puzzle.main(options_of(f'--ckpt={folder}/sudoku4.pt', *options))
 
 
-def test_an_error_map_has_no_replay(folder):
-    with one_line('it wants no html'):
-        eval_puzzle.main(options_of(f'--ckpt={folder}/nae_sat.pt', '--error_map=m.png', '--html=m.html'))
+@pytest.mark.parametrize('option', ['html=m.html', 'policies=margin', 'revise=2', 'show=1'])
+def test_an_error_map_solves_nothing(folder, option):
+    with one_line(f'solves nothing: leave out --{option.partition("=")[0]}'):
+        eval_puzzle.main(options_of(f'--ckpt={folder}/nae_sat.pt', '--error_map=m.png', f'--{option}'))
 
 
 @pytest.mark.parametrize('blanks', ['', '3:7,15'])

@@ -90,6 +90,16 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
     assert json.loads(paths[0].read_text(), parse_constant=pytest.fail) == {'ü': [1, None, None]}
 
 
+def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
+    path = tmp_path / 'f'
+    with whole_files(path, mark='.1') as (first,), open(first, 'w') as f:
+        f.write('first')
+        with whole_files(path, mark='.2') as (second,), open(second, 'w') as g:
+            g.write('second')
+        assert path.read_text() == 'second'
+    assert path.read_text() == 'first' and os.listdir(tmp_path) == ['f']
+
+
 @pytest.mark.parametrize('cause', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
 def test_a_writer_that_fails_again_when_it_is_closed_says_what_it_began_with(tmp_path, cause):
     """As archives of torch and PDFs of matplotlib do."""

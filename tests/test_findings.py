@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
+from anyorder.machine.terminal import one_line_errors
 from configurator import configure
 
 spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'config', 'findings', 'run.py'))
@@ -74,6 +75,16 @@ def test_sets_that_are_there_are_not_made_and_seeds_have_their_own_orders(findin
     assert all(f'--data_dir={tmp_path / "there"}' in c for c in of(commands, 'train.py'))
     assert [[word for word in c if '_seed' in word and 'out' not in word] for c in of(commands, 'train.py')] == [
         [], ['--order_seed=7'], ['--order_seed=7'], []]
+
+
+def test_seeds_are_numbers_whatever_blanks_stand_between_them(findings):
+    folders = {word for c in of(findings('l2r_data', '--seeds=1, 02'), 'train.py') for word in c if 'out_dir' in word}
+    assert {folder.rpartition('_')[2] for folder in folders} == {'seed1', 'seed2'}
+
+
+def test_a_command_that_fails_is_one_line():
+    with pytest.raises(SystemExit, match='error: Command .* returned non-zero exit status 3'), one_line_errors():
+        subprocess.run([sys.executable, '-c', 'raise SystemExit(3)'], check=True)
 
 
 def test_evaluations_want_sets_that_are_there(findings, tmp_path, capsys):

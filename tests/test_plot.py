@@ -179,8 +179,8 @@ def test_a_frontier_is_read_and_drawn_by_ways(runs, drawn, capsys):
     name = write(runs / 'f.json', points(one_token=[(8, 4.0, 2.5)], fixed=[(4, 2.0, 2.75), (2, 1.0, 3.0)]))
     found = read_results(name)
     assert [entry['passes'] for entry in found['fixed']] == [2, 4] and list(found) == ['one_token', 'fixed']
-    assert found['one_token'] == [{'level': 1, 'passes': 8, 'seconds': 4.0, 'judge_nats': 2.5, 'judge_nats_error': 0.25,
-                                   'entropy': 2.0}]
+    assert found['one_token'] == [{'level': 1, 'setting': {'n_steps': 4}, 'passes': 8, 'seconds': 4.0,
+                                   'judge_nats': 2.5, 'judge_nats_error': 0.25, 'entropy': 2.0}]
     panels = [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
     for args, want in ([], panels), (['--x=seconds'], [('seconds', 'judge_nats'), ('seconds', 'entropy')]), (
             ['--y=passes', '--x=seconds'], [('seconds', 'passes')]):
@@ -189,6 +189,23 @@ def test_a_frontier_is_read_and_drawn_by_ways(runs, drawn, capsys):
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert said[0] == ['judge_nats', 'entropy'] and said[1:3] == [['one_token', '2.500', '2.000'],
                                                                   ['fixed', '2.750', '2.000']]   # at the most passes
+
+
+def test_seeds_whose_passes_differ_are_a_mean_by_setting(runs, capsys):
+    names = [write(runs / f'f_seed{i}.json', points(one_token=[(8, 4.0, 2.5)], lossless=[(passes, 2.0, nats)]))
+             for i, (passes, nats) in enumerate([(3.0, 2.5), (3.5, 2.75)])]
+    main([*names, '-o', 'x.png', '--labels=one,lossless'])
+    assert '2.625 ± 0.125 (2)' in capsys.readouterr().out   # not uneven
+
+
+def test_numbers_of_steps_are_drawn_in_their_order(runs, capsys):
+    rows = [{'policy': 'margin', 'noise': 0, 'n_steps': n, 'solved': solved, 'right': solved, 'solved_stderr': 0.1,
+             'right_stderr': 0.1, 'slots': slots, 'seconds': 1.0} for n, solved, slots in
+            ((0, 0.9, 900), (2, 0.1, 100), (16, 0.5, 500))]                      # 0 is a step for each blank
+    found, = read_results(write(runs / 'p.json', {'set': 'x', 'results': rows})).values()
+    assert [entry['slots'] for entry in found] == [100, 500, 900]
+    found = read_results(write(runs / 'g.json', {'generation': [{'steps': n, 'decoder': n / 8} for n in (64, 16)]}))
+    assert [entry['steps'] for entry in found['decoder']] == [16, 64]
 
 
 def test_a_frontier_with_nats_is_drawn_by_them(runs, drawn):

@@ -104,12 +104,16 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
                                                                         'zebra4, seed 0, up to 3 houses'}
         return [meta['splits'][split]['rows'] for split in ('train', 'val', 'test')], meta['puzzle']
     assert sizes('sudoku4', '--name=a') == ([10, 4, 3], {'task': 'sudoku4'})
-    assert sizes('sudoku4', '--n_train=6', '--n_test=2', '--largest=3', '--name=b')[0] == [6, 4, 2]
+    assert sizes('sudoku4', '--n_train=6', '--n_test=2', '--name=b')[0] == [6, 4, 2]
     assert sizes('nae_sat', '--seed=5', '--n_latents=9', '--n_observations=4', '--name=c') == (
         [50, 4, 3], {'task': 'nae_sat', 'seed': 5, 'n_latents': 9, 'n_observations': 4})
     assert sizes('zebra4', '--largest=3', '--n_train=5', '--name=d')[0] == [5, 4, 3]
     for argv, said in ((['--n_val=-1'], 'n_val must be at least 0'),
-                       (['--split=all'], 'split must be test, val or train')):
+                       (['--split=all'], 'split must be test, val or train'),
+                       (['--largest=3'], '--largest would change nothing'),
+                       (['--split=val', '--n_train=3'], '--n_train would change nothing'),
+                       (['--split=val', '--source=p.csv', '--seed=3'], '--seed would change nothing'),
+                       (['--split=val', '--source=p.csv', '--n_val=3'], '--n_val would change nothing')):
         with pytest.raises(ValueError, match=said):
             command.main(configure(vars(command), ['sudoku4', *argv, f'--data_dir={tmp_path}']))
 

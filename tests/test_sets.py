@@ -101,8 +101,8 @@ def test_missing_sets_name_the_command(tmp_path):
         prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), 'val')
     with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=test'):
         open_split(tmp_path, 'mine', 'test')
-    with pytest.raises(ValueError, match='prepare.py pydocs --split=test'):
-        open_split(tmp_path, 'pydocs', 'test')
+    with pytest.raises(ValueError, match='prepare.py text --name=pydocs --source=FILE --tokenizer=bytes --split=test'):
+        open_split(tmp_path, 'pydocs', 'test', {'tokenizer': 'bytes'})   # it has none of its own
     with pytest.raises(ValueError, match='leave out --split=test'):
         prepare('pydocs', tmp_path, split='test')
 
@@ -135,7 +135,7 @@ def test_the_middle_comes_last_behind_three_marks():
 def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'nae_sat', sets_of_mine / 'mine')
     os.remove(sets_of_mine / 'mine' / 'val.bin')
-    with pytest.raises(ValueError, match='python data/puzzles.py nae_sat --name=mine --split=val'):
+    with pytest.raises(ValueError, match='nae_sat --name=mine --seed=0 --n_latents=4 --n_observations=4 --split=val'):
         open_split(sets_of_mine, 'mine', 'val')
     for kind, said in (({'tokenizer': 'TASK'}, 'puzzles.py TASK'), ({'tokenizer': 'bytes'}, 'prepare.py text'),
                        ({'tokenizer': 'own', 'eos': 3}, 'prepare.py tokens'),

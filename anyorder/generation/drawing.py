@@ -42,8 +42,7 @@ class Drawing:
 
     def tokens_by_noise(self, logits, noise):
         """argmax_v (logit_v / temperature + g_v) (m,) of logits (m, V); noise() is standard Gumbel noise g (m, V). It
-        draws with the probabilities that `tokens` has. Under one noise, logits that differ little nearly always draw
-        the same token."""
+        draws with the probabilities that `tokens` has. Close logits under one noise draw nearly always alike."""
         if self.temperature == 0:
             return argmax(logits)
         logits = self.tempered(logits)

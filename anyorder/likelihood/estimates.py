@@ -40,8 +40,7 @@ class Estimate:
         return 1 if self.alone else max(1, self.c.batch_size // self.n_orders)
 
     def orders(self, blocks, numbers, given=None, n_orders=0):
-        """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of the blocks of these numbers; K is
-        n_orders, by default self.n_orders."""
+        """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of these blocks; K: n_orders of each."""
         K, N = n_orders or self.n_orders, blocks.size(1)
         blocks = blocks[numbers].repeat_interleave(K, 0)
         orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)
@@ -69,8 +68,7 @@ class Estimate:
         return []
 
     def measure(self, model, text, journal):
-        """nats (n, m) of all blocks of a Corpus; those in the journal are not run again. The processes take turns, and
-        all get all nats."""
+        """nats (n, m) of all blocks of a Corpus, of all processes; what is in the journal is not run again."""
         n, (rank, world_size), size = len(text.blocks), processes(), self.n_at_once()
         name = text.label, text.digest, self.work
         missing = journal.missing(name, n)

@@ -88,7 +88,7 @@ def read_file(path, tokenizer, ckpt):
 
 def read_set(name, split, data_dir, tokenizer):
     """(Split, origin) of a split of a prepared set."""
-    tokens, meta = open_split(data_dir, name, split)
+    tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
     if meta['tokenizer'] != tokenizer.name:
         prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
         way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'

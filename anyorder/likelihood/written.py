@@ -44,8 +44,7 @@ def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batc
 
 
 class Written(Along):
-    """-log q(x) in one way of writing. Where orders, or the numbers of tokens a step, are drawn, the mean over n_orders
-    draws is a bound."""
+    """-log q(x) in one way of writing: a bound, the mean over n_orders draws, if orders or tokens a step are drawn."""
     name = 'written'
 
     def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):

@@ -22,9 +22,10 @@ def flush(*paths):
 
 
 @contextlib.contextmanager
-def whole_files(*paths):
-    """The names of temporary files for the body to write. They become `paths` together, once all of them are whole."""
-    temporary = [f'{path}.tmp' for path in paths]
+def whole_files(*paths, mark=''):
+    """The names of temporary files for the body to write. They become `paths` together, once all of them are whole.
+    Processes that may write the same files at once have each its `mark` in the names."""
+    temporary = [f'{path}{mark}.tmp' for path in paths]
     try:
         yield temporary
         flush(*temporary)

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 
 from tqdm import tqdm
@@ -20,7 +21,7 @@ def one_line_errors(*signals):
     before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
     try:
         yield
-    except (ValueError, OSError) as e:
+    except (ValueError, OSError, subprocess.CalledProcessError) as e:
         sys.exit(f'error: {e}')
     except (MemoryError, RuntimeError) as e:
         if not is_out_of_memory(e):

@@ -48,7 +48,8 @@ def read_results(path):
         found = (generation_times(result) if 'generation' in result else
                  frontier(result) if 'frontier' in result else
                  puzzles(result) if 'set' in result else likelihoods(result))
-        numbers = [x for entries in found.values() for entry in entries for key, x in entry.items() if key != 'order']
+        numbers = [x for entries in found.values() for entry in entries for key, x in entry.items()
+                   if key not in ('order', 'setting')]
         if not all(map(math.isfinite, numbers)):
             raise ValueError('a number is not finite')
     if not any(found.values()):
@@ -59,7 +60,7 @@ def read_results(path):
 
 def generation_times(result):
     """{network: entries}, the seconds of generation by the number of steps."""
-    rows = result['generation']
+    rows = sorted(result['generation'], key=lambda row: row['steps'])
     return {network: [{'steps': row['steps'], 'seconds': row[network]} for row in rows]
             for network in (rows or [{}])[0] if network != 'steps'}
 
@@ -68,7 +69,7 @@ def frontier(result):
     """{way of unmasking: its points}, by the number of passes. The way to which all are compared has a `level`."""
     found, level = {}, result['reference']
     for point in sorted(result['frontier'], key=lambda point: point['passes']):
-        entry = {name: x for name, x in point.items() if name not in ('way', 'setting') and x is not None}
+        entry = {name: x for name, x in point.items() if name != 'way' and x is not None}
         found.setdefault(point['way'], []).append(entry | ({'level': 1} if point['way'] == level else {}))
     return {way: found[way] for way in dict.fromkeys(point['way'] for point in result['frontier'])}
 
@@ -76,7 +77,8 @@ def frontier(result):
 def puzzles(result):
     """{policy and its noise: entries}, what it solved and what that cost, by the number of steps."""
     found = {}
-    for row in (row for row in result['results'] if 'policy' in row):   # others are of an error map
+    rows = [row for row in result['results'] if 'policy' in row]                # others are of an error map
+    for row in sorted(rows, key=lambda row: row['n_steps'] or math.inf):        # 0 is a step for each blank
         policy = row['policy'] + (f", noise {row['noise']:g}" if row['noise'] else '')
         entry = {name: row[name] for name in ('n_steps', 'solved', 'right', 'slots')}
         entry |= {f'{name}_error': row[f'{name}_stderr'] for name in ('solved', 'right')}

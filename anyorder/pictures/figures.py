@@ -24,8 +24,8 @@ def curve(entries, x, y):
 
 
 def place(entry, x):
-    """What the same point of several runs shares: its update, the steps of solving, or x. Their times differ."""
-    return next(entry[key] for key in ('iter', 'n_steps', x) if key in entry)
+    """What the same point of several runs shares: its update, steps or setting, or x. Times and passes may differ."""
+    return next(str(entry[key]) for key in ('iter', 'n_steps', 'setting', x) if key in entry)
 
 
 def mean_curve(group, x, y):

@@ -27,8 +27,7 @@ class Sudoku:
         return count, np.where(count[:, None] > 0, solution + 1, 0)
 
     def random_grids(self, n_grids, rng):
-        """(n_grids, cells) full grids. A random one of the cells with the fewest digits left takes a random one of its
-        digits. A dead end starts anew."""
+        """Random full grids (n_grids, cells). A cell with the fewest digits left takes one; a dead end starts anew."""
         grids, cells = [], self.n ** 2
         can = np.ones((n_grids, cells, self.n), bool)
         while len(can):
@@ -46,8 +45,7 @@ class Sudoku:
         return np.concatenate(grids)
 
     def dig(self, solutions, n_clues, rng):
-        """Puzzles of `solutions` with about n_clues (B,) digits left. Digits go in random order, unless that lets in
-        another solution."""
+        """Puzzles of `solutions` with about n_clues (B,) digits left. Random ones go that let in no other solution."""
         puzzles, cells = solutions.copy(), self.n ** 2
         order = rng.random(puzzles.shape).argsort(1)
         n_first = cells // 2 if cells > 16 else 0   # half of them go at once, and come back where that is too many

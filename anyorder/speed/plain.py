@@ -8,8 +8,7 @@ from model import modulate
 
 
 def plain_logits(model, x, cond, attend):
-    """Logits of all slots x (B, S, C), with AdaLN for every slot; attend(layer, q, k, v), each (B, H, S, D), is the
-    attention of a block."""
+    """Logits of all slots x (B, S, C), AdaLN for every slot; attend(layer, q, k, v), (B, H, S, D) each: attention."""
     for layer, block in enumerate(model.transformer.h):
         attn, (B, S, C) = block.attn, x.shape
         shift, scale, gate, shift_m, scale_m, gate_m = block.adaLN[1](F.silu(cond)).chunk(6, -1)

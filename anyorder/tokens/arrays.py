@@ -81,8 +81,7 @@ def check_given(given, tokens, what):
 
 
 def pack(tokens, given, n, most, what):
-    """Tokens as on disk, with the mark of given ones: rows (rows, N), or a list of documents. Lists are rows if `n`
-    says how long."""
+    """Tokens as on disk, with the mark of given ones: rows (rows, N), rows of a length `n`, or a list of documents."""
     if isinstance(tokens, list):
         packed = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(tokens)]
         if wrong := [i for i, part in enumerate(packed) if n and len(part) != n]:

@@ -41,8 +41,7 @@ def random_blocks(split, batch_size, block_size):
 
 
 def documents(split, numbers, block_size):
-    """(B, N) int64, the documents of these numbers as on disk, N = split.width(block_size): longer ones are cut, and
-    PADDING stands behind shorter ones."""
+    """(B, N) int64, these documents as on disk, N = split.width(block_size): long ones are cut, short ones padded."""
     columns = (split.ends - split.lengths)[numbers, None] + np.arange(split.width(block_size))
     inside = columns < split.ends[numbers, None]
     return torch.from_numpy(np.where(inside, split.packed[np.where(inside, columns, 0)].astype(np.int64), PADDING))

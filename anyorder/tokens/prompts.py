@@ -128,8 +128,7 @@ def row_pieces(row, n_tokens):
 
 
 def split_blanks(prompt):
-    """The pieces of a prompt, as in a Template, but with texts. A plain [[ is written \\[[. The text in a blank ends at
-    the first ]]."""
+    """The pieces of a prompt, as in a Template, but with texts. A blank ends at the first ]]; \\[[ is a plain [[."""
     try:
         prompt.encode()
     except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8

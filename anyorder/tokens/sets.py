@@ -137,7 +137,7 @@ def write_splits(directory, meta, kept, source, splits, unit='row'):
     the bar calls `unit`, is (tokens as on disk, number of bytes of its text)."""
     os.makedirs(directory, exist_ok=True)
     try:
-        with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
+        with whole_files(*(bin_path(directory, split) for split in splits), mark=f'.{os.getpid()}') as paths:
             bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
             new = {split: write_rows(path, bar) | {'source': source} for split, path, bar in zip(splits, paths, bars)}
             if empty := [split for split, info in new.items() if not info['tokens']]:

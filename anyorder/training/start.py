@@ -160,9 +160,7 @@ def check_start(model, resumed, data, config):
 
 
 def start_state(config, checkpoint, model, kind, device):
-    """The TrainState on `device` of a new run, or of the checkpoint that the run resumes, with the model to train.
-
-    kind   what kind_of says of the set"""
+    """The TrainState on `device` of a new run, or of the checkpoint that it resumes; `kind` is as of kind_of."""
     if config.init_from == 'resume':
         differs = [field for field, value in checkpoint.set.items() if kind.get(field) != value]
         if differs:

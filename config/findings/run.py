@@ -100,7 +100,7 @@ def make_all(stages, jobs):
 def main(config, more):
     """`more` are the options behind --."""
     at_least(config, 1, 'jobs')
-    numbers(config, 'seeds')
+    config['seeds'] = ','.join(map(str, numbers(config, 'seeds')))
     os.chdir(ROOT)
     os.makedirs(config.out, exist_ok=True)
     if config.jobs > 1:
