@@ -144,8 +144,7 @@ def score(counts, right):
 
 @torch.no_grad()
 def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
-    """[{'masked': share, group: nats, ...}]: the mean loss of masked tokens given all others, by their share, in the
-    groups {name: (first position, one past the last)}."""
+    """[{'masked': share, group: nats, ...}]: the loss of masked tokens by their share, of {group: (first, end)}."""
     (n, N), device, rows = tokens.shape, model.device, []
     orders, n_shares, column = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N), torch.arange(N)
     for k in progress(range(1, n_shares + 1), desc='shares', leave=False):

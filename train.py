@@ -145,7 +145,8 @@ def introduce(state, data, clock, config, compiled, changed):
               f'{(lengths > N).sum():,} cut at {N}; {1 - lengths.clip(max=N).mean() / N:.0%} of a batch is padding')
     print(f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
           f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}')
-    if data.train.packed.size < 10 ** 7 and not (data.train.marked or state.iter_num or config.order == 'l2r'):
+    starts = not (state.iter_num or config.started_from or data.train.marked)
+    if starts and data.train.packed.size < 10 ** 7 and config.order != 'l2r':
         print('little text: the loss stays on a plateau at first, near the entropy of single tokens')
     if changed:
         print(f'changed since iteration {state.iter_num}: {", ".join(changed)}')

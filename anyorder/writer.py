@@ -104,8 +104,7 @@ class Writer:
         return texts[0] if isinstance(prompt, str) else texts
 
     def stream(self, prompt, **options):
-        """Yields after each forward pass a str, the text with a dot for each blank that is left; and at the end the
-        Text that infill gives of this prompt with these options."""
+        """Yields after each forward pass a str, the text with dots for blanks, and at the end what infill gives."""
         if not isinstance(prompt, str) or options.get('n') is not None:
             raise ValueError('stream writes one text: give it a str, and leave out n')
         asked = signature(self.infill).bind(prompt, **options)

@@ -2,7 +2,7 @@
 
     cat README.md results/*.md > pages.txt
     python data/prepare.py text --source=pages.txt --tokenizer=bytes --name=mine
-    python train.py config/finetune.py --init_from=out/quickstart/ckpt.pt --dataset=mine
+    python train.py config/finetune.py --init_from=auto:out/quickstart/ckpt.pt --dataset=mine
 
 The shape of the network is the checkpoint's, and so is the tokenizer that the text needs.
 

@@ -184,7 +184,9 @@ def test_greedy_follows_the_mixture_of_contexts():
 @pytest.mark.parametrize('wrong, attention, said', [
     (dict(n_orders=0), 'causal', 'at least 1'), (dict(estimate='mean'), 'causal', "'bound' or 'mixture'"),
     (dict(n_contexts=2, order=order_of({}, 'random')), 'causal', 'n_contexts above 1'),
-    (dict(n_contexts=2), 'mixed', 'n_contexts above 1'),
+    (dict(n_contexts=2), 'mixed', 'n_contexts above 1'), (dict(n_orders=2), 'causal', 'orders that are drawn'),
+    (dict(estimate='mixture'), 'causal', 'orders that are drawn'),
+    (dict(n_orders=2, n_contexts=2), 'causal', 'with n_contexts=1; got order=l2r, n_contexts=2'),
     (dict(order=order_of({}, list(range(10)))), 'causal', 'at most the 9 positions'),
     *((dict(unmasking=Unmasking(policy='margin')) | one, 'causal', 'order=margin is one order')
       for one in (dict(n_orders=2), dict(n_contexts=2), dict(estimate='mixture')))])

@@ -258,7 +258,10 @@ def test_an_encoder_has_no_left_to_right_view(views):
 NAMED = {'tokenizer': 'own', 'n_tokens': 4, 'eos': None, 'vocabulary': ['C4', 'C#4', 'rest', '.*']}
 
 
-@pytest.mark.parametrize('name', [*TOKENIZERS, NAMED, NAMED | {'eos': 2}, NAMED | {'n_tokens': 12, 'vocabulary': None}])
+NUMBERS = NAMED | {'n_tokens': 12, 'vocabulary': None}
+
+
+@pytest.mark.parametrize('name', [*TOKENIZERS, NAMED, NAMED | {'eos': 2}, NUMBERS, NUMBERS | {'eos': 11}])
 def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
     try:
         ours = get_tokenizer(name) if isinstance(name, str) else tokenizer_of_set(name)
@@ -277,6 +280,16 @@ def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
     if ours.name not in TEXT:
         with pytest.raises(Exception, match='UNK'):
             theirs('?')
+
+
+@pytest.mark.parametrize('name', [NAMED | {'eos': 0, 'vocabulary': ['C4', 'C4.', 'rest', 'x']}, NUMBERS | {'eos': 1}])
+def test_an_end_that_stands_in_other_names_cuts_none_of_them(tmp_path, name):
+    ours = tokenizer_of_set(name)
+    for file, value in tokenizer_files(ours, N).items():
+        (tmp_path / file).write_text(json.dumps(value))
+    text = ours.decode(range(ours.n_tokens))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(text)['input_ids'] == ours.encode(text) == [*range(ours.n_tokens)] and theirs.eos_token is None
 
 
 @pytest.mark.parametrize('name, sizes', [('bytes', dict(vocab_size=320, n_tokens=257)),

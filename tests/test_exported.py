@@ -87,7 +87,8 @@ def test_raw_weights_are_no_average_and_have_no_validation(checkpoint, script, t
     script('export_hf.py', f'--ckpt={path}', f'--out={folder}', '--weights=raw')
     assert same_model(folder, path, 'raw')
     assert digest(model_from_checkpoint(path, 'raw')) != digest(model_from_checkpoint(path))
-    assert Checkpoint(str(folder)).weights == 'raw' and 'Validation' not in (folder / 'README.md').read_text()
+    assert Checkpoint(str(folder)).weights == 'raw' and 'Validation' not in (card := (folder / 'README.md').read_text())
+    assert 'python sample.py --ckpt=DIR --weights=raw' in card
     with pytest.raises(ValueError, match="holds no EMA of its .* ask for weights='raw'"):
         model_from_checkpoint(folder)
 

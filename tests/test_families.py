@@ -52,6 +52,31 @@ def test_an_encoder_that_ends_its_texts_does_not_write_the_end(tmp_path):
     assert checkpoint.config == KNOWN['roberta'] and checkpoint.tokenizer.eos is None
 
 
+def test_a_text_is_neither_cut_nor_padded_by_what_its_tokenizer_last_did(tmp_path):
+    from transformers import AutoTokenizer
+    KINDS['bert'](tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    whole = open_checkpoint(f'masked:{tmp_path}').tokenizer
+    texts = [tokenizer.decode(range(5, 30)), tokenizer.decode(range(5, 9))]
+    tokenizer(texts, truncation=True, max_length=8, padding='max_length')
+    tokenizer.save_pretrained(tmp_path)
+    file = json.loads((tmp_path / 'tokenizer.json').read_text())
+    assert file['truncation']['max_length'] == 8 and file['padding']     # as after training
+    checkpoint = open_checkpoint(f'masked:{tmp_path}')
+    assert checkpoint.config == KNOWN['bert']
+    for text in texts:
+        assert list(checkpoint.tokenizer.encode(text)) == list(whole.encode(text))
+    lengths = [len(row) for row in checkpoint.tokenizer.encode_batch(texts)]
+    assert lengths == [len(row) for row in whole.encode_batch(texts)] and lengths[0] > 8 > lengths[1]
+
+
+def test_a_roberta_without_a_padding_token_has_the_positions_of_one(tmp_path):
+    KINDS['roberta'](tmp_path)
+    pad = json.loads((tmp_path / 'config.json').read_text())['pad_token_id']
+    change_config(tmp_path, pad_token_id=None)
+    assert open_checkpoint(f'masked:{tmp_path}').config.block_size == KNOWN['roberta'].block_size + pad + 1 - 2
+
+
 def change_config(folder, **changes):
     path = folder / 'config.json'
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -457,16 +457,18 @@ def test_wandb_gets_samples_and_a_resume_goes_on_with_its_run(data, monkeypatch)
     assert [e['iter'] for e in log() if 'environment' in e] == [1, 6, 7]
 
 
-def test_weights_of_another_checkpoint_start_a_run(data):
+def test_weights_of_another_checkpoint_start_a_run(data, capsys):
     with pytest.raises(ValueError, match='tokenizer'):
         options = [f'--init_from={REFERENCE}/adaln_small.ckpt.pt', '--device=cpu', '--dtype=float32']
         train.main(configure(vars(train), options))
     run('--max_iters=3', '--out_dir=first')
+    assert 'little text: the loss stays on a plateau' in capsys.readouterr().out
     with pytest.raises(ValueError, match='n_layer=5 contradicts'):
         run('--init_from=first/ckpt.pt', '--n_layer=5')
     average = digest(model_from_checkpoint('first/ckpt.pt', 'ema'))
     for init_from in ('auto:first/ckpt.pt', 'first/ckpt.pt'):
         run(f'--init_from={init_from}', '--max_iters=0')
+        assert 'plateau' not in capsys.readouterr().out
         assert digest(model_from_checkpoint('out/ckpt.pt', 'raw')) == average
     os.remove('first/ckpt.pt')   # a requeued run needs it no more
     run('--init_from=auto:first/ckpt.pt', '--max_iters=2')

@@ -88,8 +88,7 @@ def gumbel(bits):
 
 
 def sample_tokens(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None, u=None):
-    """Draw a token from each row of logits (..., V), see Drawing; returns (...) int64. One uniform number u (...) a
-    row, drawn from `generator` unless given."""
+    """A token (...) int64 for each row of logits (..., V), see Drawing, by a uniform number u (...), drawn or given."""
     if u is None:
         u = torch.rand(logits.shape[:-1], dtype=widest(logits.device), device=logits.device, generator=generator)
     return Drawing(temperature, top_k, top_p).tokens(logits, u)

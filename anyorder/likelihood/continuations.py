@@ -46,6 +46,9 @@ class Reading:
         if self.unmasking is not None and (self.n_orders, self.n_contexts, self.estimate) != (1, 1, 'bound'):
             raise ValueError(f'order={self.unmasking.policy} is one order, which the model chooses: n_orders, estimate '
                              'and n_contexts are for orders that are given, as order=random')
+        if (self.n_orders, self.estimate) != (1, 'bound') and (self.n_contexts > 1 or not has_several(self.order)):
+            raise ValueError('n_orders and estimate are for orders that are drawn, as order=random, with n_contexts=1; '
+                             f'got order={self.order["kind"]}, n_contexts={self.n_contexts}')
         check_order(self.order, config.block_size, config.block_size)
 
     @property

@@ -112,8 +112,7 @@ def estimate_of(order):
 
 
 def is_drawn(slots, order):
-    """True for a masked loss over random orders: one pass estimates the bound without bias. In another order, or for an
-    exact number, such a network takes a pass for each visit."""
+    """True for a masked loss over random orders: one pass is an unbiased draw of the bound. Others want one a visit."""
     return slots.masked_loss and estimate_of(order) == 'any'
 
 

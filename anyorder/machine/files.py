@@ -48,7 +48,7 @@ def whole_files(*paths, mark=''):
 @contextlib.contextmanager
 def whole_folder(path):
     """The name of a temporary folder for the body to fill. Once whole it becomes `path`, a new or an empty folder."""
-    path = os.path.abspath(path)
+    path = os.path.realpath(path)
     temporary = f'{path}.{os.getpid()}.tmp'
     os.makedirs(temporary)
     try:

@@ -99,5 +99,5 @@ def model_card(model, config, tokenizer, measured):
         started_from='; '.join('{name}, digest {digest}'.format(**one) for one in starts) or None,
         hub_data=on_hub([run['source'] or '']), hub_model=on_hub([one['name'] for one in starts]),
         prompt=tokenizer.texts[0] if isinstance(tokenizer, Symbols) else 'The ',
-        measured='\n'.join(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured))
+        config=config, measured='\n'.join(f'| {name} | {nats:.4f} | {math.exp(nats):.2f} |' for name, nats in measured))
     return re.sub(r'(?m)^(\|.*\| None \||\w+: None)\n', '', card)

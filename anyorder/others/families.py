@@ -196,7 +196,7 @@ class MaskedCheckpoint:
             prefix = (end if first is None else first,)
         rows = file[family.positions] if isinstance(family.positions, str) else family.positions
         if self.kind in OFFSET:
-            rows -= file.get('pad_token_id', 1) + 1
+            rows -= 2 if (pad := file.get('pad_token_id')) is None else pad + 1
         around = {special.get(what) for what in ('pad', 'cls', 'sep', 'bos')} | {*prefix, *suffix}
         return MaskedConfig(rows - len(prefix) - len(suffix), n_tokens, mask_id, family.shift,
                             tuple(sorted(around - {None, end})), prefix, suffix)
@@ -233,6 +233,8 @@ def open_tokenizer(kind, folder):
     with explained(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
         tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         backend = tokenizer.backend_tokenizer
+        backend.no_truncation()   # of the text that it last read, which a tokenizer.json keeps
+        backend.no_padding()
     special = {what: token for what in ('mask', 'pad', 'cls', 'sep', 'bos', 'eos')
                if (token := getattr(tokenizer, f'{what}_token_id', None)) is not None}
     around = backend.encode('').ids

@@ -13,6 +13,7 @@ def tokenizer_files(tokenizer, n_read):
                 'rstrip': False} for i, text in enumerate([*eos, MASK], tokenizer.n_tokens - len(eos))]
     parts = word_level(tokenizer) if of_symbols else byte_level(tokenizer.name)
     ends = [tokenizer.texts[tokenizer.eos]] if of_symbols and tokenizer.eos is not None else eos
+    ends = [end for end in ends if sum(end in text for text in getattr(tokenizer, 'texts', ends)) == 1]   # in no other
     names = {'mask_token': MASK} | {name: text for text in ends for name in ('bos_token', 'eos_token', 'pad_token')}
     return {'tokenizer.json': {'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': special,
                                'normalizer': None, 'post_processor': None, **parts},

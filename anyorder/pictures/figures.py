@@ -135,8 +135,7 @@ def styles(groups):
 
 
 def draw(runs, panels, path):
-    """Panels [(x, y), ...] of runs, [(label, entries)], in the colour of the label, into `path`; returns the figure.
-    Raises ValueError if no run has what one of them shows."""
+    """Panels [(x, y), ...] of runs [(label, entries)] into `path`; returns the figure. Each must show something."""
     for x, y in panels:
         if not any(curve(entries, x, y)[0] for _, entries in runs):
             there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))

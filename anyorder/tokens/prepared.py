@@ -54,8 +54,7 @@ DATA_SETS = {
 
 
 def divide(splits, val_ratio):
-    """{split: (number of documents, iterable)} of {split: documents}. The split '' is divided into train and val:
-    SPLIT_SEED draws whole documents, and a lone one is cut."""
+    """{split: (number of documents, iterable)} of {split: documents}; '' becomes train and val, by whole documents."""
     if '' not in splits:
         return {split: (len(documents), documents) for split, documents in splits.items()}
     documents, n = splits[''], len(splits[''])
