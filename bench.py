@@ -278,7 +278,7 @@ def generation_times(config, device, dtype):
     print(f"{about(models['decoder'], config)}, {device}, {dtype}\n\ngeneration, seconds, and times the decoder's\n"
           f"{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
     with autocast(device, dtype):
-        for n_steps in numbers_or_none(config, 'steps') or STEPS:
+        for n_steps in dict.fromkeys(min(n, N) for n in numbers_or_none(config, 'steps') or STEPS):
             row = {'steps': n_steps}
             for name, model in models.items():
                 run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
@@ -339,6 +339,8 @@ def main(config):
     if bool(config.ckpt) != (name == 'frontier'):
         raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt; the others time a '
                          'new model of the sizes that are given: leave out --ckpt')
+    if config.out and name not in ('grid', 'frontier'):
+        raise ValueError(f'bench.py {name} prints its table and writes no file: leave out --out')
     check_choice('optimizer', config.optimizer, *OPTIMIZERS)
     globals()[f'bench_{name}'](config, *resolve_device(config.device, config.dtype))
 

@@ -148,8 +148,9 @@ def introduce(state, data, clock, config, compiled, changed):
     starts = not (state.iter_num or config.started_from or data.train.marked)
     if starts and data.train.packed.size < 10 ** 7 and config.order != 'l2r':
         print('little text: the loss stays on a plateau at first, near the entropy of single tokens')
-    if changed:
-        print(f'changed since iteration {state.iter_num}: {", ".join(changed)}')
+    if changed or state.iter_num:
+        said = f'changed since iteration {state.iter_num}: {", ".join(changed)}'
+        print(said if changed else f'goes on from iteration {state.iter_num} of {config.out_dir}')
     if state.iter_num >= config.max_iters > 0:
         print(f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; to go on, raise '
               '--max_iters')

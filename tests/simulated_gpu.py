@@ -110,7 +110,8 @@ def simulate(operation, args, kwargs):
         stays = isinstance(args[0], OnDevice)
     if any(here):
         # a number may come from the host
-        mixed = [x for x, on_device in zip(tensors, here) if not on_device and x.dim()]
+        joins = name in ('aten::stack', 'aten::cat')   # of which CUDA takes none
+        mixed = [x for x, on_device in zip(tensors, here) if not on_device and (joins or x.dim())]
         if mixed and name not in MOVES and not name.startswith('aten::index'):   # and so may indices
             raise RuntimeError(f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
                                f'{[tuple(x.shape) for x in tensors]}')

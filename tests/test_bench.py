@@ -75,7 +75,7 @@ def test_the_grid_times_all_networks_alike(monkeypatch):
     monkeypatch.setattr(bench, 'generate', lambda model, idx, order, n_known, n_steps, **how:
                         runs.append((model.config.attention, n_known, n_steps)))
     sizes = ['--block_size=64', '--vocab_size=64', '--n_tokens=50', '--n_layer=1', '--n_head=1', '--n_embd=16']
-    config = configure(vars(bench), ['grid', *sizes, '--steps=4,64', '--repeats=3'])
+    config = configure(vars(bench), ['grid', *sizes, '--steps=4,64,256', '--repeats=3'])
     rows = bench.generation_times(config, torch.device('cpu'), 'float32')
     one = [(32, 2)] + [(0, 4)] * 3, [(62, 2)] + [(0, 64)] * 3     # the warm-up is two steps of the same width
     assert runs == [(network, *run) for part in one for network in ('causal', 'bidirectional', 'mixed', 'causal')
@@ -125,7 +125,8 @@ def test_the_commands_count_what_they_time(script, tmp_path):
 
 
 @pytest.mark.parametrize('argv, said', [
-    (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'), (['frontier'], 'name one by --ckpt='),
+    (['sample', '--ckpt=ckpt.pt'], 'leave out --ckpt'),
+    (['sample', '--out=x.json'], 'writes no file: leave out --out'), (['frontier'], 'name one by --ckpt='),
     (['sample', '--plain=8'], 'plain must be among the steps'), (['sample', '--steps=0'], 'steps must be numbers'),
     (['sample', '--optimizer=foo'], "optimizer must be adamw or muon, got 'foo'")])
 def test_wrong_options_are_one_line(argv, said):

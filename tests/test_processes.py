@@ -98,6 +98,21 @@ def test_the_batch_script_saves_at_its_limit_and_is_requeued(data):
     assert job_of(second + 2) == (0, second + 2) and open('requests').read() == f'requeue {job}\n'
 
 
+@pytest.mark.parametrize('words, init', [
+    (['config/adapt_gpt2.py'], False), (['--max_iters=9', 'config/finetune.py'], False),
+    (['config/quickstart.py'], True), (['--max_iters=9'], True)])
+def test_the_batch_script_leaves_a_config_its_weights(tmp_path, words, init):
+    (tmp_path / 'srun').write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (tmp_path / 'scontrol').write_text(SCONTROL)
+    for name in 'srun', 'scontrol':
+        os.chmod(tmp_path / name, 0o755)
+    environment = os.environ | {'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '7',
+                                'SLURM_CPUS_PER_TASK': '1'}
+    said = subprocess.run(['bash', 'config/train.sbatch', *words], cwd=ROOT, env=environment, text=True, check=True,
+                          capture_output=True).stdout.splitlines()
+    assert said[said.index('-') + 1:] == ['--init_from=auto'] * init + words
+
+
 def test_the_environment_is_of_this_program():
     found = environment(torch.device('cpu'))
     assert found.keys() == {'commit', 'python', 'torch', 'numpy', 'device', 'processes'}

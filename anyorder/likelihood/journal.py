@@ -16,8 +16,7 @@ class Journal:
     dropped. All processes read the file, the first one writes it. Without a path there is no file."""
 
     def __init__(self, path, evaluation):
-        """Open the journal at `path`, or begin it. `evaluation` is a dict of all that the nats depend on. Raises
-        ValueError for the journal of another one."""
+        """Open the journal at `path`, or begin it, for one `evaluation`, a dict of all that the nats depend on."""
         self.path, self.done = path, {}
         if not path:
             return

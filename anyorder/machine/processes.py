@@ -58,8 +58,7 @@ def failing_together():
 
 @contextlib.contextmanager
 def first_process_first():
-    """The body runs in the first process, and then in the others, which find what the first has made. A body that
-    fails in the first process runs in the others too."""
+    """The body runs in the first process, then, also after a failure, in the others, which find what it has made."""
     rank, world_size = processes()
     if world_size > 1 and rank > 0:
         dist.barrier()

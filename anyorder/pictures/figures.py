@@ -29,8 +29,7 @@ def place(entry, x):
 
 
 def mean_curve(group, x, y):
-    """(xs, means, least, greatest) over the runs of `group`, lists of entries; None unless they have the same places. A
-    point stands at the mean of its x, if x is a number."""
+    """(mean xs, means, least, greatest) over the runs of `group`, lists of entries; None unless their places agree."""
     runs = [[entry for entry in entries if x in entry and y in entry] for entries in group]
     where = [[place(entry, x) for entry in entries] for entries in runs]
     if len(runs) < 2 or any(at != where[0] for at in where):

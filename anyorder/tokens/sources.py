@@ -95,8 +95,7 @@ ROWS = {'jsonl': lambda path: texts([path], by_line=True), 'csv': csv_rows, 'par
 
 
 def documents_of(rows, source, text_key='text', prompt_key=''):
-    """Yields the texts of rows {field: value} under `text_key`. They are pairs (prompt, text) if there is a
-    `prompt_key`; 'auto' is "prompt" where the rows have it."""
+    """Yields the texts of rows under `text_key`, or (prompt, text) if rows have the `prompt_key`; 'auto': "prompt"."""
     first = None
     for number, row in enumerate(rows(), 1):
         where = f'row {number} of {source}'

@@ -149,7 +149,8 @@ def update(state, split, lr, config):
                 micro_loss = nll.sum() / n_blanks.sum() / len(micros)
             micro_loss.backward()
         loss += micro_loss.detach()
-    norm = whole(torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf))
+    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf)
+    norm = norm.full_tensor() if is_split(norm) else norm   # which stays on the device
     for o in state.optimizers:
         for group in o.param_groups:
             group['lr'] = lr * group['lr_ratio']
