@@ -48,7 +48,7 @@ protocol = 'paper'         # splits of zero-shot sets: 'paper' (test, but WikiTe
 split = 'val'              # split of all other prepared sets
 data_dir = ''              # where prepared sets are; '' is where the checkpoint's are
 block_size = 0             # tokens of a block, at most as many as the model has positions; 0 is as many
-n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all
+n_blocks = 0               # blocks of a set, spread evenly over it; 0 is all; accuracy takes all
 blanks = ''                # positions that are measured given all others, as 32:64,70; '' what the set does not give
 # which estimates
 estimates = ''             # anyorder/likelihood/estimates.py:ESTIMATES,

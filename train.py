@@ -123,7 +123,7 @@ class Data:
                              'are given: leave fim_ratio out')
         for name, split in (('train', self.train), ('val', self.val)):
             check_length(split, config.block_size, f'{config.dataset}/{name}')
-        self.kind, self.source = kind_of(meta), meta['splits']['train']['source']
+        self.kind, self.source, self.splits = kind_of(meta), meta['splits']['train']['source'], meta['splits']
         self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta['splits'][split]['sha256'] for split in ('train', 'val')}
         # (n, N) tokens that every validation measures, and which of them are given, as the clues of a puzzle are
@@ -237,10 +237,10 @@ def finish(state, data, val, folder, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
         own, first = order_of(config), ('eval_puzzle.py', 'policies') if data.train.marked else ('sample.py', 'order')
-        answers = data.train.ends is not None
+        answers, no_test = data.train.ends is not None, data.train.marked and 'test' not in data.splits
         path = f'PATH/{name_of(own)}' if '.py:' in own['kind'] else ''   # which no checkpoint runs
         for command, option in (first, ('eval_ppl.py', 'orders')):
-            more = (f' --{option}=' + path) * bool(path) + ' --split=val' * answers
+            more = (f' --{option}=' + path) * bool(path) + ' --split=val' * no_test
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{more}')
         if answers:
             tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from anyorder.likelihood import estimates
+from anyorder.likelihood import estimates, journal
 from anyorder.likelihood.estimates import Estimate
 from anyorder.likelihood.journal import Journal
 
@@ -107,6 +107,13 @@ def test_processes_take_turns_and_the_first_one_writes(tmp_path, monkeypatch):
         assert torch.equal(estimate.complete(journal), WANT)
         assert estimate.calls == [turn for turn in turns[rank] if turn]
     assert len((tmp_path / '0.jsonl').read_text().splitlines()) == 8
+
+
+def test_all_have_what_the_first_process_has_read(tmp_path, monkeypatch):
+    """Others may not see its disk."""
+    monkeypatch.setattr(journal, 'gather', lambda done: [{(*NAME, 3): [1.5]}, done])
+    there = Journal(str(tmp_path / 'nothing.jsonl'), {'model': 1})
+    assert there.missing(NAME, 5) == [0, 1, 2, 4]
 
 
 def test_the_first_process_alone_writes(tmp_path, monkeypatch):

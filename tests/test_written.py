@@ -17,7 +17,7 @@ from anyorder.likelihood.ensemble import pair_gaps, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
-from anyorder.orders import draw_orders, stream
+from anyorder.orders import draw_orders, order_of, stream
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report
@@ -159,10 +159,19 @@ def test_given_tokens_cost_nothing():
     model, (it,) = make_model(), made('--orders=entropy')
     given = torch.zeros(4, 9, dtype=torch.bool)
     given[1, 1:] = True
-    order, idx = draw_orders([1], 9, 1, SEED)[0, 0], BLOCKS[1:2]
-    last = torch.cat([order[order != 0], order[order == 0]])
-    want = -model.predict(idx, last[None], 8)[0, 0].log_softmax(-1)[idx[0, 0]]
+    last, idx = torch.tensor([[*range(1, 9), 0]]), BLOCKS[1:2]   # what is known is read from left to right
+    want = -model.predict(idx, last, 8)[0, 0].log_softmax(-1)[idx[0, 0]]
     torch.testing.assert_close(it.nats(model, BLOCKS, [1], given)[0, 0], want, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('policy', SCORES)
+def test_known_tokens_are_read_as_where_a_text_is_written(policy):
+    model, (it,) = make_model(), made(f'--orders={policy}')
+    given = torch.rand(4, 9, generator=torch.Generator().manual_seed(3)) < 0.5
+    canvas = Canvas.of_texts([*zip(BLOCKS.tolist(), given.tolist())], order_of({}, 'random'), 5)
+    fill(model, canvas, it.unmasking, it.drawing)
+    found = it.nats(model, BLOCKS, [*range(4)], given)[:, 0]
+    torch.testing.assert_close(found, -canvas.logprob.sum(1), rtol=0, atol=1e-10)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

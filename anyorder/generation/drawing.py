@@ -59,8 +59,7 @@ class Drawing:
 
 
 class TokenNoise:
-    """Standard Gumbel noise that belongs to (seed of a row, position, token), on its device. It keeps the noise of the
-    last call, whose cells the next call mostly asks for again."""
+    """Standard Gumbel noise of (seed of a row, position, token), on its device; most of a call is kept for the next."""
 
     def __init__(self, vocab_size, device):
         self.vocab_size, self.device, self.kept = vocab_size, device, {}

@@ -195,7 +195,7 @@ class Ensemble(Estimate):
         for m, column in zip(powers_of_two(self.c.n_contexts), nats.T, strict=True):
             gain = self.row('', nats[:, 0] - column, text)   # block by block, so that their spread does not hide it
             rows.append(self.row(f'ensemble x {m}', column, text, m)
-                        | {'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+                        | {'bound': True, 'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
         return rows
 
     def remarks(self, rows, text):

@@ -13,7 +13,7 @@ from anyorder.machine.processes import gather, processes
 class Journal:
     """Nats of finished blocks, by (set, digest of the set, work, block). The first line of the file says which
     evaluation it is. Every other line is a block: [set, digest, work, block, nats]. A last line that was cut off is
-    dropped. All processes read the file, the first one writes it. Without a path there is no file."""
+    dropped. The first process reads and writes it for all. Without a path there is no file."""
 
     def __init__(self, path, evaluation):
         """Open the journal at `path`, or begin it, for one `evaluation`, a dict of all that the nats depend on."""
@@ -34,7 +34,7 @@ class Journal:
         if processes()[0] == 0:
             lines = [evaluation] + [[*key, nats] for key, nats in self.done.items()]
             replace_file(path, ''.join(json.dumps(line) + '\n' for line in lines).encode())
-        gather(None)   # all have read it before the first one adds to it
+        self.done = gather(self.done)[0]   # others may not see the file
 
     def missing(self, name, n_blocks):
         """The blocks 0 .. n_blocks - 1 of `name` (set, digest, work) that are still to be done."""

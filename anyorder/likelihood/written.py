@@ -15,7 +15,7 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.orders import derive_seed, has_several
+from anyorder.orders import derive_seed, has_several, order_of
 from anyorder.tokens.blocks import visits_of
 
 
@@ -50,11 +50,12 @@ class Written(Along):
     def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):
         """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
         self.unmasking, self.drawing, self.one = unmasking, drawing, one
+        order = order_of({}, 'l2r') if unmasking.adaptive else order   # in which known tokens are read, as Canvas does
         super().__init__(config, checkpoint, asked, order, label)
         self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
-        self.work = f'{label} {derive_seed(order, unmasking, drawing):x}'
+        self.work = f'{label} {derive_seed(self.order, unmasking, drawing):x}'
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
