@@ -32,9 +32,9 @@ are counted. Noise on the scores is drawn, so it has no such law. `oracle` takes
 looks at the truth, so no sampler has this likelihood, and it is greedy, so another order may have a better one.
 
 A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with prompts are a block
-each, and longer ones are cut. The orders and contexts of a block are a function of the seed and of the block's number
-among the evaluated blocks: neither the batch size nor the number of processes changes them. Errors are standard errors
-over blocks, as if blocks were independent; blocks of one document are not."""
+each, and longer ones are cut. What is given is read in the order of the row, by a policy from left to right. The orders
+and contexts of a block are a function of the seed and of its number among the evaluated blocks: batch size and
+processes do not change them. Errors are standard errors over blocks, as if these were independent."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least, check_choice, numbers
 

@@ -30,10 +30,10 @@ def make_split(data_dir, name, split, meta, kind):
         return prepare_puzzles(name, data_dir)
     if row and row.offline and split in parts:
         return prepare(name, data_dir)
-    if task in (*TASKS, 'TASK'):   # which nobody knows
+    if task in (*TASKS, 'TASK') and not row:   # which nobody knows
         words, parts = f'puzzles.py {task} --name={name}', SHARES
         words += ''.join(f' --{key}={value}' for key, value in kind.get('puzzle', {}).items() if key != 'task')
-    elif kind.get('tokenizer') == OWN:
+    elif kind.get('tokenizer') == OWN and not row:
         words = f'prepare.py tokens --name={name} --source=FILE'
         words += '' if kind.get('eos') is None else f" --end={kind['eos']}"
         words += f" --shape={'x'.join(map(str, kind['shape']))}" if kind.get('shape') else ''

@@ -48,7 +48,7 @@ def main(config):
     idle = {'n_latents', 'n_observations', 'largest'} - {*TASKS[task].options, *dict(TASKS[task].made)}
     idle |= {f'n_{s}' for s in SHARES if config.source or config.split not in ('', s)}
     if ignored := config.given & (idle | {'seed' if config.source else ''}):
-        raise ValueError(f'--{min(ignored)} would change nothing of these puzzles: leave it out')
+        raise ValueError(f'--{min(ignored)} changes nothing of {task} beside these other options: leave it out')
     options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
     meta = prepare_puzzles(task, config.data_dir, config.name, config.source, config.split, n_rows,

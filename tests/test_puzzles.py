@@ -110,10 +110,10 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
     assert sizes('zebra4', '--largest=3', '--n_train=5', '--name=d')[0] == [5, 4, 3]
     for argv, said in ((['--n_val=-1'], 'n_val must be at least 0'),
                        (['--split=all'], 'split must be test, val or train'),
-                       (['--largest=3'], '--largest would change nothing'),
-                       (['--split=val', '--n_train=3'], '--n_train would change nothing'),
-                       (['--split=val', '--source=p.csv', '--seed=3'], '--seed would change nothing'),
-                       (['--split=val', '--source=p.csv', '--n_val=3'], '--n_val would change nothing')):
+                       (['--largest=3'], '--largest changes nothing'),
+                       (['--split=val', '--n_train=3'], '--n_train changes nothing'),
+                       (['--split=val', '--source=p.csv', '--seed=3'], '--seed changes nothing'),
+                       (['--split=val', '--source=p.csv', '--n_val=3'], '--n_val changes nothing')):
         with pytest.raises(ValueError, match=said):
             command.main(configure(vars(command), ['sudoku4', *argv, f'--data_dir={tmp_path}']))
 

@@ -132,6 +132,12 @@ def test_the_middle_comes_last_behind_three_marks():
     assert all(abs(moved[row] - share * weight) < 5 * (share * weight) ** 0.5 for row, weight in law.items())
 
 
+def test_a_known_set_is_named_whatever_the_model_reads(tmp_path):
+    for kind in {'tokenizer': 'sudoku'}, {'tokenizer': 'own'}, {'tokenizer': 'bytes'}:
+        with pytest.raises(ValueError, match=r'python data/prepare.py ptb \[--source=FILE\] '):
+            open_split(tmp_path, 'ptb', 'test', kind)
+
+
 def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'nae_sat', sets_of_mine / 'mine')
     os.remove(sets_of_mine / 'mine' / 'val.bin')

@@ -59,7 +59,7 @@ class Drawing:
 
 
 class TokenNoise:
-    """Standard Gumbel noise of (seed of a row, position, token), on its device; most of a call is kept for the next."""
+    """Standard Gumbel noise of (seed of a row, position, token), on its device; the last call's is kept."""
 
     def __init__(self, vocab_size, device):
         self.vocab_size, self.device, self.kept = vocab_size, device, {}

@@ -40,7 +40,7 @@ class Estimate:
         return 1 if self.alone else max(1, self.c.batch_size // self.n_orders)
 
     def orders(self, blocks, numbers, given=None, n_orders=0):
-        """(orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1)) of these blocks; K: n_orders of each."""
+        """orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1) of these blocks; K: n_orders, or its own."""
         K, N = n_orders or self.n_orders, blocks.size(1)
         blocks = blocks[numbers].repeat_interleave(K, 0)
         orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)

@@ -13,7 +13,7 @@ from anyorder.machine.processes import gather, processes
 class Journal:
     """Nats of finished blocks, by (set, digest of the set, work, block). The first line of the file says which
     evaluation it is. Every other line is a block: [set, digest, work, block, nats]. A last line that was cut off is
-    dropped. The first process reads and writes it for all. Without a path there is no file."""
+    dropped. All processes read it, what the first one finds counts. Without a path there is no file."""
 
     def __init__(self, path, evaluation):
         """Open the journal at `path`, or begin it, for one `evaluation`, a dict of all that the nats depend on."""

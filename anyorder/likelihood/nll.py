@@ -112,7 +112,7 @@ def estimate_of(order):
 
 
 def is_drawn(slots, order):
-    """True for a masked loss over random orders: one pass is an unbiased draw of the bound. Others want one a visit."""
+    """True for a masked loss over random orders: a pass draws the bound. In others such a network takes one a visit."""
     return slots.masked_loss and estimate_of(order) == 'any'
 
 

@@ -15,7 +15,7 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.orders import derive_seed, has_several, order_of
+from anyorder.orders import derive_seed, has_several
 from anyorder.tokens.blocks import visits_of
 
 
@@ -50,20 +50,20 @@ class Written(Along):
     def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):
         """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
         self.unmasking, self.drawing, self.one = unmasking, drawing, one
-        order = order_of({}, 'l2r') if unmasking.adaptive else order   # in which known tokens are read, as Canvas does
         super().__init__(config, checkpoint, asked, order, label)
         self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
-        self.work = f'{label} {derive_seed(self.order, unmasking, drawing):x}'
+        self.work = f'{label} {derive_seed(order, unmasking, drawing, "known l2r"):x}'
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
-        K, (orders, n_given, _) = self.n_orders, self.orders(blocks, numbers, given)
+        K, B, (orders, n_given, _) = self.n_orders, self.c.batch_size, self.orders(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
-        nats = written_nats(model, blocks[numbers].repeat_interleave(K, 0), orders, n_given.repeat_interleave(K), seeds,
-                            self.unmasking, self.drawing, self.c.batch_size)
-        return nats.view(-1, 3 * K)
+        blocks, n = blocks[numbers].repeat_interleave(K, 0), n_given.repeat_interleave(K, 0)
+        first = torch.arange(blocks.size(1)) < n * self.unmasking.adaptive   # known ones from left to right, as Canvas
+        orders = orders.gather(1, orders.where(first, blocks.size(1)).argsort(stable=True))
+        return written_nats(model, blocks, orders, n[:, 0], seeds, self.unmasking, self.drawing, B).view(-1, 3 * K)
 
     def measure(self, model, text, journal):
         """The nats, and behind them the totals of one token a step."""

@@ -14,8 +14,8 @@ from configurator import configure
 
 @contextlib.contextmanager
 def one_line_errors(*signals):
-    """Wrong input (ValueError), files that cannot be used (OSError) and a lack of memory end a script with one line and
-    exit code 1. So do the `signals`: temporary files and other processes then end with the script."""
+    """Wrong input (ValueError), files that cannot be used (OSError), a command that failed and a lack of memory end a
+    script with one line and exit code 1. So do the `signals`: temporary files and other processes end with it."""
     if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace')   # a terminal that lacks a letter of a sample
     before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]

@@ -134,10 +134,10 @@ def styles(groups):
 
 
 def draw(runs, panels, path):
-    """Panels [(x, y), ...] of runs [(label, entries)] into `path`; returns the figure. Each must show something."""
+    """Panels [(x, y), ...] of runs [(label, entries)] into `path`; returns the figure. ValueError if one is empty."""
     for x, y in panels:
         if not any(curve(entries, x, y)[0] for _, entries in runs):
-            there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))))
+            there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))) - {'setting'})
             raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}')
     import matplotlib
     matplotlib.use('agg')

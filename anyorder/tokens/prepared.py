@@ -54,7 +54,7 @@ DATA_SETS = {
 
 
 def divide(splits, val_ratio):
-    """{split: (number of documents, iterable)} of {split: documents}; '' becomes train and val, by whole documents."""
+    """{split: (number of documents, iterable)} of {split: documents}; '' becomes train and val, a lone one is cut."""
     if '' not in splits:
         return {split: (len(documents), documents) for split, documents in splits.items()}
     documents, n = splits[''], len(splits[''])

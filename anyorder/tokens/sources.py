@@ -95,7 +95,7 @@ ROWS = {'jsonl': lambda path: texts([path], by_line=True), 'csv': csv_rows, 'par
 
 
 def documents_of(rows, source, text_key='text', prompt_key=''):
-    """Yields the texts of rows under `text_key`, or (prompt, text) if rows have the `prompt_key`; 'auto': "prompt"."""
+    """Yields the texts of rows under `text_key`, with a `prompt_key` (prompt, text); 'auto': "prompt" where it is."""
     first = None
     for number, row in enumerate(rows(), 1):
         where = f'row {number} of {source}'

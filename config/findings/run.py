@@ -51,7 +51,7 @@ def path_of(line, seed, c):
 def plan(lines, c, more):
     """[{path: words of its command}]: trainings, trainings that start from their weights, evaluations."""
     stages, where = ({}, {}, {}), [f'--data_dir={c.data_dir}'] * ('data_dir' in c.given)
-    for line, seed in itertools.product(lines, c.seeds.split(',')):
+    for line, seed in itertools.product(lines, map(str, numbers(c, 'seeds'))):
         run, _, evaluation = line.partition('/')
         options = [word.replace('SEED', seed).replace('OUT', c.out) for word in RUNS[run].split()]
         folder, path = path_of(run, seed, c), path_of(line, seed, c)
@@ -100,7 +100,7 @@ def make_all(stages, jobs):
 def main(config, more):
     """`more` are the options behind --."""
     at_least(config, 1, 'jobs')
-    config['seeds'] = ','.join(map(str, numbers(config, 'seeds')))
+    numbers(config, 'seeds')
     os.chdir(ROOT)
     os.makedirs(config.out, exist_ok=True)
     if config.jobs > 1:
@@ -117,7 +117,7 @@ def main(config, more):
         subprocess.run([sys.executable, *command, f'--data_dir={config.data_dir}'], check=True)
     make_all(stages, config.jobs)
     for picture, (options, lines) in figures.items():
-        paths = [path_of(line, seed, config) for line in lines.values() for seed in config.seeds.split(',')]
+        paths = [path_of(line, seed, config) for line in lines.values() for seed in numbers(config, 'seeds')]
         words = ['plot.py', '-o', f'{config.out}/{picture}.png', *options, f'--labels={",".join(lines)}', *paths]
         subprocess.run([sys.executable, *words], check=True)
 
