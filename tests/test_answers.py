@@ -170,7 +170,8 @@ def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
             row, n = row_of(PAIRS[b])
             for k, order in enumerate(orders[b].tolist()):
                 if isinstance(found, Written):
-                    order = torch.tensor([sorted((p for p in order if p < len(row)), key=lambda p: p >= n)])
+                    known = [*range(n)] if found.unmasking.adaptive else [p for p in order if p < n]
+                    order = torch.tensor([known + [p for p in order if n <= p < len(row)]])
                     seeds = [derive_seed(found.c.seed, 'written', b, k)]
                     want = written_nats(model, torch.tensor([row]), order, torch.tensor([n]), seeds, found.unmasking,
                                         found.drawing, 1)[0]
