@@ -54,7 +54,7 @@ class Written(Along):
         self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
-        self.work = f'{label} {derive_seed(order, unmasking, drawing, "known l2r"):x}'
+        self.work = f'{label} {derive_seed(order, unmasking, drawing, "known l2r"):x}'   # no journal of another reading
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
