@@ -196,13 +196,14 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(len(numbers), 1, 1)
 
 
-def given_first(order, given, n_visits=None):
+def given_first(order, given, n_visits=None, left_to_right=False):
     """(order, n_given (B,), n_blanks (B,)): in order (B, N) the positions of `given` (B, N) come first, blanks next and
-    padding, from position n_visits (B,) on, last. Each part keeps its order."""
+    padding, from position n_visits (B,) on, last. Each part keeps its order, but what is given may be left_to_right."""
     part = (~given.gather(1, order)).int()                                                  # (B, N) by visit
     if n_visits is not None:
         part = part.masked_fill(order >= n_visits.unsqueeze(1), 2)
-    return order.gather(1, part.argsort(stable=True)), (part == 0).sum(1), (part == 1).sum(1)
+    rank = order.where(part == 0, order.size(1) + part) if left_to_right else part
+    return order.gather(1, rank.argsort(stable=True)), (part == 0).sum(1), (part == 1).sum(1)
 
 
 def read_order(text, *others):

@@ -59,9 +59,7 @@ class Canvas:
         seeds = seeds_of(seed, B)
         for r, (tokens, known) in enumerate(texts):
             visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))
-            visits, n, _ = given_first(visits, torch.tensor([known]))
-            if order['kind'] in ('random', 'sorted_subset'):
-                visits[0, :n] = visits[0, :n].sort().values
+            visits, *_ = given_first(visits, torch.tensor([known]), None, order['kind'] in ('random', 'sorted_subset'))
             idx[r, :len(tokens)], orders[r, :len(tokens)] = torch.tensor(tokens), visits[0]
         n_known = torch.tensor([sum(known) for _, known in texts])
         return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)

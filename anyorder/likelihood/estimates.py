@@ -27,9 +27,10 @@ class Estimate:
     decoder_only  why networks with a masked loss do not have it; '': they have
     n_orders      orders of a block that one call of `nats` runs
     alone         whether such a call is for one block, which fills a batch by itself
-    order         the arguments of sample_order; None is random"""
+    order         the arguments of sample_order; None is random
+    known_l2r     whether given tokens are read from left to right, in place of this order"""
     name = work = ''
-    options, dataset, decoder_only, n_orders, alone, order = (), None, '', 1, False, None
+    options, dataset, decoder_only, n_orders, alone, order, known_l2r = (), None, '', 1, False, None, False
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -45,7 +46,7 @@ class Estimate:
         blocks = blocks[numbers].repeat_interleave(K, 0)
         orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)
         given = torch.zeros_like(blocks) > 0 if given is None else given[numbers].repeat_interleave(K, 0)
-        orders, *counts = given_first(orders, given, visits_of(blocks))
+        orders, *counts = given_first(orders, given, visits_of(blocks), self.known_l2r)
         return orders, *(n[::K].unsqueeze(1) for n in counts)
 
     def row_of(self, blocks, number, given, n_orders=1):

@@ -53,17 +53,17 @@ class Written(Along):
         super().__init__(config, checkpoint, asked, order, label)
         self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
+        self.known_l2r = unmasking.adaptive   # as Canvas.of_texts has them for a policy
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
         self.work = f'{label} {derive_seed(order, unmasking, drawing, "known l2r"):x}'   # no journal of another reading
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
-        K, B, (orders, n_given, _) = self.n_orders, self.c.batch_size, self.orders(blocks, numbers, given)
+        K, (orders, n_given, _) = self.n_orders, self.orders(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
-        blocks, n = blocks[numbers].repeat_interleave(K, 0), n_given.repeat_interleave(K, 0)
-        first = torch.arange(blocks.size(1)) < n * self.unmasking.adaptive   # known ones from left to right, as Canvas
-        orders = orders.gather(1, orders.where(first, blocks.size(1)).argsort(stable=True))
-        return written_nats(model, blocks, orders, n[:, 0], seeds, self.unmasking, self.drawing, B).view(-1, 3 * K)
+        nats = written_nats(model, blocks[numbers].repeat_interleave(K, 0), orders, n_given.repeat_interleave(K), seeds,
+                            self.unmasking, self.drawing, self.c.batch_size)
+        return nats.view(-1, 3 * K)
 
     def measure(self, model, text, journal):
         """The nats, and behind them the totals of one token a step."""
