@@ -200,6 +200,7 @@ def test_options_of_tokens_are_for_tokens_alone():
 
 @pytest.mark.parametrize('options', [['--order=columns'], ['--attention=mixed', '--l2r_ratio=0']])
 def test_every_command_works_on_a_set_of_tokens(tmp_path, monkeypatch, script, options):
+    pytest.importorskip('safetensors')
     monkeypatch.chdir(tmp_path)
     np.savez('a.npz', train=ROWS, val=ROWS[:2], test=ROWS[1:])
     (tmp_path / 'names.txt').write_text('\n'.join(f'n{i}' for i in range(7)))

@@ -57,22 +57,6 @@ def read(page):
         return f.read()
 
 
-def lm_eval_understands(args, monkeypatch):
-    """Where lm-eval is there, it knows its options, we know the options of the model, and a folder has the tasks."""
-    if importlib.util.find_spec('lm_eval') is None or args[0] == 'ls':
-        return
-    from lm_eval._cli import HarnessCLI
-
-    from anyorder.harness import AnyOrderLM
-    with monkeypatch.context() as patch:
-        patch.setattr('sys.argv', ['eval_lm.py', *eval_lm.arguments(list(args))])
-        found = HarnessCLI().parse_args()
-    if found.model == 'aogpt':
-        AnyOrderLM.options(found.model_args)
-    if found.include_path:
-        assert all(os.path.isfile(os.path.join(ROOT, found.include_path, f'{task}.yaml')) for task in found.tasks)
-
-
 COMMANDS = [name for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
             if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)]
 
@@ -130,8 +114,8 @@ def understand(script, tmp_path, monkeypatch):
     def python(name, *args):
         if any(arg.startswith('--plan=') for arg in args):   # wants nothing
             return script(name, *args)
-        if name == 'eval_lm.py':
-            return lm_eval_understands(args, monkeypatch)
+        if name == 'eval_lm.py':   # test_lm_eval_understands_its_commands
+            return None
         reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
                   'export_hf.py': 'configurator.configure', 'tests/torture.py': 'argparse.ArgumentParser.parse_args',
                   'plot.py': 'anyorder.pictures.figures.draw'}.get(name)
@@ -194,6 +178,25 @@ def test_every_command_is_understood(understand, page):
             understand(words)
         except (AssertionError, SystemExit) as e:
             raise AssertionError(f'{page}: {shlex.join(words)}') from e
+
+
+@pytest.mark.parametrize('page', [page for page in PAGES if ' eval_lm.py --' in read(page)])
+def test_lm_eval_understands_its_commands(page, monkeypatch):
+    """It knows its options, we know the options of the model, and a folder has the tasks."""
+    pytest.importorskip('lm_eval')
+    from lm_eval._cli import HarnessCLI
+
+    from anyorder.harness import AnyOrderLM
+    for words in commands(page) + inline_commands(page):
+        if 'eval_lm.py' not in words or 'ls' in words:
+            continue
+        args = words[words.index('eval_lm.py') + 1:]
+        monkeypatch.setattr('sys.argv', ['eval_lm.py', *eval_lm.arguments(args)])
+        found = HarnessCLI().parse_args()
+        if found.model == 'aogpt':
+            AnyOrderLM.options(found.model_args)
+        if found.include_path:
+            assert all(os.path.isfile(os.path.join(ROOT, found.include_path, f'{task}.yaml')) for task in found.tasks)
 
 
 @pytest.mark.parametrize('page', PAGES)
