@@ -54,6 +54,21 @@ def test_older_checkpoints_are_kept(keep):
     assert saved('out/ckpt.pt') == 10 and [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep:]
 
 
+@pytest.mark.parametrize('first', [0, 9_999_997, 99_999_998])
+def test_checkpoints_are_kept_and_offered_by_their_number(first):
+    """Also from ten million updates on, where a name has more digits and sorts before the older ones."""
+    run_of(*range(first, first + 5), keep=1)
+    assert [saved(path) for path in numbered('out')] == [first + 3]
+    run_of(*range(first, first + 5), keep=3)
+    assert [saved(path) for path in numbered('out')] == [first + 1, first + 2, first + 3]
+    os.truncate('out/ckpt.pt', 1000)
+    with pytest.raises(ValueError, match=f'ckpt_{first + 3:07d}.pt is whole'):
+        open_newest('out')
+    for name in ('ckpt_1.pt', 'ckpt_0000001x.pt', 'ckpt_0000001.pt.tmp'):
+        open(f'out/{name}', 'w').close()
+    assert len(numbered('out')) == 3
+
+
 def test_where_there_are_no_links_an_older_checkpoint_is_copied(monkeypatch):
     def no_links(*args):
         raise OSError('not permitted')

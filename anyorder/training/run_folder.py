@@ -8,6 +8,7 @@ import glob
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 from contextlib import contextmanager, suppress
@@ -27,7 +28,14 @@ from anyorder.machine.processes import processes
 
 def numbered(out_dir):
     """The numbered checkpoints of a folder, oldest first."""
-    return sorted(glob.glob(os.path.join(glob.escape(out_dir), 'ckpt_' + '[0-9]' * 7 + '.pt')))
+    paths = glob.glob(os.path.join(glob.escape(out_dir), 'ckpt_*.pt'))
+    return sorted([path for path in paths if number_of(path) is not None], key=number_of)
+
+
+def number_of(path):
+    """The iteration in the name of a numbered checkpoint, of seven digits or more; None: it is another file."""
+    found = re.fullmatch(r'ckpt_([0-9]{7,})\.pt', os.path.basename(path))
+    return int(found[1]) if found else None
 
 
 def open_newest(out_dir):
@@ -128,7 +136,8 @@ class RunFolder:
                 kept = self.keep() if self.keep_checkpoints and self.saved not in (None, iter_num) else None
                 write_checkpoint(self.ckpt_path, checkpoint)
             if kept:   # only now, so that an older one is there if the save fails
-                for name in [name for name in numbered(self.out_dir) if name <= kept][:-self.keep_checkpoints]:
+                older = [name for name in numbered(self.out_dir) if number_of(name) <= number_of(kept)]
+                for name in older[:-self.keep_checkpoints]:
                     with suppress(OSError):
                         os.remove(name)
         self.saved = iter_num
