@@ -13,13 +13,15 @@ import torch
 import torch.distributed as dist
 
 from anyorder.machine.devices import cpuinfo, resolve_device
+from anyorder.machine.surroundings import surroundings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def processes():
-    """(rank of this process, number of processes). Alone it is (0, 1)."""
-    return int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))
+    """(rank of this process, number of processes). Alone it is (0, 1). Raises ValueError, see `surroundings`."""
+    there = surroundings()
+    return there.get('RANK', 0), there.get('WORLD_SIZE', 1)
 
 
 def start_processes(patience=None):
@@ -35,7 +37,7 @@ def own_device(device, dtype):
     if world_size > 1 and str(device).startswith('cuda:'):
         raise ValueError(f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}')
     own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
-    device, dtype = resolve_device(f'cuda:{os.environ["LOCAL_RANK"]}' if own else device, dtype)
+    device, dtype = resolve_device(f'cuda:{surroundings()["LOCAL_RANK"]}' if own else device, dtype)
     if own:
         torch.cuda.set_device(device)
     return device, dtype

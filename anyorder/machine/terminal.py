@@ -1,6 +1,5 @@
 """How does a command meet the terminal? It reads options, shows how far it is, and says in one line what is wrong."""
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from tqdm import tqdm
 from tqdm.utils import DisableOnWriteError
 
 from anyorder.machine.files import check_checkpoint, is_out_of_memory
+from anyorder.machine.surroundings import surroundings
 from configurator import configure
 
 
@@ -41,8 +41,9 @@ def read_options(namespace, **checkpoints):
     torchrun do not look yet, so that later all fail together."""
     with one_line_errors():
         config = configure(namespace)
+        alone = not checkpoints or not surroundings()
         for name, words in checkpoints.items():
-            if config[name].partition(':')[0] not in words and 'WORLD_SIZE' not in os.environ:
+            if alone and config[name].partition(':')[0] not in words:
                 check_checkpoint(config[name])
     return config
 
