@@ -11,10 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyorder.fast import lean
 from anyorder.likelihood.continuations import continuation_scores
-from anyorder.likelihood.nll import block_nll, draw_known
-from anyorder.orders import derive_seed, draw_orders, sample_order
+from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
+from anyorder.machine.processes import processes, start_processes, summed
+from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
 from anyorder.tokens.blocks import middle_last
 from anyorder.tokens.sets import Split
+from anyorder.training.start import make_run_model
 from anyorder.training.update import (
     Clock,
     TrainState,
@@ -137,6 +139,73 @@ def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     update(state, Split(TOKENS), 1e-2, config)
     assert state.averages('stop', with_weights=False)[0] == pytest.approx(sum(alone) / 2)
     assert state.n_seen == 4 * 3 * 9
+
+
+UNEQUAL = {'causal': {}, 'bidirectional': {'attention': 'bidirectional'}, 'mixed': {'attention': 'mixed'},
+           'fim': {'n_tokens': 11, 'vocab_size': 14}}
+
+
+def recorded_rows(kind):
+    """Eight micro-batches of a row each, as draw_batch gives them, with unequal numbers of blanks: some tokens are
+    given, some padding. Of 'fim', half of the rows have three marks."""
+    g, rows = torch.Generator().manual_seed(3), []
+    for r in range(8):
+        idx, order = torch.randint(11, (1, 9), generator=g), torch.randperm(9, generator=g)[None]
+        n_given, n_visits, n_known = torch.tensor([r % 3]), torch.tensor([9 - r // 2]), None
+        if kind == 'fim':
+            idx[0, :3 * (r % 2)] = torch.tensor([11, 12, 13])[:3 * (r % 2)]
+            n_given, n_visits, order = torch.tensor([0]), torch.tensor([9]), torch.arange(9)[None]
+        order, *_ = given_first(order, torch.zeros(1, 9, dtype=torch.bool), n_visits)
+        if kind in ('bidirectional', 'mixed'):
+            n_known = n_given + (torch.rand(1, generator=g) * (n_visits - n_given)).long()
+        rows.append((idx, order, n_known, n_visits, n_given, n_visits - n_given))
+    return rows
+
+
+def joined(rows):
+    """Micro-batches as one."""
+    return tuple(None if parts[0] is None else torch.cat(parts) for parts in zip(*rows))
+
+
+def after_updates(kind, n_micros, patch, n_updates=3):
+    """{'totals', name of a weight: its values} after updates of all the recorded rows in n_micros micro-batches, which
+    the processes share."""
+    (rank, world_size), rows, size = processes(), recorded_rows(kind), 8 // n_micros
+    own = [joined(rows[size * micro:size * (micro + 1)]) for micro in range(rank, n_micros, world_size)]
+    drawn = iter(n_updates * own)
+    patch.setattr('anyorder.training.update.draw_batch', lambda *args: next(drawn))
+    patch.setattr('anyorder.training.update.middle_last', lambda idx, *args: idx)
+    state = start(learner(**UNEQUAL[kind]))
+    state.run_model = make_run_model(state.model, False, torch.device('cpu'))
+    options = {'gradient_accumulation_steps': n_micros, 'batch_size': size, 'fim_ratio': 0.5 * (kind == 'fim')}
+    for _ in range(n_updates):
+        update(state, Split(TOKENS), 1e-2, Config(OPTIONS | options))
+    return {'totals': summed(state.totals) / world_size, **state.model.state_dict()}   # as `averages` reads them
+
+
+@pytest.mark.parametrize('kind', UNEQUAL)
+def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(kind, forked, monkeypatch):
+    idx, order, n_known, n_visits, n_given, n_blanks = joined(recorded_rows(kind))
+    model = make_model(**UNEQUAL[kind]).requires_grad_(True)
+    nll = model(idx, order, n_known, n_visits=n_visits)
+    nll = nll_of_blanks(nll, n_given, n_known is not None, n_visits).masked_fill(idx > 10, 0)
+    n_blanks = n_blanks - (idx > 10).sum(1)
+    assert len({*n_blanks.tolist()}) > 1
+    loss = nll.sum() / n_blanks.sum()
+    loss.backward()
+    norm = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
+    found = after_updates(kind, 1, monkeypatch, n_updates=1)['totals']
+    torch.testing.assert_close(found, torch.stack([loss.detach(), norm, torch.ones(())]), rtol=0, atol=1e-9)
+
+    want = after_updates(kind, 1, monkeypatch)
+    for n_micros in (2, 8):
+        torch.testing.assert_close(after_updates(kind, n_micros, monkeypatch), want, rtol=0, atol=1e-9)
+
+    def both():
+        start_processes()
+        torch.testing.assert_close(after_updates(kind, 4, monkeypatch), want, rtol=0, atol=1e-9)
+    for p in forked(both, both):
+        assert p.code == 0, p.said
 
 
 def test_a_gradient_is_not_clipped_when_that_is_off():

@@ -114,7 +114,7 @@ def lines_of(config):
     yield f"{'together':<34}{sum(parts.values()) / GIB:>18,.2f}"
     yield f"{'there is':<34}{limit:>18,.2f}  {gpu.memory:g} without CUDA's own and what is lost between tensors"
 
-    yield f"\n{'the largest micro-batch':<34}{'batch_size':>18}  for the same update"
+    yield f"\n{'the largest micro-batch':<34}{'batch_size':>18}  for as many sequences in an update"
     for values in itertools.product(*((False, True) for _ in own)):
         saving = dict(zip(own, values))
         largest = bisect_right(range(1, 2 ** 40), limit * GIB, key=partial(bytes_at, **saving))

@@ -124,31 +124,53 @@ def draw_batch(split, config, masked_loss, device):
     return idx.clamp(min=0), order, n_known, n_visits, n_given, n_blanks
 
 
+def draw_micro_batches(state, split, config, micros):
+    """The micro-batches of these numbers, as draw_batch gives them. With fim_ratio the middles of some blocks are moved
+    to their ends, and the marks, which are read and never predicted, are no blanks."""
+    batches, model = [], state.model
+    for micro in micros:
+        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, known visits, middles
+        batch = draw_batch(split, config, model.slots.masked_loss, state.device)
+        if config.get('fim_ratio'):
+            idx, *parts, n_blanks = batch
+            idx = middle_last(idx, config.fim_ratio, model.config.n_real)
+            batch = idx, *parts, n_blanks - is_mark(idx, model).sum(1)
+        batches.append(batch)
+    return batches
+
+
+def is_mark(idx, model):
+    """Which tokens are marks of fill-in-the-middle, bool."""
+    return idx >= model.config.n_real
+
+
 def update(state, split, lr, config):
-    """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts. The loss
-    of a micro-batch is the mean over its blanks, in nats; in text every token but the marks of fim_ratio is one. The
-    update's loss is the mean over its micro-batches, its norm is taken before clipping. A micro-batch is a function of
-    (seed, iteration, its number); each process runs every world_size-th. The host never waits for the device."""
+    """Make an update of weights and average at AdamW's learning rate `lr`, and add it to what `state` counts.
+
+        loss = sum of nats / number of blanks,   both over all micro-batches of the update, in all processes
+
+    Micro-batches may have unequal numbers of blanks, as documents behind prompts have: each is divided by their mean.
+    The gradient is that of the loss, its norm is taken before clipping. A micro-batch is a function of (seed,
+    iteration, its number); each process runs every world_size-th. The host never waits for the device."""
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
-    loss = torch.zeros((), device=device)
-    for micro in micros:
-        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, middles, dropout
-        batch = draw_batch(split, config, state.model.slots.masked_loss, device)
-        idx, order, n_known, n_visits, n_given, n_blanks = batch
-        if config.get('fim_ratio'):
-            idx = middle_last(idx, config.fim_ratio, state.model.config.n_real)
+    batches = draw_micro_batches(state, split, config, micros)
+    n_blanks = summed(sum(batch[-1].sum() for batch in batches)).to(widest(device))   # of the whole update
+    mean_blanks = n_blanks / config.gradient_accumulation_steps
+    loss = torch.zeros((), device=device, dtype=widest(device))
+    for micro, (idx, order, n_known, n_visits, n_given, _) in zip(micros, batches):
+        if state.model.config.dropout:   # the only draws of torch's generator behind the batch
+            torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
             with autocast(device, config.dtype, cache=False):   # every weight is read once
                 nll = state.run_model(idx, order, n_known, n_visits=n_visits)               # (B, N)
                 nll = nll_of_blanks(nll, n_given, n_known is not None, n_visits)
-                if config.get('fim_ratio'):   # marks are read, never predicted; columns are positions
-                    marks = idx >= state.model.config.n_real
-                    nll, n_blanks = nll.masked_fill(marks, 0), n_blanks - marks.sum(1)
-                micro_loss = nll.sum() / n_blanks.sum() / len(micros)
+                if config.get('fim_ratio'):   # columns are positions
+                    nll = nll.masked_fill(is_mark(idx, state.model), 0)
+                micro_loss = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
             micro_loss.backward()
-        loss += micro_loss.detach()
+        loss += nll.detach().sum(dtype=loss.dtype) / mean_blanks / len(micros)
     norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf)
     norm = norm.full_tensor() if is_split(norm) else norm   # which stays on the device
     for o in state.optimizers:
