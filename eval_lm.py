@@ -75,5 +75,5 @@ def main(argv):
 
 
 if __name__ == '__main__':
-    with one_line_errors():
+    with one_line_errors(prints_results=True):
         main(sys.argv[1:])

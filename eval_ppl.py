@@ -276,5 +276,5 @@ def main(config):
 
 
 if __name__ == '__main__':
-    with one_line_errors():
+    with one_line_errors(prints_results=True):
         main(options)

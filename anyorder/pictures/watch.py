@@ -9,6 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from anyorder.generation.canvas import draft_at
+from anyorder.machine.terminal import surviving
 from anyorder.pictures.texts import columns_of, lay_out, token_texts
 
 FRAME = 1 / 20                      # seconds: steps that follow one another faster share a frame
@@ -37,7 +38,7 @@ class Watch:
     grid: a row is a line, or several of equal length."""
 
     def __init__(self, tokenizer, out=None, columns=0):
-        self.tokenizer, self.out, self.columns = tokenizer, out or sys.stdout, columns
+        self.tokenizer, self.out, self.columns = tokenizer, surviving(out or sys.stdout), columns
         self.step = self.shown = NOT_A_STEP   # the steps of the last call and of the last frame
         self.began = self.frame_at = self.waited = 0.0
         self.n_lines = self.top = 0           # lines of the last frame, and the line of the text on its top

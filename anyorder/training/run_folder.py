@@ -19,11 +19,11 @@ except ImportError:   # Windows
     fcntl = None
 
 import torch
-from tqdm import tqdm
 
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.machine.files import replace_file, whole_files
 from anyorder.machine.processes import processes
+from anyorder.machine.terminal import say
 
 
 def numbered(out_dir):
@@ -165,7 +165,7 @@ class RunFolder:
             n = next(n for n in itertools.count(1) if not any(os.path.exists(f'{path}.old-{n}') for path in there))
             for path in there:
                 os.replace(path, f'{path}.old-{n}')
-            tqdm.write(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
+            say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
         self.mine = True
 
     def keep(self):

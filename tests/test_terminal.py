@@ -1,0 +1,121 @@
+"""A terminal that is not there, has gone or is full ends no command."""
+import contextlib
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from anyorder.machine.terminal import one_line_errors, progress, say, surviving
+from anyorder.pictures.watch import Watch
+from anyorder.tokens.tokenizers import Bytes
+
+
+class Bare:
+    """A stream that can write and nothing else."""
+    said = ''
+
+    def write(self, text):
+        self.said += text
+
+
+def lost_reader():
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, 'w', buffering=1)
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+def full():
+    return open('/dev/full', 'w', buffering=1)
+
+
+STREAMS = {'none': lambda: None, 'bare': Bare, 'closed': closed, 'lost reader': lost_reader, 'full': full}
+if not os.path.exists('/dev/full'):
+    del STREAMS['full']
+
+
+@pytest.fixture(params=STREAMS)
+def stream(request):
+    stream = STREAMS[request.param]()
+    yield stream
+    surviving(stream).end()   # what it could not write does not trouble its end
+
+
+@contextlib.contextmanager
+def terminal(stream):
+    """In the body, stdout and stderr are this stream."""
+    with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        yield
+
+
+def test_what_is_said_beside_the_work_does_not_end_it(stream):
+    with terminal(stream):
+        assert list(progress(range(3))) == [0, 1, 2]
+        say('a line')
+        Watch(Bytes())([97], [0], 0, [-1.0])
+        with one_line_errors():
+            print('a line', flush=True)
+            print('a line', file=sys.stderr, flush=True)
+            assert list(progress(range(3))) == [0, 1, 2] and not sys.stdout.isatty()
+            say('a line')
+        assert sys.stdout is stream
+    if isinstance(stream, Bare):
+        assert stream.said.count('a line\n') == 4 and '3/3' in stream.said
+
+
+@pytest.mark.parametrize('prints_results', [False, True])
+def test_results_that_a_full_disk_lost_are_an_error_after_the_work(stream, prints_results):
+    done, code = [], 0
+    try:
+        with terminal(stream), one_line_errors(prints_results=prints_results):
+            print('a result')
+            done.append(True)
+    except SystemExit as e:
+        code = e.code
+    is_full = getattr(stream, 'name', '') == '/dev/full'
+    assert done and bool(code) == (is_full and prints_results)
+
+
+def test_an_error_is_said_although_nobody_reads(stream):
+    with pytest.raises(SystemExit) as e, terminal(stream), one_line_errors(prints_results=True):
+        print('a line')
+        raise ValueError('x must be 3')
+    assert e.value.code == 'error: x must be 3'
+
+
+def test_no_file_gets_the_number_of_a_closed_terminal(forked, tmp_path):
+    def body():
+        for number in (0, 2):
+            os.close(number)
+        with one_line_errors(), open(tmp_path / 'ckpt', 'w') as f:
+            assert f.fileno() > 2
+            assert all(os.get_inheritable(number) for number in (0, 2))
+    finished, = forked(body)
+    assert finished.code == 0, finished.said
+
+
+TOY = ('--n_layer=1 --n_head=2 --n_embd=16 --block_size=4 --batch_size=2 --max_iters=1 --warmup_iters=0 --device=cpu '
+       '--dtype=float32 --compile=False --eval_iters=1 --dataset=x --data_dir=.')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('streams', ['>&- 2>&- <&-', '>/dev/full 2>/dev/full'])
+def test_programs_do_their_work_without_a_terminal(tmp_path, streams):
+    """Each leaves its file and ends with 0, but for a sample that a full disk has lost from stdout."""
+    (tmp_path / 'x.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
+    program = f'PATH={os.path.dirname(sys.executable)}:$PATH; cd {tmp_path}; at={ROOT}\n'
+    commands = {'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x --data_dir=.',
+                'out/ckpt.pt': f'train.py {TOY}',
+                's.json': 'sample.py --ckpt=out/ckpt.pt --device=cpu --prompt=a[[2]] --watch=True --out=s.json'}
+    for made, command in commands.items():
+        finished = subprocess.run(['bash', '-c', f'{program} python $at/{command} {streams}'], check=False)
+        lost = 'full' in streams and command.startswith('sample')
+        assert finished.returncode == lost and (tmp_path / made).exists(), command
