@@ -5,13 +5,13 @@ from dataclasses import asdict, fields
 
 import torch
 
-from anyorder.machine.files import MASKED, check_checkpoint, reading, whole_files
+from anyorder.machine.files import MASKED, check_checkpoint, whole_files
 from anyorder.machine.processes import whole
 from anyorder.orders import order_of
 from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint, masked_family
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
-from anyorder.others.weights import WithoutDraws, local_path, read_json
+from anyorder.others.weights import TIED, WithoutDraws, load_pickle, local_path, read_json, tie, unwrapped
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
 from model import AOGPT, AOGPTConfig
 
@@ -54,8 +54,8 @@ def load_checkpoint(name):
             masked_family(kind, config)   # raises for what is no masked model
             raise ValueError(f'{config} has model_type={kind!r}: its name as a masked model is {MASKED}{path}')
         return FOLDERS[kind](path)
-    with reading(f'{path} ({os.path.getsize(path):,} bytes)', 'a checkpoint', 'name another, or copy it again'):
-        checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    shown = f'{path} ({os.path.getsize(path):,} bytes)'
+    checkpoint = load_pickle(path, shown, 'a checkpoint', 'name another, or copy it again')
     kinds = {'model': dict, 'model_args': dict, 'config': dict, 'tokenizer': str}
     if not (isinstance(checkpoint, dict) and {'model', 'model_args'} <= checkpoint.keys()
             and all(isinstance(checkpoint[key], kinds[key]) for key in kinds if key in checkpoint)
@@ -65,18 +65,20 @@ def load_checkpoint(name):
 
 
 def raw_weights(checkpoint):
-    """{name: weight} of a checkpoint dict, without the prefix that torch.compile gave published ones."""
-    return {name.removeprefix('_orig_mod.'): p for name, p in checkpoint['model'].items()}
+    """{name: weight} of a checkpoint dict, see weights.unwrapped: torch.compile gave published ones a prefix."""
+    return unwrapped(checkpoint['model'])
 
 
 def ema_weights(checkpoint, names):
-    """{name: weight} of the EMA of a checkpoint dict. Published ones hold a list in the order of `names`."""
+    """{name: weight} of the EMA of a checkpoint dict. Published ones hold a list in the order of `names`, or of all
+    names of the raw weights, which have a tied matrix twice."""
     ema = checkpoint.get('ema_model')
     weights = ema.get('shadow_params') if isinstance(ema, dict) else None
-    if isinstance(weights, list) and len(weights) == len(names):
-        weights = dict(zip(names, weights))
+    if isinstance(weights, list | tuple):
+        orders = [order for order in (names, list(raw_weights(checkpoint))) if len(order) == len(weights)]
+        weights = dict(zip(orders[0], weights)) if orders else None
     if isinstance(weights, dict):
-        return dict(weights)
+        return unwrapped(weights)
     raise ValueError(f"the checkpoint holds no EMA of its {len(names)} weights: ask for weights='raw'")
 
 
@@ -112,7 +114,7 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     shapes = {name: p.shape for name, p in model.named_parameters()}
     state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(shapes))
     if model.config.gpt2_blocks:
-        state.pop('lm_head.weight', None)   # it is transformer.wte.weight
+        state = tie(state, *TIED, 'the checkpoint')
     there = {name: getattr(p, 'shape', 'no tensor') for name, p in state.items()}
     wrong = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
     if wrong:

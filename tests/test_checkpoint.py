@@ -1,17 +1,23 @@
 """Checkpoint files, ours and published: whole or one line, the same weights back, the published numbers."""
+import argparse
+import collections
+import datetime
 import os
+import pathlib
 import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from conftest import ROOT, make_model
+from conftest import ROOT, make_model, one_line
 
 from anyorder.checkpoint import (
     Checkpoint,
     config_from_checkpoint,
     digest,
+    entries_of,
     load_checkpoint,
     model_from_checkpoint,
     save_checkpoint,
@@ -122,6 +128,86 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, 
     with pytest.raises(ValueError, match=f'{said}.*{name}|{name}.*{said}') as e:
         load_checkpoint(name)
     assert '\n' not in str(e.value) and not os.path.exists('exploded')
+
+
+@pytest.mark.parametrize('value, right', [
+    (np.float64(3.2), 3.2), (np.float32(0.5), 0.5), (np.int64(-3), -3), (np.uint8(7), 7), (np.bool_(True), True),
+    (np.str_('best'), 'best'), (collections.OrderedDict(a=1), {'a': 1}), ({3}, {3}), (torch.Size([2]), (2,)),
+    ((1, b'x', None, 2 ** 70), (1, b'x', None, 2 ** 70))])
+@pytest.mark.parametrize('is_zip', [True, False])
+def test_plain_values_and_numbers_of_numpy_are_read(tmp_path, model, value, right, is_zip):
+    model.float()
+    entries = entries_of(model) | {'best': value, 'config': {'lr': value}}
+    torch.save(entries, tmp_path / 'c.pt', _use_new_zipfile_serialization=is_zip)
+    checkpoint = load_checkpoint(tmp_path / 'c.pt')
+    assert checkpoint['best'] == checkpoint['config']['lr'] == right and not isinstance(checkpoint['best'], np.generic)
+    assert digest(model_from_checkpoint(checkpoint, 'raw')) == digest(model)
+    if not is_zip:   # as numpy 1 names its function
+        older = (tmp_path / 'c.pt').read_bytes().replace(b'numpy._core.multiarray', b'numpy.core.multiarray')
+        (tmp_path / 'c.pt').write_bytes(older)
+        assert load_checkpoint(tmp_path / 'c.pt')['best'] == right
+
+
+@pytest.mark.parametrize('value, name', [
+    (np.arange(3), 'numpy'), (np.datetime64('2020-01-01'), 'numpy'), (np.array(None), 'numpy'),
+    (argparse.Namespace(lr=1), 'argparse.Namespace'), (collections.defaultdict(int), 'collections.defaultdict'),
+    (pathlib.Path('x'), 'pathlib'), (datetime.date(2020, 1, 1), 'datetime.date'), (Bomb(), 'mkdir'), (print, 'print')])
+@pytest.mark.parametrize('is_zip', [True, False])
+def test_what_is_not_plain_is_refused_by_its_name(tmp_path, model, monkeypatch, value, name, is_zip):
+    monkeypatch.chdir(tmp_path)
+    torch.save(entries_of(model) | {'more': [value]}, 'c.pt', _use_new_zipfile_serialization=is_zip)
+    with one_line(f'c.pt .* cannot be read as a checkpoint: it holds .*{name}'):
+        load_checkpoint('c.pt')
+    assert os.listdir() == ['c.pt']
+
+
+@pytest.mark.parametrize('prefix', ['module.', '_orig_mod.', '_orig_mod.module.', 'module._orig_mod.'])
+def test_names_in_the_wrapping_of_others(tmp_path, prefix):
+    model, other = (make_model(seed, target_position='input', gpt2_blocks=True).float() for seed in (0, 1))
+    ema = EMA(other, 0.9)
+    entries = entries_of(model, ema)
+    entries['model'] = {prefix + name: p for name, p in entries['model'].items()}
+    average = entries['ema_model']['shadow_params']
+    entries['ema_model']['shadow_params'] = {prefix + name: p for name, p in average.items()}
+    torch.save(entries, tmp_path / 'c.pt')
+    assert digest(model_from_checkpoint(tmp_path / 'c.pt', 'raw')) == digest(model)
+    assert digest(model_from_checkpoint(tmp_path / 'c.pt', 'ema')) == digest(ema.model)
+
+
+HEAD, EMBEDDING = 'lm_head.weight', 'transformer.wte.weight'
+
+
+@pytest.mark.parametrize('store', ['both', HEAD, EMBEDDING])
+@pytest.mark.parametrize('average', ['names', 'list', 'list of all'])
+def test_a_tied_head_in_a_file_under_either_name(tmp_path, store, average):
+    model, ema = (make_model(seed, target_position='input', gpt2_blocks=True).float() for seed in (0, 1))
+    entries = entries_of(model, EMA(ema, 0.9))
+    raw = entries['model']
+    shadow = {name: ema.state_dict()[name] for name in raw}
+    if average == 'names' and store != 'both':
+        shadow[store] = shadow.pop(EMBEDDING)
+    if average == 'list':
+        shadow = list(entries['ema_model']['shadow_params'].values())
+    if average == 'list of all':
+        shadow = list(shadow.values())
+    entries['ema_model']['shadow_params'] = shadow
+    if store != 'both' and average != 'list of all':
+        raw[store] = raw.pop(EMBEDDING)
+        raw.pop(HEAD if store == EMBEDDING else EMBEDDING, None)
+    torch.save(entries, tmp_path / 'c.pt')
+    assert digest(model_from_checkpoint(tmp_path / 'c.pt', 'raw')) == digest(model)
+    assert digest(model_from_checkpoint(tmp_path / 'c.pt', 'ema')) == digest(ema)
+
+
+@pytest.mark.parametrize('which', ['raw', 'ema'])
+def test_a_head_that_was_trained_apart_is_refused(which):
+    model = make_model(target_position='input', gpt2_blocks=True)
+    entries = entries_of(model, EMA(model, 0.9))
+    weights = {'raw': entries['model'], 'ema': entries['ema_model']['shadow_params']}
+    weights[which][HEAD] = weights[which][EMBEDDING] + 1e-9
+    with one_line('a head of its own'):
+        model_from_checkpoint(entries, which)
+    model_from_checkpoint(entries, 'raw' if which == 'ema' else 'ema')
 
 
 @pytest.mark.parametrize('weights, change, said', [

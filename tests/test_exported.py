@@ -10,6 +10,7 @@ from conftest import ROOT, make_model, one_line
 
 import train
 from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
+from anyorder.others.exported import write_exported
 from anyorder.others.tokenizer_files import byte_letters
 from anyorder.others.weights import read_weights
 from anyorder.training.start import start_checkpoint, start_model
@@ -161,6 +162,25 @@ def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):
     (folder / 'model.safetensors').unlink()
     with pytest.raises(ValueError, match='holds no weights of an AO-GPT'):
         load_checkpoint(folder)
+
+
+@pytest.mark.parametrize('prefix', ['network.', 'module.network.', 'network._orig_mod.', ''])
+@pytest.mark.parametrize('stored', ['head', 'both', 'apart'])
+def test_a_tied_head_of_a_folder(tmp_path, prefix, stored):
+    from safetensors.torch import save_file
+    model = make_model(target_position='input', gpt2_blocks=True).float()
+    write_exported(tmp_path, model, {}, None, 'raw')
+    weights = {prefix + name.removeprefix('network.'): p for name, p in read_weights(tmp_path).items()}
+    embedding, head = f'{prefix}transformer.wte.weight', f'{prefix}lm_head.weight'
+    weights[head] = weights[embedding] + (stored == 'apart')
+    if stored == 'head':
+        weights.pop(embedding)
+    save_file(weights, tmp_path / 'model.safetensors', {'format': 'pt'})
+    if stored == 'apart':
+        with one_line(f'{tmp_path} has a head of its own'):
+            load_checkpoint(tmp_path)   # before anything is computed
+        return
+    assert digest(model_from_checkpoint(tmp_path, 'raw')) == digest(model)
 
 
 def test_bytes_have_the_letters_of_gpt2():

@@ -168,17 +168,22 @@ def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
         open_checkpoint(f"masked:{folders('bert')[1]}")
 
 
-@pytest.mark.parametrize('kind', ['Llama', 'Qwen2', 'Qwen3'])
-def test_a_tied_decoder_sees_all_tokens(kind, tmp_path):
+def write_decoder(folder, kind, **config):
+    """A folder of dLLM's, whose network transformers has as the decoder of this kind."""
     import transformers
-    write_tokenizer(tmp_path, eos='<|endoftext|>', mask='<|mask|>')
-    window = {} if kind == 'Llama' else {'use_sliding_window': True, 'sliding_window': 2, 'max_window_layers': 0}
-    config = getattr(transformers, f'{kind}Config')(
-        vocab_size=272, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=24, tie_word_embeddings=True, max_position_embeddings=20, initializer_range=0.3, **window)
-    getattr(transformers, f'{kind}ForCausalLM')(config).save_pretrained(tmp_path)
-    file = json.loads((tmp_path / 'config.json').read_text())
-    (tmp_path / 'config.json').write_text(json.dumps(file | {'model_type': f'a2d-{kind.lower()}'}))
+    write_tokenizer(folder, eos='<|endoftext|>', mask='<|mask|>')
+    config = transformers.CONFIG_MAPPING[kind](**{
+        'vocab_size': 272, 'hidden_size': 16, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'head_dim': 8,
+        'num_key_value_heads': 1, 'intermediate_size': 24, 'max_position_embeddings': 20, 'initializer_range': 0.3,
+        'tie_word_embeddings': False} | config)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    change_config(folder, model_type=f'a2d-{kind}')
+
+
+@pytest.mark.parametrize('kind', ['llama', 'qwen2', 'qwen3'])
+def test_a_tied_decoder_sees_all_tokens(kind, tmp_path):
+    window = {} if kind == 'llama' else {'use_sliding_window': True, 'sliding_window': 2, 'max_window_layers': 0}
+    write_decoder(tmp_path, kind, tie_word_embeddings=True, **window)
     checkpoint = open_checkpoint(f'masked:{tmp_path}')
     network = checkpoint.model().network
     assert checkpoint.config == MaskedConfig(20, 272, 271)
@@ -187,6 +192,38 @@ def test_a_tied_decoder_sees_all_tokens(kind, tmp_path):
     tokens[range(8), range(8)] = 30   # row r differs from the last row at position r
     logits = network(tokens).logits
     assert (logits[:8] != logits[8]).any(-1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind, head, embedding', [
+    ('llama', 'lm_head.weight', 'model.embed_tokens.weight'), ('qwen3', 'lm_head.weight', 'model.embed_tokens.weight'),
+    ('llada', 'model.transformer.ff_out.weight', 'model.transformer.wte.weight'),
+    ('bert', 'cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
+    ('roberta', 'lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight'),
+    ('modernbert', 'decoder.weight', 'model.embeddings.tok_embeddings.weight')])
+def test_a_tied_head_is_read_as_it_is_stored(kind, head, embedding, folders, tmp_path):
+    """Under either name, under both, in a wrapper, and as a head of its own where it differs from the embedding."""
+    from safetensors.torch import save_file
+    if kind in KINDS:
+        shutil.copytree(folders(kind)[1], tmp_path, dirs_exist_ok=True)
+        change_config(tmp_path, weight_tying=True)
+    else:
+        write_decoder(tmp_path, kind, tie_word_embeddings=True)
+    tokens, weights = torch.arange(5, 14).unsqueeze(0), read_weights(tmp_path)
+    weights.pop(head, None)
+
+    def opened(weights):
+        save_file({name: p.clone() for name, p in weights.items()}, tmp_path / 'model.safetensors', {'format': 'pt'})
+        return open_checkpoint(f'masked:{tmp_path}').model()
+    usual, both = opened(weights), weights | {head: weights[embedding]}
+    right = usual.network(tokens).logits
+    wrapped = {f'module._orig_mod.{name}': p for name, p in weights.items()}
+    for stored in (both, {name: both[name] for name in both if name != embedding}, wrapped):
+        found = opened(stored)
+        assert torch.equal(found.network(tokens).logits, right) and digest(found) == digest(usual)
+    apart = opened(weights | {head: 2 * weights[embedding]}).network
+    assert apart.get_output_embeddings().weight.equal(2 * apart.get_input_embeddings().weight)
+    assert apart.get_input_embeddings().weight.equal(weights[embedding])
 
 
 # ---- the commands

@@ -6,7 +6,7 @@ import torch
 from conftest import ROOT, make_model
 from torch.func import functional_call
 
-from anyorder.checkpoint import digest, model_from_checkpoint
+from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint
 from anyorder.others.exported import write_exported
 from anyorder.tokens.tokenizers import get_tokenizer
 
@@ -118,6 +118,29 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
     whole.save_pretrained(f'{folder}-merged')
     assert digest(model_from_checkpoint(f'{folder}-merged')) == digest(whole.network)
     assert torch.equal(load(f'{folder}-merged')(text).logits, whole(text).logits)
+
+
+@pytest.mark.parametrize('how', [dict(modules_to_save=['lm_head']), dict(modules_to_save=['wte']), dict(),
+                                 dict(modules_to_save=['lm_head'], ensure_weight_tying=True)])
+def test_a_head_that_peft_trains_is_read_as_it_was_trained_or_refused(folder, how):
+    """Where the network ties the head to the embedding, a copy of one of the two parts them."""
+    model = peft.get_peft_model(load(folder), peft.LoraConfig(r=2, target_modules=['c_attn'], **how))
+    text = torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.5)
+    for _ in range(5):
+        model(input_ids=text, labels=text).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    merged = model.merge_and_unload().eval()
+    merged.save_pretrained(f'{folder}-merged')
+    if merged.config.tie_word_embeddings and how.keys() == {'modules_to_save'}:
+        with pytest.raises(ValueError, match='a head of its own: .* ensure_weight_tying'):
+            load_checkpoint(f'{folder}-merged')
+        return
+    with torch.no_grad():
+        right = merged(input_ids=text, labels=text).loss
+        found = model_from_checkpoint(f'{folder}-merged')(text, torch.arange(N).expand(4, -1))[:, 1:].mean()
+    torch.testing.assert_close(found, right)
 
 
 def test_the_program_of_the_page_runs(folder, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import one_line
 
-from anyorder.checkpoint import load_checkpoint, model_from_checkpoint
+from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint
 from anyorder.orders import sample_order
 from anyorder.others.gpt2 import GPT2_N_TOKENS
 
@@ -89,6 +89,15 @@ def test_left_to_right_it_is_gpt2(weights, tmp_path, form, prefix, dtype):
     torch.testing.assert_close(left_to_right(folder), nll_of(gpt2(weights, START), TEXT), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize('form', ['safetensors', 'bin'])
+@pytest.mark.parametrize('wrapper', ['', 'transformer.', 'module.transformer.', '_orig_mod.module.'])
+def test_a_head_may_be_stored_alone_and_in_a_wrapper(weights, tmp_path, form, wrapper):
+    usual = model_from_checkpoint(write_folder(tmp_path / 'usual', weights))
+    files = {wrapper + name: p for name, p in weights.items() if name != 'wte.weight'}
+    files[wrapper.replace('transformer.', '') + 'lm_head.weight'] = weights['wte.weight']
+    assert digest(model_from_checkpoint(write_folder(tmp_path / 'gpt2', files, form))) == digest(usual)
+
+
 def test_any_order_begins_as_gpt2_that_is_told_no_target(weights, tmp_path):
     """Two orders that begin alike predict other positions alike; the made-up row of positions is the last one's."""
     model = model_from_checkpoint(write_folder(tmp_path / 'gpt2', weights), 'raw')
@@ -156,7 +165,6 @@ def test_folders_that_are_not_whole_are_one_line(weights, tmp_path):
 
 def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     import train
-    from anyorder.checkpoint import digest
     from anyorder.training.start import start_checkpoint, start_model, started_from
     from configurator import configure
     monkeypatch.setattr('anyorder.checkpoint.tokenizer_of_set', lambda kind: None)   # whose vocabulary is a download

@@ -7,7 +7,7 @@ import torch
 from conftest import make_model, one_line
 
 from anyorder.others.exported import write_exported
-from anyorder.others.weights import local_path, read_weights
+from anyorder.others.weights import local_path, read_weights, tie, unwrapped
 
 save_file = pytest.importorskip('safetensors.torch').save_file
 
@@ -48,6 +48,40 @@ def test_parts_that_are_not_there_are_one_line(tmp_path, parts, said):
     (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': parts}))
     with one_line(said):
         read_weights(tmp_path)
+
+
+@pytest.mark.parametrize('wrapped', [
+    'module.h.0.weight', '_orig_mod.h.0.weight', '_orig_mod.module.h.0.weight', 'module._orig_mod.h.0.weight',
+    'module.module.h.0.weight', 'h.0._orig_mod.weight', '_fsdp_wrapped_module.h.0._checkpoint_wrapped_module.weight'])
+def test_what_wrappers_put_into_names_is_left_out(tmp_path, wrapped):
+    weights = {wrapped: torch.arange(3.0), 'modules.weight': torch.ones(1)}
+    assert list(unwrapped(weights)) == ['h.0.weight', 'modules.weight']
+    save_file(weights, tmp_path / 'model.safetensors')
+    assert is_same(read_weights(tmp_path), {'h.0.weight': torch.arange(3.0), 'modules.weight': torch.ones(1)})
+    unwrapped(weights | {'h.0.weight': torch.arange(3.0)})   # twice, and the same
+    with one_line('two different weights h.0.weight'):
+        unwrapped(weights | {'h.0.weight': torch.ones(3)})
+
+
+@pytest.mark.parametrize('stored, right', [
+    ({'wte': [1.0, 2.0]}, [1.0, 2.0]), ({'head': [1.0, 2.0]}, [1.0, 2.0]), ({}, {}),
+    ({'wte': [1.0, 2.0], 'head': [1.0, 2.0]}, [1.0, 2.0]), ({'wte': [1.0, 2.0], 'head': [1.0, 2.5]}, 'own'),
+    ({'wte': [1.0, 2.0], 'head': [1.0, 2.0, 0.0]}, 'own')])
+def test_a_tied_matrix_has_one_name_or_two_and_one_value(stored, right):
+    weights = {name: torch.tensor(p) for name, p in stored.items()}
+    if right == 'own':
+        with one_line('/x has a head of its own'):
+            tie(weights, 'head', 'wte', '/x')
+        return
+    found = tie(weights, 'head', 'wte', '/x')
+    assert {name: p.tolist() for name, p in found.items()} == ({'wte': right} if stored else {})
+    assert weights.keys() == stored.keys()
+
+
+def test_a_tied_matrix_may_be_stored_in_two_dtypes_and_hold_nan():
+    """Of a run that diverged model_from_checkpoint says so."""
+    wte = torch.tensor([1.5, float('nan')])
+    assert tie({'wte': wte, 'head': wte.double()}, 'head', 'wte', '/x').keys() == {'wte'}
 
 
 def header(*parts):

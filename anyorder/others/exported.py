@@ -15,7 +15,7 @@ from pathlib import Path
 from anyorder.machine.files import GPT2_NAMES, need_extra
 from anyorder.orders import kept_order, order_of
 from anyorder.others.tokenizer_files import tokenizer_files
-from anyorder.others.weights import read_json, read_weights
+from anyorder.others.weights import TIED, read_json, read_weights, tie
 from anyorder.tokens.tokenizers import Symbols
 
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
@@ -73,6 +73,8 @@ def read_exported(folder):
     weights = {name.removeprefix('network.'): p for name, p in read_weights(folder).items()}
     if not weights:
         raise ValueError(f'{folder} holds no weights of an AO-GPT: model.safetensors is missing')
+    if config['model_args'].get('gpt2_blocks'):
+        weights = tie(weights, *TIED, folder)
     entries = {'model': weights, 'model_args': config['model_args'], 'config': config.get('training', {}),
                **{name: config[name] for name in ENTRIES if name in config}}
     return entries if config.get('weights') == 'raw' else entries | {'ema_model': {'shadow_params': weights}}

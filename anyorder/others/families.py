@@ -10,7 +10,7 @@ from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import order_of
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.mdlm import MDLM
-from anyorder.others.weights import WithoutDraws, local_path, read_json, read_weights, weight_files
+from anyorder.others.weights import WithoutDraws, is_same, local_path, read_json, read_weights, weight_files
 from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 
 FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt',
@@ -85,9 +85,12 @@ def fill_in(kind, config, weights):
     config.is_causal, config.use_cache = False, False
     with WithoutDraws():
         network = kind(own_attention(config))
-    tied = config.tie_word_embeddings and 'lm_head.weight' not in weights   # a head in the file is the head
+    names = 'model.embed_tokens.weight', 'lm_head.weight'
+    there = [weights[name] for name in names if name in weights]
+    # a head in the file that is not the embedding is the head
+    tied = config.tie_word_embeddings and len(there) > 0 and is_same(there[0], there[-1])
     if tied:
-        weights['lm_head.weight'] = weights.get('model.embed_tokens.weight')
+        weights = weights | dict.fromkeys(names, there[0])
     set_weights(network, weights)
     if tied:
         network.lm_head.weight = network.model.embed_tokens.weight

@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from anyorder.others.weights import read_json, read_weights
+from anyorder.others.weights import read_json, read_weights, tie
 
 GPT2_N_TOKENS, GPT2_PADDED = 50257, 50304   # the real vocabulary; its padded size in our weights and in published ones
 
@@ -33,10 +33,9 @@ def read_gpt2(folder):
     kind = {'target_position': 'input', 'gpt2_blocks': True, 'gelu_tanh': config.get('activation_function') != 'gelu'}
     weights = {name.removeprefix('transformer.'): p.float() for name, p in read_weights(folder).items()
                if not name.endswith(BUFFERS)}
+    weights = tie(weights, 'lm_head.weight', 'wte.weight', folder)
     if not {'wte.weight', 'wpe.weight'} <= weights.keys():
         raise ValueError(f'{folder} holds no weights of a GPT-2 in model.safetensors or pytorch_model.bin')
-    if not torch.equal(weights.pop('lm_head.weight', weights['wte.weight']), weights['wte.weight']):
-        raise ValueError(f'{folder} has a head of its own: only a head that is tied to the embedding is understood')
     state = {f'transformer.{name}': p.t().contiguous() if name.endswith(TRANSPOSED) and p.dim() == 2 else p
              for name, p in weights.items()}
     wte, wpe = weights['wte.weight'], weights['wpe.weight']

@@ -1,7 +1,10 @@
 """How are weights read, in a folder or from the hub, without running code from a file? Whole, or in parts."""
 import json
 import os
+import pickle
+import re
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -34,21 +37,92 @@ def local_path(name, files=('config.json',)):
                          'or download it and give its path') from None
 
 
+class NumberKind:
+    """What a pickle gets where it asks for a dtype of numpy: a kind of numbers or letters, and no other."""
+
+    def __init__(self, code, *how):
+        if not re.fullmatch(r'[biufcSU]\d+', code):
+            raise pickle.UnpicklingError(f'GLOBAL numpy.dtype({code})')
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state):
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+def plain_number(kind, data):
+    """What a pickle gets where it asks for a number of numpy: the number of Python."""
+    return np.frombuffer(data, kind.dtype)[0].item()
+
+
+# numpy's own functions, given what a malicious file says, would read any memory as an object; the last is of numpy 1
+NUMPY = [(NumberKind, 'numpy.dtype'), (plain_number, 'numpy._core.multiarray.scalar'),
+         (plain_number, 'numpy.core.multiarray.scalar')]
+
+
+def load_pickle(path, shown, what, way_out):
+    """What torch.save wrote: tensors, plain values, and numbers of numpy, which become Python's. Never runs code from
+    the file. `shown` is how an error names it, `what` and `way_out` are as for files.reading."""
+    with reading(shown, what, way_out), torch.serialization.safe_globals(NUMPY):
+        try:
+            return torch.load(path, map_location='cpu', weights_only=True)
+        except pickle.UnpicklingError as e:
+            found = re.search(r'GLOBAL (\S+)', str(e))   # PyTorch says what it does not take
+            if found is None:
+                raise
+    raise ValueError(f'{shown} cannot be read as {what}: it holds {found[1]}, and only tensors and plain values are '
+                     'read, since no code of a file is run; save it again without')
+
+
+TIED = 'lm_head.weight', 'transformer.wte.weight'   # one matrix where gpt2_blocks ties the head to the embedding
+WRAPPERS = {'module', '_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
+
+
+def unwrapped(weights):
+    """{name: weight} without the parts of names that DistributedDataParallel, torch.compile and FSDP put there."""
+    found = {}
+    for name, p in weights.items():
+        own = '.'.join(part for part in str(name).split('.') if part not in WRAPPERS)
+        if not is_same(found.setdefault(own, p), p):
+            raise ValueError(f'there are two different weights {own}, one of them named {name}')
+    return found
+
+
+def is_same(a, b):
+    """Whether two weights have the same numbers, whatever their dtype. A NaN is the same as a NaN."""
+    if a is b:
+        return True
+    wide = torch.promote_types(a.dtype, b.dtype)
+    return a.shape == b.shape and torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
+
+
+def tie(weights, head, embedding, path):
+    """The weights of `path`, with the one matrix of a tied head under the name `embedding` alone. A file has it under
+    either name, or under both. Raises ValueError where the two differ: one was trained apart, and none may be lost."""
+    weights = dict(weights)
+    own = weights.pop(head, None)
+    if own is not None and not is_same(weights.setdefault(embedding, own), own):
+        raise ValueError(f'{path} has a head of its own: {head} differs from {embedding}, and only a head that is tied '
+                         'to the embedding is understood: train both as one, in peft by ensure_weight_tying=True')
+    return weights
+
+
 def read_weights(folder):
     """{name: tensor} of a folder, {} if it holds no file of weights. The library safetensors refuses a header that is
     not the JSON of the format, an unknown dtype, a shape that does not fit its numbers, and bytes behind it that belong
     to no tensor or to several: offsets outside of the file, overlaps, gaps, bytes left over."""
     weights = {}
     for path in weight_files(folder):
-        is_safe = path.endswith('.safetensors')
-        if is_safe:
+        if path.endswith('.safetensors'):
             need_extra('safetensors')
             from safetensors.torch import load_file
-        with reading(path, 'weights', 'fetch it again'):
-            part = load_file(path) if is_safe else torch.load(path, map_location='cpu', weights_only=True)
-            # load_file gives pages of the file, which change when somebody overwrites the file
-            weights |= {name: p.clone() if is_safe else p for name, p in part.items() if isinstance(p, torch.Tensor)}
-    return weights
+            with reading(path, 'weights', 'fetch it again'):
+                # load_file gives pages of the file, which change when somebody overwrites the file
+                part = {name: p.clone() for name, p in load_file(path).items()}
+        else:
+            part = load_pickle(path, path, 'weights', 'fetch it again')
+        with reading(path, 'weights by name', 'fetch it again'):
+            weights |= {name: p for name, p in part.items() if isinstance(p, torch.Tensor)}
+    return unwrapped(weights)
 
 
 def read_json(path):
