@@ -151,6 +151,8 @@ def introduce(state, data, clock, config, compiled, changed):
     if changed or state.iter_num:
         said = f'changed since iteration {state.iter_num}: {", ".join(changed)}'
         print(said if changed else f'goes on from iteration {state.iter_num} of {config.out_dir}')
+    if state.iter_num < config.max_iters and (said := start.never_reached(config)):
+        print(said)
     if state.iter_num >= config.max_iters > 0:
         print(f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; to go on, raise '
               '--max_iters')

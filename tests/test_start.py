@@ -4,7 +4,8 @@ from conftest import make_model
 
 import train
 from anyorder.checkpoint import save_checkpoint
-from anyorder.training.start import check_options, model_config, start_checkpoint, start_model
+from anyorder.training.plan import lines_of
+from anyorder.training.start import check_options, model_config, never_reached, start_checkpoint, start_model
 from configurator import configure
 from model import EMA
 
@@ -95,3 +96,35 @@ def test_processes_that_cannot_share_an_update_are_told_what_to_type(batch_size,
         check_options(configure(vars(train), wrong), world_size)
     if said.startswith('--'):
         check_options(configure(vars(train), said.split()), world_size)
+
+
+SCHEDULES = [   # options, and the options that the line names
+    ('--max_iters=4 --warmup_iters=100', 'warmup_iters=100 max_iters=4'),
+    ('--max_iters=4 --warmup_iters=4', 'warmup_iters=4 max_iters=4'),
+    ('--max_iters=4 --warmup_iters=100 --lr_decay_iters=2', 'warmup_iters=100 max_iters=4'),
+    ('--max_iters=4 --warmup_iters=4 --min_lr=6e-4', 'warmup_iters=4 max_iters=4'),
+    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=2', 'warmup_iters=3 lr_decay_iters=2 min_lr=6e-05'),
+    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=3', 'warmup_iters=3 lr_decay_iters=3 min_lr=6e-05'),
+    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=5', 'lr_decay_iters=5 max_iters=6 min_lr=6e-05'),
+    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=7', 'lr_decay_iters=7 max_iters=6 min_lr=6e-05'),
+    ('--max_iters=4 --warmup_iters=3', ''), ('--max_iters=4 --warmup_iters=3 --lr_decay_iters=4', ''),
+    ('--max_iters=4 --warmup_iters=0', ''), ('--max_iters=0 --warmup_iters=3', ''),
+    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=2 --min_lr=6e-4', ''),
+    ('--max_iters=6 --warmup_iters=3 --lr_decay_iters=9 --min_lr=6e-4', '')]
+
+
+@pytest.mark.parametrize('options, named', SCHEDULES)
+def test_what_a_learning_rate_never_does_is_said(options, named):
+    said = never_reached(configure(vars(train), options.split()))
+    assert bool(said) == bool(named) and all(name in said for name in named.split()) and '\n' not in said
+
+
+def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_run(tmp_path):
+    saved = {'max_iters': 9, 'warmup_iters': 8, 'lr_decay_iters': 0}
+    whole, _ = resumed(tmp_path, saved)
+    assert not never_reached(whole)
+    for typed, name in (('--max_iters=8', 'warmup_iters=8'), ('--lr_decay_iters=20', 'lr_decay_iters=20')):
+        config, _ = resumed(tmp_path, saved, typed)
+        assert name in never_reached(config)
+        planned = configure(vars(train), ['--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100'])
+        assert never_reached(config) in [*lines_of(planned)]

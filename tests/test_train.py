@@ -36,6 +36,7 @@ from train import Data
 def test_every_config_is_a_run(path):
     config = configure(vars(train), [path])
     start.check_options(config, 1)
+    assert not start.never_reached(config)
     with torch.device('meta'):
         model = AOGPT(AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in start.SHAPE}))
     # millions; GPT-2's are 124.44, and wtpe 0.79 more
@@ -132,6 +133,13 @@ def test_resume_takes_the_options_given_now(data):
     save_checkpoint('published/ckpt.pt', make_model(vocab_size=320, n_tokens=257), tokenizer='bytes')
     with pytest.raises(ValueError, match='no run that can be resumed'):
         train.main(configure(vars(train), ['--init_from=resume', '--out_dir=published']))
+
+
+def test_a_run_says_what_its_learning_rate_never_does(data, capsys):
+    for options in (['--max_iters=2', '--warmup_iters=2'], ['--max_iters=3', '--init_from=resume', '--warmup_iters=3'],
+                    ['--max_iters=4', '--init_from=resume', '--lr_decay_iters=9', '--warmup_iters=2']):
+        run(*options)
+        assert start.never_reached(configure(vars(train), [*TOY, *options])) + '\n' in capsys.readouterr().out
 
 
 def test_a_resume_says_what_it_changes(data, capsys):

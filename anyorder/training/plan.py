@@ -18,7 +18,14 @@ from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import dtype_of, read_meta
 from anyorder.tokens.tokenizers import TOKENIZERS
 from anyorder.training.memory import memory
-from anyorder.training.start import check_options, model_config, resolve_start, same_update, start_checkpoint
+from anyorder.training.start import (
+    check_options,
+    model_config,
+    never_reached,
+    resolve_start,
+    same_update,
+    start_checkpoint,
+)
 from anyorder.training.update import training_flops
 from configurator import Config
 
@@ -90,6 +97,9 @@ def lines_of(config):
     yield f"{'GFLOP a token':<34}{of_token / 1e9:>18,.4g}"
     yield f"{'TFLOP an update':<34}{of_token * tokens / 1e12:>18,.4g}"
     yield f"{'TFLOP in all':<34}{of_token * tokens * config.max_iters / 1e12:>18,.4g}"
+
+    if said := never_reached(config):
+        yield said
 
     yield f"\n{'hours of training':<20}{'TFLOP/s':>14}" + ''.join(f'{f"at {mfu:.0%} MFU":>14}' for mfu in MFUS)
     for shown, row in {**{shown: GPUS[shown] for shown in ('A100', 'H100', 'H200')}, name: gpu}.items():

@@ -101,6 +101,30 @@ def check_options(c, world_size):
         check_order(order, c.block_size, c.block_size)
 
 
+def never_reached(c):
+    """In words, what the learning rate of a run with these options never does; '' if it rises, falls and ends as the
+    options say. No such run is refused: it may be a part of a longer one."""
+    n, warmup, decay = c.max_iters, c.warmup_iters, c.lr_decay_iters or c.max_iters
+    if n == 0:
+        return ''
+    last = f'{lr_of(n - 1, c):.3g}'
+    if n <= warmup:
+        return (f'warmup_iters={warmup} does not end before max_iters={n}: the learning rate rises to {last}, never to '
+                f'learning_rate={c.learning_rate:.3g}')
+    if c.min_lr == c.learning_rate:   # there is no decay
+        return ''
+    if decay <= warmup:
+        return (f'lr_decay_iters={decay} does not lie after warmup_iters={warmup}: the learning rate falls from '
+                f'{c.learning_rate:.3g} to min_lr={c.min_lr:.3g} in one update')
+    if decay < n:
+        return (f'lr_decay_iters={decay} comes before max_iters={n}: the learning rate stays at min_lr={c.min_lr:.3g} '
+                f'for the last {n - decay} updates')
+    if decay > n:
+        return (f'lr_decay_iters={decay} comes after max_iters={n}: the learning rate ends at {last}, above '
+                f'min_lr={c.min_lr:.3g}')
+    return ''
+
+
 def same_update(c, world_size, largest):
     """What to type so that `world_size` processes share an update of as many sequences, in micro-batches of at most
     `largest`, and validation has no fewer blocks; '' where nothing does."""
