@@ -102,6 +102,7 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, name_of, order_of
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
+from anyorder.seeds import DRAWS
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.sets import PADDING, kind_of
 from anyorder.tokens.tokenizers import END_OF_TEXT, tokenizer_of_set
@@ -306,6 +307,8 @@ def main(config):
     for key, split, said in (('data', 'train', 'training'), ('val_data', 'val', 'validation')):
         if config.init_from == 'resume' and checkpoint.entries.get(key, data.hashes[split]) != data.hashes[split]:
             changed.append(f'the {said} data')
+    if config.init_from == 'resume' and checkpoint.entries.get('draws') != DRAWS:
+        changed.append('the random draws, which an earlier version made of the same seed')
     del checkpoint, model   # its weights are in the state
 
     # build: how the model is run, and where the run is kept

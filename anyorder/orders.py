@@ -1,7 +1,6 @@
 """What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
 
 A family of orders is one function here and one entry of ORDERS; every command then takes its name."""
-import hashlib
 import json
 import os
 import re
@@ -14,24 +13,7 @@ import torch
 from anyorder.grids import by_columns, by_rows, by_squares, load_order, loaded, size_for, spiral
 from anyorder.machine.devices import widest
 from anyorder.machine.files import reading
-
-
-def derive_seed(*names):
-    """A 63-bit seed, hashed from numbers and strings: streams of other names are independent, up to chance."""
-    return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
-
-
-def seeds_of(seed, n):
-    """The seeds of n rows: seed + r, or the list `seed` itself."""
-    if isinstance(seed, list) and len(seed) != n:
-        raise ValueError(f'a list of seeds must have one for each of {n} texts, got {len(seed)}')
-    return [int(s) for s in (seed if isinstance(seed, list) else range(seed, seed + n))]   # a stream is named by ints
-
-
-def stream(*names):
-    """A generator on the host, seeded by these names, see derive_seed."""
-    return torch.Generator().manual_seed(derive_seed(*names))
-
+from anyorder.seeds import derive_seed, keys_of, seeds_of, stream, uniform  # noqa: F401
 
 # families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second
 # argument named `shape` is the shape (H, W) of the grid of n positions instead
@@ -133,10 +115,11 @@ def has_several(order):
 
 
 def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, parameter=None, seed=0,
-                 length=None, shape=None):
+                 length=None, shape=None, keys=None):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
 
     generator   draws the numbers of each row; by default torch's own generator of the device
+    keys        (batch_size,) of keys_of, in place of a generator: a row's order depends on its own key alone
     parameter   what the family lets one choose; None is the family's default
     seed, length   for a family that is one order, or few: which ones, and how many positions they have; the first n
                 stay
@@ -144,7 +127,9 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
     m = family.n_numbers(n, parameter) if family.drawn else n   # n: the number for l2r_ratio is the last of n + 1
-    if family.drawn or l2r_ratio:   # float64: no ties; float32: few
+    if keys is not None:
+        u = uniform(keys.unsqueeze(1), 'order', torch.arange(m + 1, device=keys.device))
+    elif family.drawn or l2r_ratio:   # float64: no ties; float32: few
         dtype = widest(torch.device(device or 'cpu'))
         u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
     if family.drawn:

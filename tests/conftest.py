@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from anyorder.checkpoint import save_checkpoint
+from anyorder.seeds import keys_of, uniform
 from model import AOGPT, AOGPTConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -36,6 +37,11 @@ def make_model(seed=0, **config):
         for p in model.parameters():
             p.add_(0.3 * torch.randn_like(p))
     return model.requires_grad_(False)
+
+
+def numbers(seed, *names, n=9):
+    """(n,) uniform numbers of a row with this seed, by position."""
+    return uniform(keys_of([seed]), *names, torch.arange(n))
 
 
 @pytest.fixture(scope='session')

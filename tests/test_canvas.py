@@ -2,9 +2,11 @@
 import numpy as np
 import pytest
 import torch
+from conftest import numbers
 
 from anyorder.generation.canvas import Canvas, sample_of
-from anyorder.orders import given_first, order_of, sample_order, stream
+from anyorder.orders import given_first, order_of, sample_order
+from anyorder.seeds import keys_of
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 
@@ -33,10 +35,10 @@ def test_texts_of_unequal_length():
     assert canvas.n_visits.tolist() == [2, 5, 4] and canvas.known.tolist() == [1, 2, 0] and canvas.seeds == [5, 6, 7]
     assert canvas.n_blanks.tolist() == [1, 3, 4] and (canvas.step == -1).all() and (canvas.logprob == 0).all()
     for r, (tokens, known) in enumerate(TEXTS):
-        drawn = sample_order(1, len(tokens), generator=stream(5 + r, 'order of a sample'))[0].tolist()
+        drawn = sample_order(1, len(tokens), keys=keys_of([5 + r]))[0].tolist()
         visits = [p for p, k in enumerate(known) if k] + [p for p in drawn if not known[p]]
         assert canvas.order[r].tolist() == visits + list(range(len(tokens), 5))
-        assert torch.equal(canvas.u[r], torch.rand(5, dtype=torch.float64, generator=stream(5 + r, 'tokens')))
+        assert torch.equal(canvas.u[r], numbers(5 + r, 'tokens', n=5))
 
 
 def test_known_tokens_are_visited_before_the_blanks_as_in_training():
@@ -47,7 +49,7 @@ def test_known_tokens_are_visited_before_the_blanks_as_in_training():
                           (order_of({}, [3, 5, 4, 0, 2, 1, 6, 7]), [3, 0, 6, 5, 4, 2, 1])):
         canvas = Canvas.of_texts([(tokens, known)] * 8, order, 0)
         given = torch.tensor(known).expand(8, -1)
-        drawn = torch.cat([sample_order(1, 7, **order, generator=stream(r, 'order of a sample')) for r in range(8)])
+        drawn = sample_order(8, 7, **order, keys=keys_of(range(8)))
         assert torch.equal(canvas.order, given_first(drawn, given)[0])
         assert (canvas.n_visits == 7).all() and visits in (None, canvas.order[0].tolist())
     with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):

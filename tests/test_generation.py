@@ -2,18 +2,27 @@
 import gc
 import itertools
 import math
+from decimal import Decimal, getcontext
 
 import pytest
 import torch
-from conftest import make_model
+from conftest import make_model, numbers
 from test_model import FINAL, VARIANTS
 
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
-from anyorder.generation.unmasking import SCORES, Unmasking, binomial_schedule, confidence, draw_noise, unmask_schedule
-from anyorder.orders import order_of, sample_order, stream
+from anyorder.generation.unmasking import (
+    SCORES,
+    Unmasking,
+    binomial_schedule,
+    confidence,
+    gumbel_noise,
+    unmask_schedule,
+)
+from anyorder.orders import order_of, sample_order
+from anyorder.seeds import keys_of, uniform
 from model import AOGPT, KVCache
 
 
@@ -33,6 +42,25 @@ def test_schedule_increases_strictly_to_the_end(kind):
         ends = unmask_schedule(n, n_steps, kind)
         assert len(ends) == min(n, n_steps) and ends[-1] == n
         assert all(a < b for a, b in zip([0, *ends], ends))
+
+
+@pytest.mark.parametrize('n', [8, 64, 250, 1024, 12288])
+def test_a_cosine_schedule_is_the_floor_of_its_formula(n):
+    """In 50 digits. cos(pi / 3) is 1/2, of which a float has more, so that the floor would be one too low."""
+    getcontext().prec, pi = 50, Decimal('3.14159265358979323846264338327950288419716939937510582097494')
+
+    def cosine(x):
+        total = term = Decimal(1)
+        for i in range(1, 30):
+            term *= -x * x / ((2 * i - 1) * (2 * i))
+            total += term
+        return total
+    for n_steps in (1, 2, 3, 6, 7, 12, 24, 48):
+        wanted = []
+        for k in range(1, min(n, n_steps) + 1):
+            exact = int(n * (1 - cosine(pi * k / (2 * min(n, n_steps)))) + Decimal('1e-40'))
+            wanted.append(max(exact, wanted[-1] + 1 if wanted else 1))
+        assert unmask_schedule(n, n_steps, 'cosine')[:-1] == wanted[:-1] and wanted[-1] == n
 
 
 def test_schedule_by_hand():
@@ -55,13 +83,13 @@ def test_rows_of_unequal_blanks_have_their_own_schedule():
 def test_a_schedule_is_the_one_that_is_named():
     assert Unmasking(4, 'cosine').ends([10], [0]).tolist() == [[1, 2, 6, 10]]
     ends = Unmasking(4, 'cosine', unmask='binomial').ends([200], [7])
-    assert ends[0].tolist() == binomial_schedule(200, 4, 'cosine', stream(7, 'unmask'))
+    assert ends[0].tolist() == binomial_schedule(numbers(7, 'unmask', n=200), 4, 'cosine')
 
 
 def test_the_seed_of_a_row_gives_its_binomial_numbers():
     ends = Unmasking(4, unmask='binomial').ends([9, 9, 5], [7, 3, 7])
     for row, n, seed in zip(ends.tolist(), (9, 9, 5), (7, 3, 7)):
-        assert row == binomial_schedule(n, 4, 'linear', stream(seed, 'unmask'))
+        assert row == binomial_schedule(numbers(seed, 'unmask', n=n), 4, 'linear')
 
 
 @pytest.mark.parametrize('wrong, said', [
@@ -136,11 +164,11 @@ def test_a_bfloat16_cache_gives_the_same_within_its_precision(batch):
 
 
 def test_tokens_are_drawn_by_the_uniform_numbers_of_the_seed_by_position(batch):
-    """Position p of a row takes number p of the stream (seed, 'tokens'), whatever the order and the step."""
+    """Position p of a row takes the number of (seed, 'tokens', p), whatever the order and the step."""
     model, (idx, order), seeds = make_model(), batch, [4, 10 ** 30, 7, 4, 0]
     new = generate(model, idx, order, 3, 6, seeds=seeds)
     for r, seed in enumerate(seeds):
-        u = torch.rand(9, dtype=torch.float64, generator=stream(seed, 'tokens'))
+        u = numbers(seed, 'tokens')
         for d in range(3, 9):
             p = int(order[r, d])
             prob = model.predict(new[r:r + 1], order[r:r + 1], d, 1)[0, 0].softmax(-1)
@@ -182,9 +210,9 @@ def slow_adaptive(model, idx, order, known, n_reveal, seed, policy, order_noise=
     """One row by the definition, without cache or batch. Score all that remain, reveal the best n_reveal, or those
     over a threshold before noise and at least one. Returns (tokens, visits, step of each visit)."""
     idx, visits, steps, step = idx.clone(), order[:known].tolist(), [], 0
-    u = torch.rand(9, dtype=torch.float64, generator=stream(seed, 'tokens'))
+    u = numbers(seed, 'tokens')
     while len(visits) < len(order):
-        v = torch.rand(9, dtype=torch.float64, generator=stream(seed, f'noise of step {step}'))
+        v = numbers(seed, 'noise', step)
         noise = -(-v.log()).log()
         scored = []
         for p in sorted(set(order.tolist()) - set(visits)):
@@ -311,8 +339,8 @@ def test_binomial_unmasking_is_ancestral_sampling(kind):
 
 
 def test_binomial_numbers():
-    rngs = (torch.Generator().manual_seed(s) for s in range(4000))
-    counts = torch.tensor([binomial_schedule(10, 4, 'linear', rng) for rng in rngs]).double()
+    u = uniform(keys_of(range(4000)).unsqueeze(1), torch.arange(10))
+    counts = torch.tensor([binomial_schedule(row, 4, 'linear') for row in u]).double()
     assert (counts[:, -1] == 10).all() and (counts.diff(dim=1) >= 0).all()
     for k, share in enumerate((0.25, 0.5, 0.75)):
         assert abs(counts[:, k].mean() - 10 * share) < 5 * (10 * share * (1 - share) / 4000) ** 0.5
@@ -351,7 +379,8 @@ def test_a_network_with_a_masked_loss_writes_what_it_scores(attention, policy, u
 def test_every_step_is_told_with_what_it_revealed(batch):
     canvas, told = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5)), []
     for step, n_new, part in steps(make_model(), canvas, Unmasking(2), Drawing()):
-        told.append((step, part.rows.tolist(), n_new.tolist(), part.known.tolist()))
+        assert len({*step.tolist()}) == 1
+        told.append((int(step[0]), part.rows.tolist(), n_new.tolist(), part.known.tolist()))
     assert told == [(0, [0, 1, 3, 4], [4, 3, 1, 2], [4, 6, 9, 7]), (1, [0, 1, 4], [5, 3, 2], [9, 9, 9])]
 
 
@@ -371,10 +400,11 @@ def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch,
 
 
 def test_noise_is_the_quantile_of_uniform_numbers():
-    u = torch.rand(20_000, dtype=torch.float64, generator=stream('x'))
-    noise = draw_noise(20_000, 2.0, [stream('x')])
-    torch.testing.assert_close(noise[0], -2 * (-u.log()).log(), rtol=0, atol=1e-9)
-    assert abs(noise.mean() / 2 - 0.5772) < 0.04 and abs(noise.std() / 2 - 1.2825) < 0.04   # the standard Gumbel law
+    u = numbers(0, n=20_000)
+    noise = gumbel_noise(torch.cat([torch.zeros(1), u]))
+    torch.testing.assert_close(noise[1:], -(-u.log()).log(), rtol=0, atol=1e-9)
+    assert noise[0].isfinite() and noise[0] < noise[1:].min()
+    assert abs(noise[1:].mean() - 0.5772) < 0.04 and abs(noise[1:].std() - 1.2825) < 0.04   # the standard Gumbel law
 
 
 PROMPTS = (65, 35, 45, 5)   # lengths; 32 to 63 tokens are read together, 46 slots each: 66 + 2 * 46 + 6

@@ -9,10 +9,11 @@ from test_generation import write
 from test_model import TWO_STREAM, VARIANTS
 
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing, TokenNoise, gumbel, keep_largest
+from anyorder.generation.drawing import Drawing, gumbel, keep_largest, token_noise
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Unmasking
 from anyorder.orders import order_of, sample_order
+from anyorder.seeds import keys_of
 from model import AOGPT
 
 DRAWINGS = [dict(temperature=0), dict(temperature=0.7), {}, dict(temperature=1.5, top_k=5), dict(top_p=0.9)]
@@ -39,13 +40,13 @@ def orders_of(kind, n_rows=6, n=12):
 
 def one_at_a_time(model, idx, order, n_known, seed, temperature=1.0, top_k=0, top_p=1.0):
     """The tokens of one row (N,): each is drawn by its own noise, given all before it, in a pass of its own."""
-    idx, noise = idx.clone(), TokenNoise(model.config.vocab_size, 'cpu')
+    idx = idx.clone()
     for d in range(n_known, len(order)):
         logits = model.predict(idx[None], order[None], d, 1)[0]                             # (1, V)
         if temperature:
             logits = logits / temperature
             logits = keep_largest(logits, top_k, top_p) if top_k or top_p < 1 else logits
-            logits = logits + noise.draw([(seed, int(order[d]))])
+            logits = logits + token_noise(keys_of([seed]), order[d:d + 1], logits.size(1))
         idx[order[d]] = logits.argmax()
     return idx
 
@@ -143,7 +144,7 @@ def test_texts_of_different_seeds_are_independent():
 # ---- the noise
 
 def test_noise_is_standard_gumbel():
-    noise = TokenNoise(20_000, 'cpu')([5], torch.tensor([0]), torch.tensor([3]))[0].double()
+    noise = token_noise(keys_of([5]), torch.tensor([3]), 20_000)[0].double()
     cdf = (-(-noise.sort().values).exp()).exp()                                              # uniform if it is
     uniform = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     assert (cdf - uniform).abs().max() < 1.95 / 20_000 ** 0.5                                # Kolmogorov, p = 0.001
@@ -162,24 +163,13 @@ def test_noise_reaches_what_a_uniform_float32_cannot_and_is_finite():
     assert Drawing(top_k=1).tokens_by_noise(logits, lambda: gumbel(bits)) == 7
 
 
-def test_noise_belongs_to_seed_and_position_and_is_drawn_once(monkeypatch):
-    noise, drawn = TokenNoise(7, 'cpu'), []
-    draw = TokenNoise.draw
-    monkeypatch.setattr(TokenNoise, 'draw', lambda self, cells: drawn.extend(cells) or draw(self, cells))
-    first = noise([8, 9], torch.tensor([0, 0, 1]), torch.tensor([4, 2, 4]))
-    again = noise([9, 8], torch.tensor([0, 1, 1]), torch.tensor([4, 4, 5]))
-    assert torch.equal(again[0], first[2]) and torch.equal(again[1], first[0])
-    assert drawn == [(8, 4), (8, 2), (9, 4), (8, 5)]
-    assert len({tuple(row.tolist()) for row in torch.cat([first, again])}) == 4
-    noise([9, 8], torch.tensor([1]), torch.tensor([2]))
-    assert drawn[-1] == (8, 2)   # it was forgotten: memory is one pass
-
-
-def test_noise_is_drawn_by_a_generator_of_its_device(monkeypatch):
-    asked, generator, device = [], torch.Generator, torch.device('cpu')
-    monkeypatch.setattr(torch, 'Generator', lambda device=None: asked.append(device) or generator())
-    TokenNoise(7, device).draw([(1, 2)])
-    assert asked == [device]
+def test_noise_belongs_to_seed_position_and_token():
+    """Whatever else is drawn beside it, and however many tokens there are."""
+    seeds, position = [8, 8, 9, 8 + 2 ** 70], torch.tensor([4, 2, 4, 4])
+    noise = token_noise(keys_of(seeds), position, 7)
+    assert len({*noise.flatten().tolist()}) == 28
+    for r, seed in enumerate(seeds):
+        assert torch.equal(token_noise(keys_of([seed]), position[r:r + 1], 5)[0], noise[r, :5])
 
 
 # ---- what a pass accepts

@@ -1,7 +1,7 @@
 """Revision: which tokens a round writes again, what stays, a round by hand, and what the trace of a text keeps."""
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import make_model, numbers, one_line
 from test_scroll import texts, write
 
 from anyorder.generation.canvas import Canvas
@@ -9,7 +9,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.revise import GROUPS, blank_again, misfit
 from anyorder.generation.unmasking import Unmasking
-from anyorder.orders import stream
+from anyorder.orders import sample_order
 
 NETWORKS = [{}, {'attention': 'mixed'}, {'attention': 'bidirectional'}, {'target_position': 'two_stream'}]
 KNOWN = torch.tensor([0, 3, 9, 5, 8])   # known tokens of the five rows of `batch`
@@ -17,7 +17,7 @@ KNOWN = torch.tensor([0, 3, 9, 5, 8])   # known tokens of the five rows of `batc
 
 def misfit_of(model, idx, order, known, written, row, seed):
     """misfit of the token at visit `row` of a text idx, order (N,), by a pass of its own."""
-    number = torch.rand(len(idx), generator=stream(seed, 'groups'))
+    number = numbers(seed, 'groups', n=len(idx))
     ranked = sorted(order[known:].tolist(), key=lambda p: float(number[p]))
     group = {p: rank * GROUPS // written for rank, p in enumerate(ranked)}
     position = int(order[row])
@@ -64,6 +64,21 @@ def test_what_was_given_stays_and_a_row_is_as_alone(config, how, batch):
         assert torch.equal(new[r, given], idx[r, given]) and (trace['step'][r, given] == -1).all()
         alone = generate(model, idx[r:r + 1], order[r:r + 1], KNOWN[r], seeds=[r], **how)[0]
         assert torch.equal(new[r], alone[0])
+
+
+@pytest.mark.parametrize('how', [{}, {'policy': 'margin', 'order_noise': 1.0}, {'unmask': 'binomial', 'n_steps': 3},
+                                 {'policy': 'entropy', 'order_noise': 0.5, 'n_steps': 4, 'block_length': 3}])
+def test_a_row_in_a_batch_is_the_row_alone(how):
+    """Its text, and the trace of it, whatever the other rows have to write and however many rounds they take."""
+    model, n = make_model(block_size=16, vocab_size=24), 20
+    g = torch.Generator().manual_seed(1)
+    idx, order = torch.randint(24, (n, 16), generator=g), sample_order(n, 16, generator=g)
+    known, how = torch.arange(n) % 17, how | {'revise': 3, 'return_trace': True}
+    found, trace = generate(model, idx, order, known, seeds=range(50, 50 + n), **how)
+    for r in range(n):
+        alone, own = generate(model, idx[r:r + 1], order[r:r + 1], known[r:r + 1], seeds=[50 + r], **how)
+        assert torch.equal(alone[0], found[r])
+        assert torch.equal(own['step'][0], trace['step'][r]) and torch.equal(own['order'][0], trace['order'][r])
 
 
 @pytest.mark.parametrize('config', NETWORKS)

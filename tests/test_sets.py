@@ -9,7 +9,7 @@ import torch
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.tables import token_counts
-from anyorder.tokens.blocks import all_blocks, check_length, middle_last, random_blocks
+from anyorder.tokens.blocks import all_blocks, check_length, middle_last, random_blocks, uniform_below
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import GIVEN, Split, largest_id
@@ -64,6 +64,18 @@ def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name
             seen = token % GIVEN if name == 'nae_sat' else token
             with pytest.raises(ValueError, match=f'val.bin has the token {seen}, .*--force'):
                 open_split(sets_of_mine, name, 'val')
+
+
+@pytest.mark.parametrize('n', [5, 3 * 2 ** 30, 250_000_000, 9_035_582_198])
+def test_offsets_are_uniform_at_every_size(n):
+    """By chi-square. 32 bits modulo 3 * 2^30 would fall twice as often into the first third."""
+    torch.manual_seed(0)
+    found = torch.from_numpy(uniform_below(n, 300_000))
+    assert 0 <= found.min() and found.max() < n
+    n_cells = min(n, 60)
+    expected = 300_000 / n_cells
+    chi_square = ((torch.bincount(found * n_cells // n, minlength=n_cells) - expected) ** 2 / expected).sum()
+    assert abs(chi_square - n_cells + 1) < 5 * (2 * n_cells) ** 0.5
 
 
 def test_a_file_that_is_not_what_meta_says(sets_of_mine):

@@ -160,6 +160,11 @@ def test_a_resume_says_what_it_changes(data, capsys):
     p.prepare('text', 'data', name='pydocs', split='val', source='third.txt', force=True)
     run('--init_from=resume', '--max_iters=4', '--batch_size=8', '--learning_rate=0.5', '--min_lr=0.5')
     assert 'changed since iteration 4: the validation data\n' in capsys.readouterr().out
+    checkpoint = load_checkpoint('out/ckpt.pt')
+    del checkpoint['draws']   # as of an earlier version
+    torch.save(checkpoint, 'out/ckpt.pt')
+    run('--init_from=resume', '--max_iters=5', '--batch_size=8', '--learning_rate=0.5', '--min_lr=0.5')
+    assert re.search(r'changed since iteration 4: .*the random draws.*\n', capsys.readouterr().out)
     with pytest.raises(ValueError, match='no checkpoint file scratc;'):
         run('--init_from=scratc')
 

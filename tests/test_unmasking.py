@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import make_model, one_line
+from conftest import make_model, numbers, one_line
 from test_model import FINAL, TWO_STREAM, VARIANTS, name_of
 
 from anyorder.fast import freeze
@@ -11,7 +11,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
 from anyorder.generation.unmasking import Unmasking, unmask_schedule
-from anyorder.orders import sample_order, stream
+from anyorder.orders import sample_order
 from model import AOGPT
 
 ENCODER = dict(attention='bidirectional')
@@ -36,7 +36,7 @@ def by_definition(model, idx, order, known, n_visits=9, n_steps=9, policy='given
     visits, blanks, padding, step = *(x.tolist() for x in order.split([known, n_visits - known, 9 - n_visits])), 0
     text, told, nats = torch.zeros_like(idx), torch.full_like(idx, -1), torch.zeros(len(idx), dtype=torch.float64)
     text[visits] = idx[visits]
-    u = torch.rand(len(idx), dtype=torch.float64, generator=stream(seed, 'tokens'))
+    u = numbers(seed, 'tokens', n=len(idx))
     n, length = len(blanks), block_length or len(blanks)
     for start in range(0, n, length or 1):
         block = blanks[start:start + length]

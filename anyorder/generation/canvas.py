@@ -4,8 +4,8 @@ import copy
 import torch
 
 from anyorder.generation.constraint import Constraint
-from anyorder.machine.devices import widest
-from anyorder.orders import given_first, sample_order, seeds_of, stream
+from anyorder.orders import given_first, sample_order
+from anyorder.seeds import keys_of, seeds_of, uniform
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
 
@@ -24,6 +24,8 @@ class Canvas:
     n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host: guesses, see Unmasking.accept
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
+    keys      (B,) of keys_of, on the device: the seeds for draws there
+    n_steps   (B,) steps that each row has run, on the host
     rows      (B,) which rows of the first canvas these are, on the host
     allowed   the Constraint on its tokens, or None"""
 
@@ -43,6 +45,7 @@ class Canvas:
                              f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
                              f'{len(self.seeds)} seeds')
         self.idx, self.order, self.rows = idx.clone(), order.clone(), torch.arange(B)
+        self.keys, self.n_steps = keys_of(self.seeds, idx.device), torch.zeros_like(self.n_visits)
         self.draw_numbers()
         self.step, self.logprob = torch.full_like(idx, -1), torch.zeros_like(self.u)
         self.n_drafts = torch.zeros_like(self.n_visits)
@@ -58,7 +61,7 @@ class Canvas:
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
         seeds = seeds_of(seed, B)
         for r, (tokens, known) in enumerate(texts):
-            visits = sample_order(1, len(tokens), **order, generator=stream(seeds[r], 'order of a sample'))
+            visits = sample_order(1, len(tokens), **order, keys=keys_of(seeds[r:r + 1]))
             visits, *_ = given_first(visits, torch.tensor([known]), None, order['kind'] in ('random', 'sorted_subset'))
             idx[r, :len(tokens)], orders[r, :len(tokens)] = torch.tensor(tokens), visits[0]
         n_known = torch.tensor([sum(known) for _, known in texts])
@@ -69,9 +72,10 @@ class Canvas:
 
     def draw_numbers(self, *names):
         """Draw u, which these names tell from other draws of a row's seed."""
-        u = [torch.rand(self.idx.size(1), dtype=torch.float64, generator=stream(seed, 'tokens', *names))
-             for seed in self.seeds]
-        self.u = torch.stack(u).to(self.idx.device, widest(self.idx.device))
+        self.u = uniform(self.keys.unsqueeze(1), 'tokens', *names, self.positions())
+
+    def positions(self):
+        return torch.arange(self.idx.size(1), device=self.idx.device)
 
     @property
     def n_blanks(self):
@@ -88,9 +92,9 @@ class Canvas:
         """The rows where `chosen` (B,) bool is True, or the rows of these numbers, as a canvas of their own."""
         part, places = copy.copy(self), chosen.nonzero()[:, 0] if chosen.dtype == torch.bool else chosen
         at = places.to(self.idx.device, non_blocking=True)
-        for name in BY_POSITION:
+        for name in (*BY_POSITION, 'keys'):
             setattr(part, name, getattr(self, name)[at])
-        for name in ('known', 'first', 'n_drafts', 'n_visits', 'rows'):
+        for name in ('known', 'first', 'n_drafts', 'n_visits', 'n_steps', 'rows'):
             setattr(part, name, getattr(self, name)[places])
         part.seeds = [self.seeds[place] for place in places.tolist()]
         return part
@@ -105,6 +109,7 @@ class Canvas:
         for name in BY_POSITION:
             getattr(self, name)[at] = getattr(part, name)
         self.known = self.known.index_put((part.rows,), part.known)
+        self.n_steps = self.n_steps.index_put((part.rows,), part.n_steps)
 
     def lists(self):
         """[(tokens, order, step, logprob)]: the lists of each row, without its padding."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from anyorder.machine.devices import widest
-from anyorder.orders import derive_seed
+from anyorder.seeds import random_bits
 from model import float32_or_better
 
 
@@ -58,26 +58,13 @@ class Drawing:
         return keep_largest(logits, self.top_k, self.top_p) if self.top_k or self.top_p < 1 else logits
 
 
-class TokenNoise:
-    """Standard Gumbel noise of (seed of a row, position, token), on its device; the last call's is kept."""
-
-    def __init__(self, vocab_size, device):
-        self.vocab_size, self.device, self.kept = vocab_size, device, {}
-
-    def __call__(self, seeds, row, position):
-        """Noise (m, vocab_size) float32 of the cells (row, position), (m,) each, of rows with these seeds."""
-        cells = [(seeds[r], p) for r, p in torch.stack([row, position], 1).tolist()]
-        new = [cell for cell in cells if cell not in self.kept]
-        noise = self.kept | dict(zip(new, self.draw(new)))
-        self.kept = {cell: noise[cell] for cell in cells}
-        return torch.stack([noise[cell] for cell in cells])
-
-    def draw(self, cells):
-        """Noise (m, vocab_size) of m cells (seed, position)."""
-        bits = torch.empty(len(cells), self.vocab_size, dtype=torch.int32, device=self.device)
-        for row, (seed, position) in zip(bits, cells):
-            row.random_(generator=torch.Generator(self.device).manual_seed(derive_seed(seed, 'noise', position)))
-        return gumbel(bits)
+def token_noise(keys, position, vocab_size):
+    """Standard Gumbel noise (m, vocab_size) float32 of the cells (key of a row, position), (m,) each: a function of
+    (seed, position, token)."""
+    cells = random_bits(keys, 'noise of tokens', position)                                   # (m,)
+    pairs = torch.arange(-(-vocab_size // 2), device=cells.device)   # 64 bits are two tokens' numbers
+    bits = random_bits(cells.unsqueeze(1), pairs).view(torch.int32)[:, :vocab_size]
+    return gumbel(bits & 2 ** 31 - 1)
 
 
 def gumbel(bits):

@@ -7,7 +7,7 @@ import torch
 
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
+from anyorder.generation.drawing import Drawing, token_logprob, token_noise
 from anyorder.generation.revise import GROUPS, blank_again
 from anyorder.generation.unmasking import Unmasking, check_keywords
 from model import KVCache
@@ -23,7 +23,8 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
               uniform number for each (seed, position) draws the token there. Lossless unmasking draws by noise for each
               (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
-              a near tie may fall otherwise, in bfloat16 rounding changes long texts. A kind of device has its own noise
+              a near tie may fall otherwise, in bfloat16 rounding changes long texts. The numbers are the same
+              on every device
     n_steps, policy, schedule; as `unmasking` window, unmask, order_noise, threshold, block_length, revise: Unmasking
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
     allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
@@ -51,8 +52,8 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, b
 @torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
 def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     """Fill the blanks of the canvas step by step. Yields after each step (step, n_new, part): `part` is the canvas of
-    the rows that ran, n_new (B,) counts the tokens revealed in each. A caller ends rows early by part.end. A finished
-    or ended row goes back to the canvas.
+    the rows that ran, step (B,) which step of its own this was for each, n_new (B,) counts the tokens revealed in each.
+    A caller ends rows early by part.end. A finished or ended row goes back to the canvas.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
     Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept. In a round of
@@ -65,30 +66,30 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         raise ValueError('writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
     unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model
-    n_steps = yield from write(network, canvas, unmasking, drawing, use_cache, with_logprob)
+    yield from write(network, canvas, unmasking, drawing, use_cache, with_logprob)
     again = replace(unmasking, n_steps=-(-unmasking.n_steps // GROUPS), block_length=None)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
-    for n_round in range(unmasking.revise if n_steps else 0):
+    for n_round in range(unmasking.revise if canvas.n_steps.any() else 0):
         blank_again(network, canvas, n_round, changed)
         if not canvas.n_blanks.any():
             return
         before = canvas.idx.clone()
-        n_steps = yield from write(network, canvas, again, drawing, use_cache, with_logprob, n_steps)
+        yield from write(network, canvas, again, drawing, use_cache, with_logprob)
         changed = (canvas.idx != before).any(1, keepdim=True)                   # (B, 1): other rows are finished
 
 
-def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=0):
-    """Fill the blanks of the canvas as `steps` does, once, n_steps later. Returns how many steps there are then."""
+def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
+    """Fill the blanks of the canvas as `steps` does, once."""
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
     part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
-    noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
-    for step in itertools.count(n_steps):
+    for column_of_ends in itertools.count():
         if not len(part):
-            return step
-        n_new = ends[part.rows, min(step - n_steps, ends.size(1) - 1)] - part.known       # (B,) on the host
+            return
+        n_new = ends[part.rows, min(column_of_ends, ends.size(1) - 1)] - part.known       # (B,) on the host
         if not n_new.any():
-            continue                                                            # a binomial step may reveal nothing
+            part.n_steps = part.n_steps + 1                                     # a binomial step may reveal nothing
+            continue
         if unmasking.lossless:
             n_new = n_new.clamp(max=unmasking.window)
         n_targets = unmasking.n_scored(part) if unmasking.adaptive else n_new
@@ -98,7 +99,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=
         if part.allowed is not None:
             part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing.scores)
         if unmasking.adaptive:
-            n_new, logits = unmasking.choose(part, logits, n_new, step)
+            n_new, logits = unmasking.choose(part, logits, n_new)
             row, column, visit = part.cells(n_new)
             if cache is not None and network.slots.targets_in_keys:
                 cache.length = part.known                              # slot n_known was run for another target
@@ -106,7 +107,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=
         if drawing.scores:
             token = part.idx[row, position]
         elif unmasking.lossless:
-            token = drawing.tokens_by_noise(logits, partial(noise, part.seeds, row, position))
+            token = drawing.tokens_by_noise(logits, partial(token_noise, part.keys[row], position, logits.size(1)))
         else:
             token = drawing.tokens(logits, part.u[row, position])
         if unmasking.lossless:
@@ -114,13 +115,15 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob, n_steps=
             row, position, token = row[sure], position[sure], token[sure]
             if cache is not None:
                 cache.length = part.known + n_new                      # slots behind these read drafts
-        part.idx[row, position], part.step[row, position] = token, step
+        part.idx[row, position] = token
+        part.step[row, position] = part.n_steps.to(row.device, non_blocking=True)[row]
         if with_logprob:
             logits = logits[sure] if unmasking.lossless else logits
             logits = drawing.tempered(logits) if drawing.scores else logits
             part.logprob[row, position] = token_logprob(logits, token).to(part.logprob.dtype)
         part.known = part.known + n_new
-        yield step, n_new, part
+        yield part.n_steps, n_new, part
+        part.n_steps = part.n_steps + 1
         left = part.n_blanks > 0
         if not left.all():
             canvas.put(part.take(~left))

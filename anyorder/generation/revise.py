@@ -1,7 +1,8 @@
 """Which tokens of a written text are to be written again? Those that fit the others least."""
 import torch
 
-from anyorder.orders import given_first, stream
+from anyorder.orders import given_first
+from anyorder.seeds import uniform
 
 GROUPS = 8   # a round writes one token in so many again, rounded up
 
@@ -25,8 +26,8 @@ def misfit(model, canvas):
 
     Others are the tokens outside of the group of x. The written tokens of a row fall into GROUPS groups by its seed: up
     to GROUPS tokens are each given all others. What was given has 0. It takes one pass, GROUPS rows for a row."""
-    (B, N), device, written = canvas.idx.shape, canvas.idx.device, canvas.step >= 0
-    number = torch.stack([torch.rand(N, generator=stream(seed, 'groups')) for seed in canvas.seeds]).to(device)
+    B, device, written = len(canvas), canvas.idx.device, canvas.step >= 0
+    number = uniform(canvas.keys.unsqueeze(1), 'groups', canvas.positions())                # (B, N)
     among = number.masked_fill(~written, 2).argsort(1).argsort(1)
     group = among * GROUPS // written.sum(1, keepdim=True).clamp(min=1)                     # GROUPS or more: given
     part = canvas.take(torch.arange(B).repeat_interleave(GROUPS))

@@ -6,7 +6,7 @@ import torch
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
 from anyorder.generation.fill import steps
-from anyorder.orders import derive_seed, seeds_of
+from anyorder.seeds import derive_seed, seeds_of
 
 
 class Row:
@@ -129,14 +129,14 @@ class Scroll:
 
     def note_drafts(self):
         """Add to the rows which drafts the last step has changed; one copy to the host."""
-        part, rows = self.part, self.part.rows.tolist()
+        part, rows, step = self.part, self.part.rows.tolist(), self.step.tolist()
         row, _, visit = part.cells(part.n_drafts)
         position = part.order[row, visit]
         for r, i, token in torch.stack([row, position, part.idx[row, position]], 1).tolist():
             text = self.written[rows[r]]
             drafts = text.drafts[text.spans[-1][0] + i]
             if not drafts or drafts[-1][1] != token:
-                drafts.append([text.n_steps + self.step, token])
+                drafts.append([text.n_steps + step[r], token])
 
     def goes_on(self, row):
         """Whether a blank of the row is to be written, in this part or, once it is written, in a later one."""
@@ -160,7 +160,7 @@ class Scroll:
         row.take_down(*self.part.lists()[0])
         steps = [None if s < 0 and not k else s for s, k in zip(row.step, row.known)]
         drafts = row.drafts if self.with_drafts else None
-        return list(row.tokens), steps, row.n_steps + self.step, list(row.logprob), drafts
+        return list(row.tokens), steps, row.n_steps + int(self.step[0]), list(row.logprob), drafts
 
     def samples(self):
         """sample_of each text, up to its stop. There are also `drafts`, if they are kept; `stretches` [[start, end],

@@ -8,7 +8,8 @@ import torch
 
 from anyorder.fast import split_rows
 from anyorder.machine.devices import widest
-from anyorder.orders import given_first, stream
+from anyorder.orders import given_first
+from anyorder.seeds import keys_of, uniform
 from configurator import check_choice, nearest
 from model import float32_or_better
 
@@ -27,19 +28,24 @@ def unmask_schedule(n_tokens, n_steps, kind='linear'):
     return ends
 
 
-def binomial_schedule(n_tokens, n_steps, kind='linear', generator=None):
+def binomial_schedule(u, n_steps, kind='linear'):
     """How many of n_tokens blanks are revealed after each step of masked-diffusion ancestral sampling (AO Lemma 1).
     From mask level t to s every blank stays with probability s / t. Equal in law: blank i is revealed when the level
-    falls to a uniform number u_i of its own, so that ends_k = #{i: u_i >= m_k}. A step may reveal nothing."""
+    falls to a uniform number u_i of its own, so that ends_k = #{i: u_i >= m_k}. A step may reveal nothing.
+
+    u  (n,) float64, on the host"""
     check_schedule(n_steps, kind)
     levels = torch.tensor([mask_share(k, n_steps, kind) for k in range(1, n_steps)] + [0.0], dtype=torch.float64)
-    times = torch.rand(n_tokens, dtype=torch.float64, generator=generator).sort().values
-    return (n_tokens - torch.searchsorted(times, levels)).tolist()
+    return (len(u) - torch.searchsorted(u.sort().values, levels)).tolist()
 
 
 def mask_share(k, n_steps, kind):
     """The share that is masked after step k of n_steps: 1 - k / n_steps (linear), cos(pi k / (2 n_steps)) (cosine)."""
-    return 1 - k / n_steps if kind == 'linear' else math.cos(k / n_steps * math.pi / 2)
+    if kind == 'linear':
+        return 1 - k / n_steps
+    if 3 * k == 2 * n_steps:   # the only rational cosine between 0 and 1 (Niven): rounded, it would change a floor
+        return 0.5
+    return math.cos(k / n_steps * math.pi / 2)
 
 
 def check_schedule(n_steps, kind):
@@ -173,12 +179,14 @@ class Unmasking:
 
     def ends_of(self, n, seed):
         """Yields the ends of a row of n blanks, block after block."""
-        length, rng = self.block_length or max(n, 1), stream(seed, 'unmask') if self.unmask == 'binomial' else None
+        length = self.block_length or max(n, 1)
+        if self.unmask == 'binomial':
+            u = uniform(keys_of([seed]), 'unmask', torch.arange(n))
         for start in range(0, n, length):
             end = min(start + length, n)
             n_steps = max(1, self.n_steps * end // n - self.n_steps * start // n)
             if self.unmask == 'binomial':
-                ends = binomial_schedule(end - start, n_steps, self.schedule, rng)
+                ends = binomial_schedule(u[start:end], n_steps, self.schedule)
             else:
                 ends = unmask_schedule(end - start, n_steps, self.schedule)
             yield from (start + k for k in ends)
@@ -193,7 +201,7 @@ class Unmasking:
         """Scores (m,) of logits (m, V); token (m,) stands in these blanks, where a text is scored."""
         return confidence(logits, self.policy)
 
-    def choose(self, part, logits, n_new, step):
+    def choose(self, part, logits, n_new):
         """(n_new (B,), logits (m, V)) of the blanks that an adaptive step reveals. They become the next in part.order.
 
         logits   the blanks of n_scored, in the order of part.cells
@@ -204,9 +212,9 @@ class Unmasking:
         score[row, column] = self.score(logits, part.idx[row, part.order[row, visit]]).to(score.dtype)
         sure = None if self.threshold is None else score >= self.threshold
         if self.order_noise:
-            rngs = [stream(seed, f'noise of step {step}') for seed in part.seeds]
-            noise = draw_noise(part.order.size(1), self.order_noise, rngs)                  # (B, N) by position
-            score[row, column] += noise.to(device, score.dtype)[row, part.order[row, visit]]
+            n_steps = part.n_steps.to(device, non_blocking=True)                            # (B,): a step's own noise
+            u = uniform(part.keys[row], 'noise', n_steps[row], part.order[row, visit])      # (m,)
+            score[row, column] += self.order_noise * gumbel_noise(u)
         best = score.argsort(dim=1, descending=True, stable=True)                           # columns, the best first
         if sure is not None:
             best, n_sure, _ = given_first(best, sure)
@@ -240,11 +248,9 @@ class Unmasking:
         return n_new, sure.nonzero()[:, 0].to(token.device, non_blocking=True)
 
 
-def draw_noise(n, scale, rngs):
-    """(B, n) float64: scale times standard Gumbel noise, from one generator a row."""
-    u = torch.stack([torch.rand(n, dtype=torch.float64, generator=g) for g in rngs])
-    u = u.clamp(min=torch.finfo(torch.float64).tiny)
-    return scale * -(-u.log()).log()
+def gumbel_noise(u):
+    """Standard Gumbel noise -log(-log u) of uniform numbers u in [0, 1); it is finite."""
+    return -(-u.clamp(min=torch.finfo(u.dtype).tiny).log()).log()
 
 
 def check_keywords(options, *functions):

@@ -11,10 +11,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from anyorder.datasets import open_split
+from anyorder.generation.drawing import invert_cdf
 from anyorder.generation.unmasking import confidence
 from anyorder.likelihood.nll import score_visits
 from anyorder.machine.files import reading
-from anyorder.orders import given_first, stream
+from anyorder.orders import given_first
+from anyorder.seeds import keys_of, uniform
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import split_documents
 from configurator import check_choice
@@ -59,7 +61,7 @@ class Lengths:
                 n, p = probabilities(template, lengths)
                 best = p.argsort(descending=True, stable=True).tolist()
                 if self.rule == 'draw':
-                    chosen = int(p.multinomial(1, generator=stream(seed, 'length of a blank', len(lengths))))
+                    chosen = int(invert_cdf(p[None], uniform(keys_of([seed]), 'length of a blank', len(lengths))))
                     best = [chosen, *(k for k in best if k != chosen)]
                 said.append({'length': n[best[0]], 'p': float(p[best[0]])})
                 if len(n) > 1:

@@ -9,7 +9,8 @@ from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_blanks
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
-from anyorder.orders import derive_seed, draw_orders, given_first, order_of, sample_order
+from anyorder.orders import draw_orders, given_first, order_of, sample_order
+from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.blocks import middle_last, random_blocks, visits_of
 from anyorder.training.sharding import SplitMuon
 
@@ -67,7 +68,7 @@ class TrainState:
 
     def entries(self):
         """The entries of a checkpoint that `resume` reads, beside weights and average."""
-        return {'iter_num': self.iter_num, 'optimizer': [o.state_dict() for o in self.optimizers],
+        return {'iter_num': self.iter_num, 'draws': DRAWS, 'optimizer': [o.state_dict() for o in self.optimizers],
                 'n_seen': self.n_seen, 'logged': self.logged, 'totals': self.totals.cpu()}
 
     def resume(self, checkpoint):
