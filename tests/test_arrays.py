@@ -1,4 +1,5 @@
 """Sets of tokens: the same as text and puzzles where these hold, their kinds and splits, and wrong sources."""
+import gzip
 import json
 import os
 import re
@@ -89,6 +90,26 @@ def test_every_kind_of_file_holds_the_same_rows(tmp_path, monkeypatch):
         assert meta.get('row_length') == {'stream': None, 'rows': 6}[name]
         assert sum(open_split('data', name, s)[0].packed.size for s in ('train', 'val')) == source.size
     assert prepare_tokens('data', 'lists', 'a.jsonl', split='test', end=9)['splits']['test']['tokens'] == 28
+
+
+@pytest.mark.parametrize('name', ['a.NPY', 'a.Npz', 'a.PARQUET', 'a.JSONL', 'a.Jsonl.GZ', 'caf\udce9.npy',
+                                  '\udce9.parquet'])
+def test_names_and_endings_of_files_are_free(tmp_path, monkeypatch, name):
+    from pyarrow import parquet, table
+    monkeypatch.chdir(tmp_path)
+    with open(name, 'wb') as f:
+        match name.lower().split('.')[1:]:
+            case ['npy']:
+                np.save(f, ROWS)
+            case ['npz']:
+                np.savez(f, test=ROWS)
+            case ['parquet']:
+                parquet.write_table(table({'tokens': ROWS.tolist()}), f)
+            case ['jsonl', *packed]:
+                lines = '\n'.join(map(json.dumps, ROWS.tolist())).encode()
+                f.write(gzip.compress(lines) if packed else lines)
+    prepare_tokens('data', 'mine', name, split='' if name.endswith('.Npz') else 'test', shape='2x3')
+    assert np.array_equal(open_split('data', 'mine', 'test')[0].packed, ROWS)
 
 
 def test_given_positions_of_all_rows(tmp_path, monkeypatch):

@@ -296,6 +296,103 @@ def test_a_folder_of_texts_is_a_document_each(tmp_path):
         p.prepare('text', tmp_path, source=str(folder), prompt_key='prompt')
 
 
+def link_to_a_file(folder):
+    os.symlink('a.txt', folder / 'z.txt')
+
+
+def second_name_of_a_file(folder):
+    os.link(folder / 'a.txt', folder / 'z.txt')
+
+
+def link_to_a_folder(folder):
+    os.symlink('deep', folder / 'again')
+
+
+def links_to_parents(folder):
+    os.symlink('..', folder / 'deep' / 'up')
+    os.symlink(folder.parent, folder / 'deep' / 'out')
+    (folder.parent / 'beside.txt').write_text('a text beside the source')
+
+
+def link_to_a_text_elsewhere(folder):
+    (folder / 'd.txt').rename(folder.parent / 'elsewhere.txt')
+    os.symlink(folder.parent / 'elsewhere.txt', folder / 'd.txt')
+
+
+def link_to_nothing(folder):
+    os.symlink('none.txt', folder / 'z.txt')
+
+
+def link_to_itself(folder):
+    os.symlink('z.txt', folder / 'z.txt')
+
+
+def pipe(folder):
+    os.mkfifo(folder / 'z.txt')
+
+
+def listener(folder):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(os.path.relpath(folder / 'z.txt'))
+
+
+def empty_file(folder):
+    (folder / 'z.txt').touch()
+
+
+def endings_in_capitals(folder):
+    (folder / 'd.txt').rename(folder / 'd.TXT')
+
+
+def folder_named_like_a_text(folder):
+    (folder / 'notes.txt').mkdir()
+    (folder / 'd.txt').rename(folder / 'notes.txt' / 'd.Txt')
+
+
+def names_that_do_not_count(folder):
+    (folder / '.hidden.txt').write_text('hidden')
+    (folder / 'notes.md').write_text('of another kind')
+
+
+def name_that_is_no_utf8(folder):
+    os.rename(folder / 'd.txt', os.path.join(os.fsencode(folder), b'd\xe9.txt'))
+
+
+@pytest.mark.parametrize('change, named', [
+    (link_to_a_file, ''), (second_name_of_a_file, ''), (link_to_a_folder, ''), (links_to_parents, ''),
+    (link_to_a_text_elsewhere, ''), (link_to_nothing, 'nothing'), (link_to_itself, 'nothing'), (pipe, 'pipe'),
+    (listener, 'socket'), (empty_file, 'empty'), (endings_in_capitals, ''), (folder_named_like_a_text, ''),
+    (names_that_do_not_count, ''), (name_that_is_no_utf8, '')])
+def test_each_file_of_a_folder_is_read_once_or_named(tmp_path, capsys, monkeypatch, change, named):
+    folder = tmp_path / 'texts'
+    for name in ('a.txt', 'd.txt', 'deep/c.txt'):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(f'text of {name}')
+    monkeypatch.chdir(tmp_path)   # the name of a socket is short
+    change(folder)
+    p.prepare('text', tmp_path, source=str(folder), split='train', tokenizer='bytes')
+    read = sorted(read_documents(tmp_path / 'text', 'train'))
+    assert read == ['text of a.txt', 'text of d.txt', 'text of deep/c.txt']
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == bool(named) and all(named in line and "'z.txt'" in line for line in said)
+
+
+def test_a_folder_that_holds_no_text_says_what_it_holds(tmp_path):
+    empty_file(tmp_path)
+    with one_line("'z.txt'"):
+        p.prepare('text', tmp_path / 'out', source=str(tmp_path), tokenizer='bytes')
+
+
+@pytest.mark.parametrize('kind', ['jsonl', 'JSONL.GZ', 'Jsonl.Xz', 'CSV', 'Parquet'])
+@pytest.mark.parametrize('name', [b'rows', b'caf\xe9'])
+def test_names_and_endings_of_files_are_free(tmp_path, kind, name):
+    path = os.path.join(os.fsencode(tmp_path), name + b'.' + kind.encode())
+    os.rename(write_rows(kind.lower(), tmp_path), path)
+    meta = p.prepare('text', tmp_path, source=os.fsdecode(path), split='test', tokenizer='bytes', prompt_key='')
+    assert read_documents(tmp_path / 'text', 'test') == [row['text'] for row in ROWS]
+    meta['splits']['test']['source'].encode()
+
+
 @pytest.mark.parametrize('names, split, wanted', [
     (['train', 'test'], '', {'': 'train'}),
     (['train', 'validation', 'test'], '', {'train': 'train', 'val': 'validation'}),

@@ -49,7 +49,7 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     n_blocks  spread evenly over the set, 0 is all
     ckpt      the name of the checkpoint, for the command that an error names
     blanks    positions that are measured given all others, see only_blank"""
-    if os.path.isfile(name) or name.endswith(('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')):
+    if os.path.isfile(name) or name.lower().endswith(('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')):
         label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
     else:
         label = f'{name} ({split})'

@@ -94,7 +94,7 @@ def reading(path, what, way_out):
 @contextlib.contextmanager
 def reading_text(path, newline):
     """An open text file for the body to read. A .gz, .xz or .bz2 is unpacked."""
-    opener = {'gz': gzip.open, 'xz': lzma.open, 'bz2': bz2.open}.get(path.rsplit('.', 1)[-1], open)
+    opener = {'gz': gzip.open, 'xz': lzma.open, 'bz2': bz2.open}.get(path.lower().rsplit('.', 1)[-1], open)
     with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
           opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):
         yield f

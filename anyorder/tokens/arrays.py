@@ -1,5 +1,6 @@
 """How do arrays of integers become a set? Rows of one length, or the documents of a stream, checked and written."""
 import json
+import os
 import re
 from collections import Counter
 
@@ -17,17 +18,19 @@ SPLITS = ('train', 'val', 'test')
 
 def read_arrays(path):
     """{name: array} of an .npz, else {'': tokens}: an array, or a list of documents."""
-    if not path.endswith(tuple(KINDS.split(', '))):
+    ending = os.path.splitext(path)[1].lower()
+    if not path.lower().endswith(tuple(KINDS.split(', '))):
         raise ValueError(f'{path} must end in {KINDS}')
     with reading(path, 'integers', 'save arrays by numpy, without pickled objects, or lists of integers'):
-        if path.endswith('.npz'):
+        if ending == '.npz':
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
-        if path.endswith('.npy'):
+        if ending == '.npy':
             return {'': np.asarray(np.load(path, allow_pickle=False))}
-        if path.endswith('.parquet'):
+        if ending == '.parquet':
             from pyarrow.parquet import read_table
-            column, = read_table(path).columns
+            with open(path, 'rb') as f:
+                column, = read_table(f).columns
             lists = column.to_pylist()
         else:
             with reading_text(path, '\n') as f:

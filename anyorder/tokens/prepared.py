@@ -4,6 +4,7 @@ benchmarks.json has the sets for zero-shot perplexity and the detokenizers of th
 puts b where a stands, ["regex", a, b] where the regular expression a fits. The hub gives blank lines as empty strings,
 and so do the rules of WikiText."""
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
-from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs
+from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 
 SPLIT_SEED = 2357
@@ -97,6 +98,8 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
         origin, documents = open_source(source, split, **keys)
     if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
         return meta
+    if os.path.isdir(source or '') and (said := say_left_out(source)):
+        print(said)
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
     check_source_is_new(origin, kept)
     # by split; '' is still to be divided

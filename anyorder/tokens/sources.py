@@ -4,7 +4,6 @@ Documents are anything that has len() and can be iterated more than once. A docu
 (prompt, text)."""
 import ast
 import csv
-import glob
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from inspect import cleandoc
 from anyorder.machine.files import quiet_hub, reading, reading_text
 
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
-ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$')
+ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$', re.IGNORECASE)
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -46,12 +45,61 @@ def pydocs():
     return [text for text in dict.fromkeys(documents) if text]
 
 
+def texts_in(folder):
+    """(files, left out): each .txt in a folder and in its folders, in the order of their names, and {path: why} of
+    those that are not read. Links are followed, but not to a parent, and what has several names is read once. As for a
+    shell's *.txt a name that begins with a dot does not count."""
+    names, left_out, seen = [], {}, set()
+
+    def is_new(path):
+        info = os.stat(path)
+        place = info.st_dev, info.st_ino
+        known = place in seen
+        seen.add(place)
+        return not known
+
+    def note(error):
+        left_out[error.filename] = error.strerror
+
+    root = os.path.realpath(folder)
+    while is_new(root):
+        root = os.path.dirname(root)
+    for where, folders, found in os.walk(folder, onerror=note, followlinks=True):
+        below = [os.path.join(where, name) for name in sorted(folders) if name[0] != '.']
+        folders[:] = [os.path.basename(path) for path in below if is_new(path)]
+        names += [os.path.join(where, name) for name in found if name[0] != '.' and name.lower().endswith('.txt')]
+
+    files = []
+    for path in sorted(names):
+        if not os.path.exists(path):
+            left_out[path] = 'a link to nothing'
+        elif not os.path.isfile(path):
+            left_out[path] = 'a pipe, a socket or a device'
+        elif not os.path.getsize(path):
+            left_out[path] = 'empty'
+        elif is_new(path):
+            files.append(path)
+    return files, left_out
+
+
+def say_left_out(source):
+    """'' or a sentence that names what a folder of texts holds and is not read."""
+    _, left_out = texts_in(source)
+    if not left_out:
+        return ''
+    named = [f'{os.path.relpath(path, source)!r} ({why})' for path, why in left_out.items()]
+    more = f' and {len(named) - 5} more' if len(named) > 5 else ''
+    return f'{source!r} is read without {", ".join(named[:5])}{more}'
+
+
 def files_of(path):
     """The files of a source: itself, or every .txt in a folder."""
-    texts = os.path.join(glob.escape(path), '**', '*.txt')
-    files = [path] if os.path.isfile(path) else sorted(glob.glob(texts, recursive=True))
+    if os.path.isfile(path):
+        return [path]
+    files, left_out = texts_in(path) if os.path.isdir(path) else ([], {})
     if not files:
-        raise ValueError(f'no file {path}, and no folder in which there is a .txt or which `datasets` saved')
+        why = f'; {say_left_out(path)}' if left_out else ''
+        raise ValueError(f'no file {path}, and no folder in which there is a .txt or which `datasets` saved{why}')
     return files
 
 
@@ -82,8 +130,8 @@ def csv_rows(path):
 
 def parquet_rows(path):
     from pyarrow.parquet import ParquetFile
-    with reading(path, 'a .parquet', 'fetch or write it again'):
-        yield from table_rows(ParquetFile(path).iter_batches(1000))
+    with reading(path, 'a .parquet', 'fetch or write it again'), open(path, 'rb') as f:
+        yield from table_rows(ParquetFile(f).iter_batches(1000))
 
 
 def table_rows(batches):
@@ -126,11 +174,12 @@ def open_texts(path, by_line=False, **keys):
     paths, found = files_of(path), ENDING.search('.txt' if os.path.isdir(path) else path)
     if not found:
         raise ValueError(f'{path} must end in {KINDS}')
-    if found[1] in ROWS:
-        return Documents(partial(documents_of, partial(ROWS[found[1]], path), path, **keys))
+    kind = found[1].lower()
+    if kind in ROWS:
+        return Documents(partial(documents_of, partial(ROWS[kind], path), path, **keys))
     if not {*keys.values()} <= {'text', 'auto', ''}:
         raise ValueError(f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a .jsonl')
-    return Documents(partial(texts, paths, by_line or found[1] == 'raw'))
+    return Documents(partial(texts, paths, by_line or kind == 'raw'))
 
 
 def dataset_documents(found, source, **keys):
@@ -154,7 +203,7 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
     on the hub, or a DatasetDict in a folder, has splits of its own."""
     if not source:
         raise ValueError(f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME')
-    keys, name = {'text_key': text_key, 'prompt_key': prompt_key}, os.path.basename(os.path.abspath(source))
+    keys, name = {'text_key': text_key, 'prompt_key': prompt_key}, plain_name(source)
     said = ''.join(f', {key} {own!r}' for key, own in keys.items() if own != {'text_key': 'text'}.get(key, 'auto'))
     if source.startswith('hf:'):
         name, parts = source, source[3:].split('/')
@@ -197,13 +246,18 @@ def openwebtext():
     return dataset_documents(from_hub('Skylion007/openwebtext', None, 'train', 'openwebtext'), 'openwebtext')
 
 
+def plain_name(path):
+    """The name of a file as text. A byte of it that is no UTF-8 is shown by a mark."""
+    return os.fsencode(os.path.basename(os.path.abspath(path))).decode(errors='replace')
+
+
 def name_source(path, said=''):
     """What meta.json says of a local source: its name, what is `said` of it and the beginning of its hash."""
     sha = hashlib.sha256()
     for file in files_of(path):
         if file != path:
-            sha.update(os.path.relpath(file, path).encode())
+            sha.update(os.fsencode(os.path.relpath(file, path)))
         with open(file, 'rb') as f:
             while chunk := f.read(2 ** 20):
                 sha.update(chunk)
-    return f'{os.path.basename(os.path.abspath(path))}{said}, sha256 {sha.hexdigest()[:12]}'
+    return f'{plain_name(path)}{said}, sha256 {sha.hexdigest()[:12]}'
