@@ -43,7 +43,7 @@ import os
 import sys
 
 from anyorder.machine.files import need_extra
-from anyorder.machine.processes import end_processes
+from anyorder.machine.processes import end_processes, processes
 from anyorder.machine.terminal import one_line_errors
 
 DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']   # in place of hf, 1 and cuda:0
@@ -70,7 +70,14 @@ def main(argv):
 
     import anyorder.harness  # noqa: F401  (which makes the model known)
     sys.argv = ['eval_lm.py', *arguments(argv)]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except ValueError as e:
+        n_processes = processes()[1]
+        if n_processes == 1 or 'did not find any docs' not in str(e):
+            raise
+        raise ValueError(f'a task has fewer documents than the {n_processes} processes, so that one of them has none: '
+                         'start fewer processes, or leave --limit out') from None
     end_processes()
 
 
