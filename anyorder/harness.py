@@ -7,14 +7,15 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
+from anyorder.checkpoint import digest
 from anyorder.generation import Drawing, Unmasking
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, order_of
-from anyorder.tokens.prompts import encode, parse_prompt
-from anyorder.tokens.tokenizers import END_OF_TEXT
+from anyorder.tokens.prompts import behind_beginning, parse_prompt, spans
+from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
 from anyorder.writer import Writer, order_and_policy
 from configurator import Config, at_least, check, parse
 
@@ -78,10 +79,26 @@ class AnyOrderLM(TemplateLM):
     # tokens and processes
     eot_token_id = property(lambda self: self.writer.tokenizer.eos)
     max_length = property(lambda self: self.writer.block_size)
-    tokenizer_name = property(lambda self: self.writer.tokenizer.name)
+
+    def spans(self, text):
+        """The tokens of a text and their places, without the beginning that the model puts before it."""
+        return behind_beginning(spans(text, self.writer.tokenizer), self.writer.prefix)
 
     def tok_encode(self, string, add_special_tokens=None, **_):
-        return encode(string, self.writer.tokenizer)
+        return [token for token, _, _ in self.spans(string)]
+
+    def _encode_pair(self, context, continuation):
+        """(context tokens, tokens that are scored) of a text, with the tokens of the whole text: those that end within
+        the context, and all others. As lm-eval has it, the blanks at the end of a context belong to what follows."""
+        found, end = self.spans(context + continuation), len(context.rstrip())
+        if not continuation:
+            return [token for token, _, _ in found], []
+        n = sum(stop <= end for _, _, stop in found)
+        if n == len(found):
+            raise ValueError(f'{self.writer.tokenizer.name} makes no token of {continuation[:60]!r} behind '
+                             f'{context[-60:]!r}, so that its likelihood says nothing: leave this text out')
+        tokens = [token for token, _, _ in found]
+        return tokens[:n], tokens[n:]
 
     def all_gather(self, tensor):
         return tensor.new_tensor(gather(tensor.tolist())) if self.world_size > 1 else tensor
@@ -100,6 +117,29 @@ class AnyOrderLM(TemplateLM):
                 'ckpt': checkpoint.name, 'weights': self.writer.weights, 'iter_num': checkpoint.iter_num,
                 'order': self.visits, 'block_size': self.max_length}
 
+    # what is kept on disk
+    @property
+    def tokenizer_name(self):
+        """The name by which lm-eval keeps the requests of --cache_requests: of the chat template too."""
+        tokenizer = self.writer.tokenizer
+        template = getattr(getattr(tokenizer, 'chat', None), 'template', None)
+        return tokenizer.name if template is None else f'{tokenizer.name} {derive_seed(template):x}'
+
+    def evaluation(self):
+        """A hash of all that an answer depends on beside its request: weights, tokenizer, and how it is read."""
+        tokenizer = self.writer.tokenizer
+        texts = tokenizer.backend.to_str() if isinstance(tokenizer, HuggingFace) else getattr(tokenizer, 'texts', None)
+        how = tokenizer.name, texts, self.writer.dtype, self.order, self.reading, self.defaults, self.lengths, self.seed
+        return f'{digest(self.writer.model)} {derive_seed(*map(repr, how)):x}'
+
+    def set_cache_hook(self, cache_hook):
+        """The answers of --use_cache lie in a table of this evaluation. Those of other weights and other options stay
+        in tables of their own, and those of unknown ones, which older files hold, are not served."""
+        super().set_cache_hook(cache_hook)
+        answers = cache_hook.dbdict
+        answers.close()
+        answers.__init__(answers.filename, self.evaluation(), autocommit=True)
+
     def bar(self, requests, said):
         return progress(total=len(requests), desc=said, unit='request', disable=self.rank > 0)
 
@@ -107,14 +147,13 @@ class AnyOrderLM(TemplateLM):
     def loglikelihood(self, requests, disable_tqdm=False):
         """[(log p of the continuation, whether it is greedy)]. A continuation without a context follows [None], as the
         first token of a text does in training: no end-of-text comes before it."""
-        rows = [self._encode_pair(*request.args) if request.args[0] else ([], self.tok_encode(request.args[1]))
-                for request in requests]
+        rows = [self._encode_pair(*request.args) for request in requests]
         return self._loglikelihood_tokens([(request.args, *row) for request, row in zip(requests, rows)])
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         """[log p of the text], in consecutive blocks of block_size tokens from its start on. The last one is shorter
         and is read after all that fits before it; the others have no context, as in eval_ppl.py."""
-        rows = [(request.args, [], self.tok_encode(*request.args)) for request in requests]
+        rows = [(request.args, *self._encode_pair('', *request.args)) for request in requests]
         return [nats for nats, _ in self._loglikelihood_tokens(rows, 'loglikelihood_rolling')]
 
     def _loglikelihood_tokens(self, requests, kind='loglikelihood', **_):
@@ -157,7 +196,7 @@ class AnyOrderLM(TemplateLM):
             text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
             if self.lengths:
                 length = self.max_length if len(tokens) <= self.max_length else 2 * len(tokens)   # it slides on
-                template = parse_prompt(context, self.writer.tokenizer, length)
+                template = parse_prompt(context, self.writer.tokenizer, length, self.writer.prefix)
                 text, = self.writer.laid_out([template], [seed], self.lengths)
             repeats[context] += 1
             alike[repr((asked, stops))].append((r, text, seed, asked, stops))

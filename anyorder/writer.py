@@ -52,6 +52,7 @@ class Writer:
         self.checkpoint = open_checkpoint(os.fspath(ckpt))
         self.weights, self.use_cache, self.cuda_graphs = weights or self.checkpoint.weights, use_cache, cuda_graphs
         self.tokenizer, self.block_size = self.checkpoint.tokenizer, self.checkpoint.config.block_size
+        self.prefix = getattr(self.checkpoint.config, 'prefix', ())   # tokens that the model puts before every text
         self.columns = (self.checkpoint.set.get('shape') or (0, 0))[1]   # of a row that is a grid
         self.device, self.dtype = resolve_device(device, dtype)
         self.autocast = partial(autocast, self.device, self.dtype)
@@ -153,7 +154,7 @@ class Writer:
                 raise ValueError('n_orders draws orders of its own: leave it out, or order and the options behind it')
             found = self.infill(prompt, order=order, seed=seed, score=True, **options)
             return found.logprob if isinstance(prompt, str) else [text.logprob for text in found]
-        nats, templates = [], parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size)
+        nats, templates = [], parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
         if any(template.unknown for template in templates):
             raise ValueError('a text that is scored has blanks of known lengths: write [[n]] in place of [[?]]')
         parsed = [template.lay_out()[:3] for template in templates]
@@ -175,7 +176,7 @@ class Writer:
         if stops and (drawing.scores or unmasking.revise):
             raise ValueError('a text is scored, and revised, as a whole: leave out stop, or else score and revise')
         n_row = self.checkpoint.set.get('row_length')
-        templates = parse_prompts(prompts, self.tokenizer, length or n_row or self.block_size)
+        templates = parse_prompts(prompts, self.tokenizer, length or n_row or self.block_size, self.prefix)
         parsed = [template.lay_out()[:3] for template in templates]
         most = [one.length if one.unknown else len(tokens) for one, (tokens, *_) in zip(templates, parsed)]
         for prompt, n in zip(prompts, most):

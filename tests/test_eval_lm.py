@@ -235,6 +235,143 @@ def test_a_model_of_others_is_asked_in_its_chat_template(harness, tmp_path, monk
     assert seen[0] == [user, a, b, eot, ai, 0, 0, 0]
 
 
+def byte_pairs(folder):
+    """A tiny model of others with a token for 'th', 'the', '10' and '100', and <|begin|> before every text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+    KINDS['llada'](folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {text: i for i, text in enumerate([*letters, 'th', 'the', '10', '100'])}
+    tokenizer = Tokenizer(models.BPE(ids, [('t', 'h'), ('th', 'e'), ('1', '0'), ('10', '0')]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(False, use_regex=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(['<|endoftext|>', '<|mdm_mask|>', '<|user|>', '<|eot|>', '<|begin|>'])
+    around = [('<|begin|>', tokenizer.token_to_id('<|begin|>'))]
+    tokenizer.post_processor = processors.TemplateProcessing('<|begin|> $A', '<|begin|> $A $B', around)
+    names = {'bos_token': '<|begin|>', 'eos_token': '<|endoftext|>', 'mask_token': '<|mdm_mask|>'}
+    found = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    found.save_pretrained(folder)
+    config = json.loads((folder / 'config.json').read_text()) | {'mask_token_id': found.mask_token_id}
+    (folder / 'config.json').write_text(json.dumps(config))
+    return found
+
+
+@pytest.fixture
+def of_others(harness, tmp_path, monkeypatch):
+    """of_others(): the lm of byte_pairs, its tokenizer, what its network reads, and the rows that it scores."""
+    def opened(template=None):
+        tokenizer = byte_pairs(tmp_path)
+        if template:
+            tokenizer.chat_template = template
+            tokenizer.save_pretrained(tmp_path)
+        lm = harness.AnyOrderLM.create_from_arg_obj({'ckpt': f'masked:{tmp_path}'}, {'device': 'cpu'})
+        read, rows, own = [], [], harness.continuation_scores
+        lm.writer.network.network.register_forward_pre_hook(lambda _, args: read.append(args[0][0].tolist()))
+        monkeypatch.setattr(harness, 'continuation_scores',
+                            lambda network, asked, *more: rows.extend(asked) or own(network, asked, *more))
+        return lm, tokenizer, read, rows
+    return opened
+
+
+CHAT = "{% for turn in messages %}<|user|>{{ turn['content'] }}<|eot|>{% endfor %}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('template', [CHAT, '{{ bos_token }}' + CHAT])
+def test_a_text_of_others_begins_once(of_others, template):
+    lm, tokenizer, read, rows = of_others(template)
+    context = lm.apply_chat_template([{'role': 'user', 'content': 'on'}])
+    begin = tokenizer.bos_token_id
+    inside = tokenizer.convert_tokens_to_ids(['<|user|>', 'o', 'n', '<|eot|>'])
+    assert context.startswith('<|begin|>') == template.startswith('{{ bos_token }}')
+    lm.generate_until(asked((context, {'until': [], 'max_gen_toks': 2})))
+    x = tokenizer.convert_tokens_to_ids('x')
+    bare = context.removeprefix('<|begin|>')
+    found = lm.loglikelihood(asked((context, 'x'), ('', f'{context}x'), ('<|begin|>', f'{bare}x'), ('x', '')))
+    rolling, = lm.loglikelihood_rolling(asked(f'{context}x'))
+    assert all(ids[0] == begin and ids.count(begin) == 1 for ids in read[:-1]) and read[0][1:5] == inside
+    assert rows == [[inside, [x]], *[[[], [*inside, x]]] * 2, [[x], []], [[], [*inside, x]]]
+    assert found[2] == found[1] and rolling == pytest.approx(found[1][0], abs=1e-4)
+    assert found[3] == (0.0, True)   # nothing is asked for
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('context, continuation, want', [
+    ('price 10', '0', ('price ', '100')), ('in th', 'e end', ('in ', 'the end')), ('10', '00', ('', '1000')),
+    ('a', ' th', ('a', ' th')), ('a ', 'th', ('a', ' th')), ('th', 'e', ('', 'the')), ('', '100', ('', '100')),
+    ('x1', '00', ('x', '100')), ('100', '0', ('100', '0')), ('<|eot|>th', 'e', ('<|eot|>', 'the'))])
+def test_a_token_that_begins_in_the_context_is_scored_whole(of_others, context, continuation, want):
+    lm, _, _, rows = of_others()
+    (logp, _), = lm.loglikelihood(asked((context, continuation)))
+    assert tuple(map(lm.writer.tokenizer.decode, rows[0])) == want and logp < 0
+
+
+@pytest.mark.slow
+def test_a_text_without_a_token_is_refused(harness, tmp_path):
+    """WordPiece has no token for a blank, whose log p would be 0."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+    KINDS['bert'](tmp_path)
+    ids = {text: i for i, text in enumerate(['[PAD]', '[CLS]', '[SEP]', '[MASK]', '[UNK]', 'th', '##e', 'end'])}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token='[UNK]'))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(('[SEP]', 2), ('[CLS]', 1))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]',
+                            mask_token='[MASK]', unk_token='[UNK]').save_pretrained(tmp_path)
+    lm = harness.AnyOrderLM.create_from_arg_obj({'ckpt': f'masked:{tmp_path}'}, {'device': 'cpu'})
+    assert lm._encode_pair('[CLS]th', 'e end') == ([5], [6, 7]) and lm._encode_pair('th ', 'end') == ([5], [7])
+    for answer in (lambda: lm.loglikelihood(asked(('th', ' '))), lambda: lm.loglikelihood_rolling(asked('\n'))):
+        with one_line('makes no token of'):
+            answer()
+
+
+@pytest.mark.slow
+def test_answers_of_other_weights_and_options_are_never_served(harness, lm, ckpt, tmp_path, monkeypatch):
+    from lm_eval.api.model import CachingLM
+    from sqlitedict import SqliteDict
+    path, pair = str(tmp_path / 'cache.db'), ('abxyz', ' cdef')
+
+    def cached(**options):
+        return CachingLM(lm(**options), path).loglikelihood(asked(pair))
+    with SqliteDict(path) as older:   # as lm-eval itself writes it: of nobody knows which weights
+        older[harness_key(pair)] = (-1.0, True)
+        older.commit()
+    ways = [{}, {'order': 'random'}, {'order': 'random', 'seed': 2}, {'order': 'random', 'n_orders': 3},
+            {'order': 'random', 'n_orders': 3, 'estimate': 'mixture'}, {'order': 'margin'}, {'n_contexts': 2},
+            {'dtype': 'bfloat16'}, {'order': 'margin', 'n_steps': 2}]
+    right = [lm(**options).loglikelihood(asked(pair)) for options in ways]
+    assert [cached(**options) for options in ways] == right and len({*map(repr, right)}) == len(ways)
+    checkpoint = load_checkpoint(ckpt)
+    monkeypatch.setattr(harness, 'continuation_scores', None)   # all are kept
+    assert [cached(**options) for options in ways] == right
+    monkeypatch.undo()
+    checkpoint['model']['lm_head.bias'][:9] += 3
+    write_checkpoint(ckpt, checkpoint)
+    new = lm().loglikelihood(asked(pair))
+    assert cached() == new != right[0]
+
+
+def harness_key(pair):
+    from lm_eval.api.model import hash_args
+    return hash_args('loglikelihood', pair)
+
+
+@pytest.mark.slow
+def test_chat_requests_are_kept_by_their_template(of_others):
+    lm, *_ = of_others(CHAT)
+    other, *_ = of_others('{{ bos_token }}' + CHAT)
+    assert lm.tokenizer_name != other.tokenizer_name
+    assert lm.tokenizer_name == of_others(CHAT)[0].tokenizer_name
+
+
+@pytest.mark.slow
+def test_more_processes_than_documents_are_refused(harness, forked, ckpt, tasks, tmp_path, monkeypatch):
+    import eval_lm
+    monkeypatch.chdir(tmp_path)
+    argv = ['--model_args', f'ckpt={ckpt}', *tasks[:3], 'text_rolling', '--device=cpu', '--limit=1']
+    _, without = forked(*[lambda: eval_lm.main(argv)] * 2)
+    assert without.code and 'fewer documents than the 2 processes' in without.said
+
+
 def test_rows_are_what_their_documents_say():
     rows = types.ModuleType('rows')
     exec(programs('results/lm_eval.md')['rows.py'], vars(rows))   # noqa: S102

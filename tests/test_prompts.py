@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 
-from anyorder.tokens.prompts import parse_prompt, parse_prompts, read_prompts
-from anyorder.tokens.tokenizers import Bytes, get_tokenizer
+from anyorder.tokens.prompts import behind_beginning, encode, parse_prompt, parse_prompts, read_prompts, spans
+from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
 
 
 def test_parsing_of_blanks():
@@ -40,3 +40,31 @@ def test_files_of_prompts(tmp_path):
         read_prompts(f'FILE:{tmp_path}/none.npy')
     with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
         parse_prompts(['a', 'abcd'], Bytes(), 3)
+
+
+WORDS = symbols('words', ['up', 'down', 'u'], separator=' ')()
+
+
+@pytest.mark.parametrize('tokenizer, text, want', [
+    ('bytes', 'aé', [('a', 0, 1), ('é', 1, 2), ('é', 1, 2)]), ('bytes', '', []),
+    ('bytes', 'a<|endoftext|>b', [('a', 0, 1), ('<|endoftext|>', 1, 14), ('b', 14, 15)]),
+    ('gpt2', 'The quick 日', [('The', 0, 3), (' quick', 3, 9), (' 日', 9, 11), ('日', 10, 11), ('日', 10, 11)]),
+    ('sudoku4', '142', [('1', 0, 1), ('4', 1, 2), ('2', 2, 3)]),
+    (WORDS, ' up  down', [('up', 1, 3), ('down', 5, 9)])])
+def test_each_token_has_its_place_in_the_text(tokenizer, text, want):
+    try:
+        tokenizer = get_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached')
+    found = spans(text, tokenizer)
+    assert [(text[start:end], start, end) for _, start, end in found] == want
+    assert [token for token, _, _ in found] == encode(text, tokenizer)
+
+
+@pytest.mark.parametrize('text, prefix, want', [
+    ('<|endoftext|>ab', [256], b'ab'), ('ab', [256], b'ab'), ('<|endoftext|>ab', [], [256, *b'ab']), ('', [256], b''),
+    ('<|endoftext|><|endoftext|>', [256], [256]), ('<|endoftext|>', [256, 256], [256])])
+def test_a_text_that_is_written_with_its_beginning_has_it_once(text, prefix, want):
+    assert [token for token, _, _ in behind_beginning(spans(text, Bytes()), tuple(prefix))] == [*want]
+    pieces = parse_prompt(f'{text}[[2]]<|endoftext|>', Bytes(), 9, tuple(prefix)).pieces
+    assert pieces == [([*want], 'known'), (2, 'blank'), ([256], 'known')]   # a later one stays

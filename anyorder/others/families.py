@@ -248,5 +248,6 @@ def open_tokenizer(kind, folder):
     def chat(messages, **options):
         with explained(folder, 'has a chat template that fails', 'leave out --apply_chat_template'):
             return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    chat.template = tokenizer.chat_template
     special |= {'prefix': tuple(around[:n_before]), 'suffix': tuple(around[n_before:])}
     return backend, special, chat if tokenizer.chat_template else None

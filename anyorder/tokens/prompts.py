@@ -41,28 +41,54 @@ def read_prompts(prompt, path=''):
 
 def encode(text, tokenizer):
     """Tokens of a text, where special tokens stand as they are shown: <|endoftext|>, and more of other tokenizers."""
+    return [token for token, _, _ in spans(text, tokenizer)]
+
+
+def spans(text, tokenizer):
+    """`encode`, with the place of each token: [(token, start, end)], in letters of the text."""
     special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
-    parts = re.split(f'({one_of(special)})', text) if special else [text]
-    return [i for part in parts for i in ([special[part]] if part in special else tokenizer.encode(part))]
+    found, here = [], 0
+    for part in re.split(f'({one_of(special)})', text) if special else [text]:
+        if part in special:
+            found.append((special[part], here, here + len(part)))
+        else:
+            found += [(token, here + start, here + end) for token, start, end in tokenizer.spans(part)]
+        here += len(part)
+    return found
 
 
-def parse_prompts(prompts, tokenizer, length):
+def behind_beginning(tokens, prefix):
+    """The spans of a whole text without the tokens `prefix`, which its model puts before every text: a text that is
+    written with its beginning, as chat templates are, has it once."""
+    written = [token for token, _, _ in tokens[:len(prefix)]]
+    return tokens[len(prefix):] if prefix and written == [*prefix] else tokens
+
+
+def parse_prompts(prompts, tokenizer, length, prefix=()):
     """parse_prompt of each prompt. If there are several, an error says which prompt is wrong."""
     rows = []
     for n, prompt in enumerate(prompts, 1):
         try:
-            rows.append(parse_prompt(prompt, tokenizer, length))
+            rows.append(parse_prompt(prompt, tokenizer, length, prefix))
         except ValueError as e:
             raise ValueError(f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)) from None
     return rows
 
 
-def parse_prompt(prompt, tokenizer, length):
+def parse_prompt(prompt, tokenizer, length, prefix=()):
     """The Template of a prompt, a text or a row. A text without a blank ends in [[..]]. The pieces are tokenized one by
-    one. Raises ValueError for another kind of blank and for a prompt that is too long."""
-    pieces = split_blanks(prompt) if isinstance(prompt, str) else row_pieces(np.asarray(prompt), tokenizer.n_tokens)
-    return Template([(encode(value, tokenizer) if isinstance(value, str) else value, kind) for value, kind in pieces],
-                    length)
+    one; of a text `prefix` is left out, see behind_beginning. Raises ValueError for another kind of blank and for a
+    prompt that is too long."""
+    if not isinstance(prompt, str):
+        return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
+    pieces = []
+    for n, (value, kind) in enumerate(split_blanks(prompt)):
+        if isinstance(value, str):
+            found = spans(value, tokenizer)
+            found = behind_beginning(found, prefix) if n == 0 else found
+            value = [token for token, _, _ in found]
+        pieces.append((value, kind))
+    return Template(pieces, length)
 
 
 class Template:

@@ -4,7 +4,8 @@
     separator              what stands between the texts of two tokens
     eos                    the id that ends a document, or None
     n_bytes                bytes of text of each id, (n_tokens,); None where that cannot be said
-    encode(text) -> ids    and encode_batch(texts), decode(ids) -> text"""
+    encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
+    spans(text)            [(id, start, end)]: the letters of the text from which each token is made"""
 import functools
 import itertools
 import json
@@ -32,6 +33,9 @@ class Bytes:
     def decode(self, ids):
         return b''.join(bytes([i]) if i < 256 else END_OF_TEXT.encode() for i in ids).decode(errors='replace')
 
+    def spans(self, text):
+        return spans_of_bytes(self, text)
+
 
 class GPT2:
     """GPT-2's byte-pair encoding by tiktoken, with 50256 for the end of a document."""
@@ -48,6 +52,18 @@ class GPT2:
         self.encode, self.decode = bpe.encode_ordinary, bpe.decode
         self.encode_batch = functools.partial(bpe.encode_ordinary_batch, num_threads=os.cpu_count())
 
+    def spans(self, text):
+        return spans_of_bytes(self, text)
+
+
+def spans_of_bytes(tokenizer, text):
+    """`spans` of a tokenizer whose tokens are pieces of the text's bytes. Two tokens may share a letter."""
+    ids = tokenizer.encode(text)
+    letter = np.repeat(np.arange(len(text)), [len(one.encode()) for one in text])   # of each byte
+    ends = np.cumsum(tokenizer.n_bytes[ids])
+    starts = ends - tokenizer.n_bytes[ids]
+    return list(zip(ids, letter[starts].tolist(), (letter[ends - 1] + 1).tolist()))
+
 
 class HuggingFace:
     """A tokenizer of the package `tokenizers`. n_bytes is None where a text does not come back, as from WordPiece.
@@ -60,6 +76,7 @@ class HuggingFace:
         self.special = {token.content: i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         self.n_tokens = 1 + max(vocabulary.values())
         backend.encode_special_tokens = True   # as text
+        backend.post_processor = None   # which leaves blanks out of where a token stands
         if (json.loads(backend.to_str())['decoder'] or {}).get('type') == 'ByteLevel':   # a letter of a token is a byte
             self.n_bytes = np.zeros(self.n_tokens, int)
             self.n_bytes[list(vocabulary.values())] = list(map(len, vocabulary))
@@ -71,6 +88,10 @@ class HuggingFace:
 
     def encode_batch(self, texts):
         return [found.ids for found in self.backend.encode_batch(texts, add_special_tokens=False)]
+
+    def spans(self, text):
+        found = self.backend.encode(text, add_special_tokens=False)
+        return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
 
     def decode(self, ids):
         runs = [(is_end, list(run)) for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos)]
@@ -91,11 +112,15 @@ class Symbols:
         self.ids = {text: i for i, text in enumerate(self.texts)}
 
     def encode(self, text):
-        found = text.split() if self.separator else re.findall(one_of(self.texts), text)
-        if not self.separator and ''.join(found) != text or not self.ids.keys() >= {*found}:
+        return [i for i, _, _ in self.spans(text)]
+
+    def spans(self, text):
+        found = list(re.finditer(r'\S+' if self.separator else one_of(self.texts), text))
+        symbols = [symbol[0] for symbol in found]
+        if not self.separator and ''.join(symbols) != text or not self.ids.keys() >= {*symbols}:
             between = ', with blanks between them' if self.separator else ''
             raise ValueError(f"{self.name} has the tokens {' '.join(self.texts)[:100]}{between}, got {text[:60]!r}")
-        return [self.ids[symbol] for symbol in found]
+        return [(self.ids[symbol[0]], *symbol.span()) for symbol in found]
 
     def decode(self, ids):
         return self.separator.join(self.texts[i] for i in ids)
