@@ -207,10 +207,11 @@ DETOKENIZED = {   # by the rules of the SEDD family, worked out by hand
 }
 
 
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
 @pytest.mark.parametrize('name', DETOKENIZED)
-def test_zero_shot_rows_are_detokenized(tmp_path, name):
+def test_zero_shot_rows_are_detokenized(tmp_path, name, end):
     rows = DETOKENIZED[name]
-    (tmp_path / 'rows.txt').write_text(''.join(row for row, _ in rows))
+    (tmp_path / 'rows.txt').write_text(''.join(row for row, _ in rows).replace('\n', end), newline='')
     meta = p.prepare(name, tmp_path, source=str(tmp_path / 'rows.txt'), tokenizer='bytes')
     assert meta['splits']['test']['rows'] == len(rows)
     assert read_documents(tmp_path / name, 'test') == [clean for _, clean in rows]

@@ -1,4 +1,6 @@
 """Text to tokens and back."""
+import random
+
 import pytest
 from conftest import one_line
 
@@ -6,16 +8,47 @@ from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Bytes, HuggingFace, encode_documents
 
 
-def test_gpt2_tokens(monkeypatch, tmp_path):
+@pytest.fixture
+def gpt2(monkeypatch):
     monkeypatch.setattr('tiktoken.load.read_file', lambda path: (_ for _ in ()).throw(OSError))   # the cache or nothing
     try:
-        gpt2 = GPT2()
+        return GPT2()
     except ValueError:
         pytest.skip('the GPT-2 vocabulary is not cached')
+
+
+def test_gpt2_tokens(gpt2):
     text = 'hello world<|endoftext|> Grüße'
     ids = gpt2.encode(text)
     assert ids[:2] == [31373, 995] and gpt2.eos not in ids and gpt2.decode([*ids, gpt2.eos]) == text + '<|endoftext|>'
     assert gpt2.n_bytes[[*ids, gpt2.eos]].sum() == len(text.encode())
+
+
+@pytest.mark.parametrize('run', [' ', '\r\n', *(pytest.param(run, marks=pytest.mark.slow) for run in (
+    '\n', '\t', '\u3000', ' \x85\n'))])
+def test_a_million_blanks_have_the_tokens_of_their_parts(gpt2, run):
+    blanks = run * (10 ** 6 // len(run))
+    parts = 'a', blanks[:-1], f'{blanks[-1]}b'   # the last one goes with what follows
+    ids = gpt2.encode(f'a{blanks}b')
+    assert ids == [i for part in parts for i in gpt2.bpe.encode_ordinary(part)]
+    assert gpt2.encode_batch(['c', f'a{blanks}b', '']) == [gpt2.encode('c'), ids, []]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('letter', ['a', '1', '!', '中', '\x1c'])
+def test_a_million_letters_have_the_tokens_of_the_whole(gpt2, letter):
+    text = f'b{letter * 10 ** 6} c'
+    assert gpt2.encode(text) == gpt2.bpe.encode_ordinary(text)
+
+
+def test_the_tokens_of_long_runs_are_those_of_the_whole_text(gpt2):
+    rng = random.Random(0)
+    for _ in range(40):
+        kinds = rng.choices([' ', '\n', '\r\n', '\t', '\xa0', '\x1c', '\u2028'], k=2)
+        text = ''
+        for size in rng.choices([1, 2, 998, 999, 1000, 1001, 1999, 2000, 5000], k=4):
+            text += ''.join(rng.choices(kinds, k=size)) + rng.choice(['a', "'s", '1', '?!', 'é', ''])
+        assert gpt2.encode(text) == gpt2.bpe.encode_ordinary(text)
 
 
 def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):

@@ -39,7 +39,8 @@ def benchmark(name, repository, config, field, rules, splits, about):
 
 
 def detokenize(text, rules):
-    """The text after these rules, one after the other."""
+    """The text after these rules, one after the other, which are written for line ends of Unix."""
+    text = text.replace('\r\n', '\n')
     for *kind, old, new in rules:
         text = re.sub(old, new, text) if kind else text.replace(old, new)
     return text
