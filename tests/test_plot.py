@@ -1,6 +1,7 @@
 """Curves of logs: what is on the axes, and a picture that is one."""
 import json
 import math
+import os
 import resource
 
 import pytest
@@ -270,6 +271,19 @@ def test_a_legend_is_not_wider_than_its_figure(runs, length):
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
+def test_a_picture_is_written_through_a_link(runs):
+    (runs / 'shared').mkdir()
+    (runs / 'x.svg').symlink_to('shared/x.svg')
+    main(['a', '-o', 'x.svg'])
+    assert (runs / 'x.svg').is_symlink() and os.listdir('shared') == ['x.svg']
+
+
+@pytest.mark.parametrize('labels', [['_first', 'second'], ['__', '_'], ['_nolegend_', '_: margin', 'a']])
+def test_a_label_that_begins_with_an_underscore_has_its_entry(runs, labels):
+    figure = draw([(label, read_run('a')) for label in labels], [('tokens', 'loss'), ('tokens', 'val_any')], 'x.png')
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
 
 
 def test_runs_of_a_label_are_their_mean_and_a_band():

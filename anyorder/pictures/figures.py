@@ -155,14 +155,17 @@ def draw(runs, panels, path):
                 axis.set_ylabel(unit)
             longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
             lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
-            for label, group in groups.items():
-                notes |= draw_group(axis, group, x, y, label, style_of[label] | lines)
+            for number, (label, group) in enumerate(groups.items()):   # matplotlib hides a label that begins with _
+                notes |= draw_group(axis, group, x, y, str(number), style_of[label] | lines)
             set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
         handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
-        names = [label for label in groups if label in handles]
-        widest = 0.7 + 0.09 * max(map(len, names), default=0)   # inches of an entry, its line and margins included
-        legend = figure.legend([handles[name] for name in names], names, loc='outside lower center',
+        names = {str(number): label for number, label in enumerate(groups) if str(number) in handles}
+        longest = max(map(len, names.values()), default=0)
+        widest = 0.7 + 0.09 * longest   # inches of an entry, its line and margins included
+        legend = figure.legend([handles[number] for number in names], list(names), loc='outside lower center',
                                ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))))
+        for text, name in zip(legend.get_texts(), names.values()):
+            text.set_text(name)
         legend.set_title('\n'.join(sorted(notes)))
         figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
     plt.close(figure)
