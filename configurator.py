@@ -6,11 +6,14 @@ An option is a lower-case global of the script that holds a number, string, bool
 `name = value` lines and nothing else: they are read, not run. Later files override earlier ones, and the command line
 overrides files. A name that is not an option is an error that names the nearest one. `--help` lists every option with
 its default and its comment. FILE.py:TABLE in a comment stands for the keys of this table. -o FILE is --out=FILE.
+true, True and 1 are one bool, in a file too. ~ at the beginning of a path is the home folder, see `home`. A path with a
+comma is one path where its file is there, see `names_in`.
 
 The words beside the options are config files, unless the script has one of these globals:
 
     WORDS = {'pydocs': 'English of the Python documentation'}   # exactly one of its keys: python data/prepare.py pydocs
-    INPUTS = 'runs'                                             # one or more of any kind: python plot.py out/a out/b"""
+    INPUTS = 'runs'                                             # one or more of any kind: python plot.py out/a out/b
+    TEXTS = ('prompt', 'stop')                                  # options that stay as typed: no path, no number"""
 import ast
 import difflib
 import math
@@ -33,14 +36,14 @@ def configure(namespace, argv=None):
     Raises ValueError in one line for an unknown name, a value of another type, or a config file that cannot be read."""
     defaults = {k: v for k, v in namespace.items() if k == k.lower() and not k.startswith('_')
                 and isinstance(v, bool | int | float | str | None)}
-    argv = [*(sys.argv[1:] if argv is None else argv)]
+    argv, texts = [*(sys.argv[1:] if argv is None else argv)], namespace.get('TEXTS', ())
     if '--help' in argv or '-h' in argv:
         print(help_text(namespace, defaults))
         raise SystemExit(0)
     if '-o' in argv and 'out' in defaults:
         at = argv.index('-o')
         argv[at:at + 2] = [f'--out={path}' for path in argv[at + 1:at + 2]] or ['--out']
-    words = [arg for arg in argv if not arg.startswith('--')]
+    words = [home(arg) for arg in argv if not arg.startswith('--')]
     options = [(arg, *arg[2:].partition('=')) for arg in argv if arg.startswith('--')]
     for arg, key, equals, _ in options:   # else its value, after a blank, would be a word
         if key in defaults and not equals and not isinstance(defaults[key], bool):
@@ -62,8 +65,10 @@ def configure(namespace, argv=None):
             for line, key, value in read_config_file(path):
                 given[key] = check(defaults, key, value, f'{path} line {line}')
     for _, key, equals, text in options:
-        given[key] = check(defaults, key, parse(defaults.get(key), text) if equals else True, f'--{key}')
+        value = text if key in texts else parse(defaults.get(key), text) if equals else True
+        given[key] = check(defaults, key, value, f'--{key}')
     config = Config(defaults | given)
+    config.update({key: home(value) for key, value in config.items() if isinstance(value, str) and key not in texts})
     config.given, config.typed = frozenset(given), frozenset(key for _, key, _, _ in options)
     config.words = tuple(words)
     return config
@@ -74,12 +79,33 @@ def nearest(word, known):
     return f'; the nearest is {near[0]!r}' if near else ''
 
 
+def home(path):
+    """An option with ~/ or ~NAME/ in front of a path, or behind a comma or colon as in auto:~/ckpt.pt, as a shell would
+    expand it: no shell does behind --NAME=."""
+    return re.sub(r'(?<![^,:])~([\w.-]*(?=[/\\])|$)', lambda found: os.path.expanduser(found[0]), os.fspath(path))
+
+
+def names_in(text):
+    """The parts of an option between its commas. No comma in the name of a file that is there parts it, also where the
+    file is a FILE.py:NAME."""
+    parts, found = text.split(','), []
+    while parts:
+        longer = (','.join(parts[:n]) for n in range(len(parts), 1, -1))
+        part = next((name for name in longer if os.path.isfile(re.sub(r'\.py:[^,]*$', '.py', name.strip()))), parts[0])
+        found.append(part)
+        del parts[:part.count(',') + 1]
+    return found
+
+
+BOOLS = {'true': True, 'false': False}
+
+
 def parse(default, text):
     """The value that `text` of the command line stands for: a string where the default is one, else a literal."""
     if isinstance(default, str) and default != 'auto':
         return text
-    if isinstance(default, bool) and text in ('true', 'false', '1', '0'):
-        return text in ('true', '1')
+    if text.lower() in BOOLS:
+        return BOOLS[text.lower()]
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -88,10 +114,13 @@ def parse(default, text):
 
 
 def check(defaults, key, value, where):
-    """`value` as the option `key` wants it: an int serves as a float, None and 'auto' defaults take any plain value."""
+    """`value` as the option `key` wants it: an int serves as a float, 0 and 1 as a bool. None and 'auto' defaults take
+    any plain value."""
     if key not in defaults:
         raise ValueError(f'{where}: there is no option {key!r}{nearest(key, defaults)} (--help lists all)')
     default = defaults[key]
+    if isinstance(default, bool) and type(value) is int and value in (0, 1):
+        value = bool(value)
     if isinstance(default, float) and type(value) is int:
         value = float(value) if abs(value) < 2 ** 1000 else math.inf
     if isinstance(value, float) and not math.isfinite(value):
@@ -114,6 +143,8 @@ def read_config_file(path):
         match node:
             case ast.Constant(value=int() | float() | str() | None as constant):
                 return constant
+            case ast.Name(id=name) if name.lower() in BOOLS:
+                return BOOLS[name.lower()]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return value(ast.BinOp(ast.Constant(0), ast.Sub(), operand, lineno=node.lineno))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
@@ -124,7 +155,8 @@ def read_config_file(path):
         raise ValueError(f'{path} line {node.lineno}: only plain values and arithmetic of them are allowed, got '
                          f'{ast.unparse(node).splitlines()[0][:60]}')
     try:
-        statements = ast.parse(Path(path).read_text(encoding='utf-8')).body
+        text = Path(path).read_text(encoding='utf-8').replace('\ufeff', '')   # a mark, as in files.reading_text
+        statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:   # ValueError: a zero byte, or no UTF-8
         raise ValueError(f'{path} is not a config file of `name = value` lines: {e}') from None
     for node in statements:

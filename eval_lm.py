@@ -45,6 +45,7 @@ import sys
 from anyorder.machine.files import need_extra
 from anyorder.machine.processes import end_processes, processes
 from anyorder.machine.terminal import one_line_errors
+from configurator import home
 
 DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']   # in place of hf, 1 and cuda:0
 
@@ -53,7 +54,8 @@ def arguments(argv):
     """The command line of lm-eval that is meant. With a file, --config, all is as the file and the command line say."""
     if argv[:1] in (['ls'], ['validate']):
         return argv
-    argv = argv[argv[:1] == ['run']:]
+    named = [arg.partition('=') if arg.startswith('--') else ('', '', arg) for arg in argv[argv[:1] == ['run']:]]
+    argv = [name + equals + home(value) for name, equals, value in named]
     has_file = any(arg == '-C' or arg.partition('=')[0] == '--config' for arg in argv)
     return ['run', *([] if has_file else DEFAULTS), *argv]   # the last value of an option counts
 

@@ -36,7 +36,7 @@ each, and longer ones are cut. What is given is read in the order of the row, by
 and contexts of a block are a function of the seed and of its number among the evaluated blocks: batch size and
 processes do not change them. Errors are standard errors over blocks, as if these were independent."""
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import at_least, check_choice, numbers
+from configurator import at_least, check_choice, names_in, numbers
 
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
@@ -123,7 +123,7 @@ class Way(NamedTuple):
 
 def read_ways(c):
     """[Way, ...] that the options ask for. Raises ValueError for what has no likelihood."""
-    texts, ways, steps = list(dict.fromkeys(c.orders.split(','))) if c.orders else [], [], numbers(c, 'n_steps')
+    texts, ways, steps = list(dict.fromkeys(names_in(c.orders))) if c.orders else [], [], numbers(c, 'n_steps')
     thresholds = numbers(c, 'threshold', float, 0, 1) if c.threshold else []
     drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
     if not texts and (any(steps) or drawing != PLAIN):
@@ -157,7 +157,7 @@ def check_options(c):
     at_least(c, 1, 'batch_size', 'n_orders', 'n_pairs')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
-    check_out('out', c.out, '.json', c.ckpt, *c.datasets.split(','), *c.orders.split(','))
+    check_out('out', c.out, '.json', c.ckpt, *names_in(c.datasets), *names_in(c.orders))
     return names, read_ways(c)
 
 
@@ -238,7 +238,7 @@ def main(config):
     N = config.block_size or own
     if not min(2, own) <= N <= own:
         raise ValueError(f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got {N}')
-    asked = (config.datasets or checkpoint.run.get('dataset', '')).split(',')   # by default the set of the training
+    asked = names_in(config.datasets or checkpoint.run.get('dataset', ''))   # by default the set of the training
     datasets = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
     if not datasets:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')

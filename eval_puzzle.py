@@ -14,7 +14,7 @@ agree with the latents that the model itself wrote. slots and seconds are what a
 network ran, without padding, and its time. Errors are standard errors over puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 from anyorder.machine.terminal import one_line_errors, read_options
-from configurator import Config, at_least, check_choice, numbers
+from configurator import Config, at_least, check_choice, names_in, numbers
 
 ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                        # masked:FOLDER is a masked model of others
@@ -77,7 +77,7 @@ from anyorder.writer import order_and_policy
 
 def read_runs(c):
     """[(policy, n_steps, noise, Unmasking, order for order_of)], a row of the table each."""
-    policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else c.policies.split(',')
+    policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else names_in(c.policies)
     named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if (max(noises) or c.block_length is not None) and not set(policies) & set(SCORES):

@@ -21,6 +21,7 @@ from anyorder.pictures.figures import PICTURES, draw, place
 from configurator import check_choice, configure
 
 INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
+TEXTS = ('labels',)
 AXES = ('tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}

@@ -16,6 +16,8 @@ Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best b
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
 
+TEXTS = ('prompt', 'stop')
+
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                               # masked:FOLDER is a masked model of others, as LLaDA or BERT

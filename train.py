@@ -11,6 +11,8 @@ from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 
 # files
+TEXTS = ('wandb_project', 'wandb_run_name', 'wandb_run_id')
+
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
 init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights: a path, hf:OWNER/REPO/path.pt, or
                                   # GPT-2: gpt2, gpt2-medium, -large, -xl, hf:OWNER/REPO or a folder of Hugging Face;

@@ -27,6 +27,18 @@ OPTIONS = {'ckpt': '', 'weights': '', 'device': 'auto', 'dtype': 'float32', 'bat
            'length_prior': 'uniform'} | WRITING
 
 
+def whole_values(arg_dict):
+    """The options of --model_args, which lm-eval parts at every comma: a piece without = is of the value before it, as
+    of a path with a comma."""
+    found, last = {}, None
+    for name, value in arg_dict.items():
+        if last and value == '' and name not in OPTIONS:
+            found[last] = f'{found[last]},{name}'
+        else:
+            found[name], last = value, name
+    return found
+
+
 @register_model('aogpt')
 class AnyOrderLM(TemplateLM):
     """A checkpoint as lm-evaluation-harness wants a model. The options are described in eval_lm.py."""
@@ -61,6 +73,7 @@ class AnyOrderLM(TemplateLM):
     @classmethod
     def options(cls, arg_dict, additional_config=None):
         """The options of --model_args, and of --device and --batch_size where these say nothing, checked."""
+        arg_dict = whole_values(arg_dict)
         more = {name: parse(OPTIONS[name], str(value)) for name, value in (additional_config or {}).items()
                 if name in ('device', 'batch_size') and value is not None and not str(value).startswith('auto')}
         options = more | arg_dict

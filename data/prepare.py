@@ -36,6 +36,8 @@ WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
 source = ''      # what to read: a .txt is one document, or for a zero-shot set one row a line, like a .raw;
+TEXTS = ('text_key', 'prompt_key')
+
                  # a .jsonl, .csv or .parquet has a document a row; all but the last also as .gz, .xz or .bz2;
                  # a folder is all .txt in it, a document each, or what `datasets` saved; hf:OWNER/NAME is on the hub
 text_key = 'text'      # field of a row that holds its text

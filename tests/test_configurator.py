@@ -1,4 +1,5 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
+import importlib
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.estimates import ESTIMATES
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS
-from configurator import configure, help_text
+from configurator import configure, help_text, home, names_in, read_config_file
 from model import ATTENTION
 
 OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1,
@@ -30,12 +31,67 @@ def test_order_of_overriding(tmp_path):
 
 @pytest.mark.parametrize('arg, value', [
     ('--learning_rate=1', 1.0), ('--learning_rate=1e-3', 1e-3), ('--batch_size=-2', -2), ('--bias=false', False),
-    ('--bias=True', True), ('--bias', True), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False),
+    ('--bias=True', True), ('--bias=TRUE', True), ('--bias=1', True), ('--bias=0', False), ('--bias', True),
+    ('--compile=false', False), ('--compile=TRUE', True), ('--compile=1', 1), ('--seed=true', True),
+    ('--out_dir=true', 'true'), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False),
     ('--compile=auto', 'auto'), ('--seed=5', 5), ('--seed=[1]', '[1]'), ('--seed=a b', 'a b'), ('--seed=None', None)])
 def test_values(arg, value):
     key = arg[2:].partition('=')[0]
     got = configure(OPTIONS, [arg])[key]
     assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize('text, value', [('true', True), ('FALSE', False), ('True', True), ('1', True), ('0', False)])
+def test_a_file_has_a_bool_in_the_same_words(tmp_path, text, value):
+    (tmp_path / 'c.py').write_text(f'bias = {text}\n')
+    assert configure(OPTIONS, [str(tmp_path / 'c.py')]).bias is value
+
+
+@pytest.mark.parametrize('typed, path', [
+    ('~', 'HOME'), ('~/a b', 'HOME/a b'), ('auto:~/c.pt', 'auto:HOME/c.pt'), ('masked:~/m', 'masked:HOME/m'),
+    ('l2r,~/o.json,~/f.py:g', 'l2r,HOME/o.json,HOME/f.py:g'), ('a~', 'a~'), ('a/~/b', 'a/~/b'), ('~a', '~a'),
+    ('~1', '~1'), ('~nobody.here/a', '~nobody.here/a'), ('a ~/b', 'a ~/b')])
+def test_the_home_folder(monkeypatch, tmp_path, typed, path):
+    monkeypatch.setenv('HOME', '/home/me')
+    path = path.replace('HOME', '/home/me')
+    assert home(typed) == path
+    (tmp_path / 'c.py').write_text(f'out_dir = {typed!r}\n')
+    options = {'out_dir': '~/default', 'compile': 'auto', 'prompt': '', 'INPUTS': 'runs', 'TEXTS': ('prompt',)}
+    config = configure(options, [f'--compile={typed}', f'--prompt={typed}', typed])
+    assert (config.compile, config.prompt, config.words) == (path, typed, (path,))
+    assert config.out_dir == '/home/me/default'
+    assert configure(OPTIONS, [str(tmp_path / 'c.py')]).out_dir == path
+
+
+@pytest.mark.parametrize('module', ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'export_hf',
+                                    'data.prepare', 'data.puzzles'])
+def test_every_option_but_a_text_may_be_a_path_in_the_home_folder(monkeypatch, module):
+    monkeypatch.setenv('HOME', '/home/me')
+    namespace = vars(importlib.import_module(module))
+    options = {key: value for key, value in configure(namespace | {'WORDS': {'a': ''}}, ['a']).items()
+               if isinstance(value, str)}
+    config = configure(namespace | {'WORDS': {'a': ''}}, ['a', *(f'--{key}=~/x' for key in options)])
+    texts = {key for key in options if config[key] == '~/x'}
+    assert texts == {*namespace.get('TEXTS', ())} and {config[key] for key in options.keys() - texts} == {'/home/me/x'}
+
+
+@pytest.mark.parametrize('text, names', [
+    ('ptb,lm1b', ['ptb', 'lm1b']), ('', ['']), ('notes, old.txt', ['notes, old.txt']), ('a,b', ['a,b']),
+    ('ptb,notes, old.txt,a', ['ptb', 'notes, old.txt', 'a']), ('a,b,c', ['a,b', 'c']), (' a,b,x', [' a,b', 'x']),
+    ('l2r,an, order.py:by_rows,margin', ['l2r', 'an, order.py:by_rows', 'margin']),
+    ('notes,old.txt', ['notes', 'old.txt']), ('a, b', ['a', ' b']), ('folder,x', ['folder', 'x'])])
+def test_a_comma_in_the_name_of_a_file_parts_nothing(tmp_path, monkeypatch, text, names):
+    monkeypatch.chdir(tmp_path)
+    for name in ('notes, old.txt', 'a,b', 'an, order.py'):
+        (tmp_path / name).touch()
+    (tmp_path / 'folder,x').mkdir()
+    assert names_in(text) == names
+
+
+@pytest.mark.parametrize('content', [b'\xef\xbb\xbfbatch_size = 3\n', b'"""A run."""\n\xef\xbb\xbfbatch_size = 3\n'])
+def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
+    (tmp_path / 'c.py').write_bytes(content)
+    assert [(name, value) for _, name, value in read_config_file(tmp_path / 'c.py')] == [('batch_size', 3)]
 
 
 @pytest.mark.parametrize('arg, said', [

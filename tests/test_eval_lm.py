@@ -14,6 +14,7 @@ from conftest import ROOT, make_model, one_line
 from masked_kinds import KINDS
 from test_readme import programs
 
+import eval_lm
 from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 from anyorder.generation.scroll import Scroll
 from anyorder.likelihood.continuations import Reading, continuation_scores
@@ -59,6 +60,16 @@ def test_without_the_harness_one_line_says_what_to_install(script, monkeypatch):
     assert 'pip install -r requirements-extra.txt' in script('eval_lm.py', '--tasks=x', code=1).stderr
     said = script('eval_lm.py', '--help').stdout
     assert 'n_contexts' in said and 'pip install -r requirements-extra.txt' in said
+
+
+def test_paths_of_its_options_are_read_as_of_others(harness, monkeypatch):
+    monkeypatch.setenv('HOME', '/home/me')
+    assert eval_lm.arguments(['--tasks', '~/x', '--output_path=~/y', '--gen_kwargs', 'until=~', '--x'])[-5:] == [
+        '/home/me/x', '--output_path=/home/me/y', '--gen_kwargs', 'until=~', '--x']
+    args = harness.simple_parse_args_string('ckpt=~/notes, old.pt,order=l2r,seed=3')
+    assert harness.AnyOrderLM.options(args) == {'ckpt': '~/notes, old.pt', 'order': 'l2r', 'seed': 3}
+    with pytest.raises(ValueError, match='no checkpoint file /home/me/notes, old.pt'):
+        harness.AnyOrderLM.create_from_arg_string('ckpt=~/notes, old.pt')
 
 
 def test_continuations_score_as_the_model_scores(lm, ckpt):

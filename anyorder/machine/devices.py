@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from configurator import check_choice
+
 
 def resolve_device(device, dtype):
     """(torch.device, dtype name) that two options mean. Raises ValueError for a device that is not there. 'auto' is a
@@ -58,16 +60,17 @@ def autocast(device, dtype, cache=True):
 
 def resolve_compile(compile, device, flops, max_iters):
     """(whether to compile, why). 'auto' wants a compiler and a long run, since compiling takes a minute."""
+    check_choice('compile', compile, 'auto', True, False)   # 1 is True
     cuda = device.type == 'cuda'
     if compile == 'auto' and device.type == 'mps':
         return False, 'not tried on this device'
     variable, default = ('CC', 'gcc') if cuda else ('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     name = os.environ.get(variable, default)
     compiler = shutil.which(name)
-    if compile is True and not compiler:
+    if compile != 'auto' and compile and not compiler:
         raise ValueError(f'compile=True needs the compiler {name}, which is not there: install it, or --compile=False')
     if compile != 'auto':
-        return compile, 'as asked, or as the run began'
+        return bool(compile), 'as asked, or as the run began'
     if not compiler:
         return False, f'no compiler {name}'
     long = worth_compiling(cuda, flops, max_iters)
