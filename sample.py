@@ -1,7 +1,7 @@
 """Write text with a trained model: any blanks, in any order, given or chosen by the model, one token or many at a time.
 
     python sample.py --ckpt=out/ckpt.pt
-    python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='The return value is' --n_samples=3
+    python sample.py --ckpt=out/ckpt.pt --order=l2r --prompt='Example:\\n\\nThe return value is' --n_samples=3
     python sample.py --ckpt=out/ckpt.pt --prompt='If [[6]] is true, [[..]] is returned.' --order=margin --n_steps=16
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[?]] brown fox jumps over [[2-12]] dog.' --blank_length=draw
     python sample.py --ckpt=out/ckpt.pt --prompt='The [[=quick]] brown [[=fox]]' --score
@@ -23,13 +23,14 @@ ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a pat
                               # masked:FOLDER is a masked model of others, as LLaDA or BERT
 weights = 'ema'               # 'ema' or 'raw'
 # what to write
-prompt = ''                   # text with blanks; without one it is continued. FILE:path.jsonl has one "prompt" a line
+prompt = ''                   # text with blanks; without one it is continued; \n is a line end, \\n the letters \n.
+                              # FILE:path.jsonl has one "prompt" a line, and \n as JSON has it
 prompt_file = ''              # prompts of a file: such a .jsonl, or rows of integers, -1 for a blank: .npy, .jsonl
 length = 0                    # tokens of a sample, prompt included; 0 is the model's block_size. A longer text is
                               # written stretch by stretch, each in the order and given the text before it
 context = 0                   # for a longer text: tokens that a new stretch reads before its first blank; 0 is half of
                               # block_size. More costs time: 1 + context / (block_size - context) slots a token
-stop = ''                     # [[..]] ends with this text (\n is a line end), or with the first of a JSON list,
+stop = ''                     # [[..]] ends with this text, \n as in `prompt`, or with the first of a JSON list,
                               # '["\n\n", "END"]', and what stands behind it follows; a sample without [[..]] ends with
                               # it. In other orders than left to right what is written behind it is cut
 blank_length = 'likely'       # how a [[?]] finds its length, by p(text behind it | text before it, gap of n) x prior:
@@ -68,7 +69,8 @@ batch_size = 32               # samples at a time; less wants less memory
 device = 'auto'               # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute.
-                              # An .npy or .jsonl gets the tokens of the samples alone, as rows. log 0 is null
+                              # An .npy or .jsonl gets the tokens of the samples alone, as rows. log 0 is null. A link
+                              # stays, here as for every file of results, and what it leads to is written
 html = ''                     # write a replay to this file: a page (.html), or an animation without drafts (.svg)
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
@@ -93,7 +95,7 @@ from anyorder.orders import name_of, order_of
 from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import Watch, visible
-from anyorder.tokens.prompts import prompts_path, read_prompts
+from anyorder.tokens.prompts import prompts_path, read_prompts, typed
 from anyorder.writer import Writer, as_rows, order_and_policy
 
 
@@ -162,9 +164,9 @@ def describe(samples, order, stops, config):
 
 
 def listed(stop):
-    """The list that `stop` is in JSON, or the text itself, in which \\n is a line end."""
+    """The list that `stop` is in JSON, or the text itself, see `typed`."""
     if not stop.startswith(('["', '[]')):
-        return stop.replace('\\n', '\n')   # a shell makes no line end of \n
+        return typed(stop)
     with reading(f'--stop={stop}', 'a JSON list', """write it as '["a", "b"]'"""):
         return json.loads(stop)
 

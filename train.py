@@ -6,13 +6,14 @@
     python train.py --init_from=resume --out_dir=out
 
 Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl,
-see anyorder/training/run_folder.py. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on."""
+see anyorder/training/run_folder.py. A checkpoint replaces a link of its name, and what the link leads to stays. Ctrl-C,
+SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
 
-# files
 TEXTS = ('wandb_project', 'wandb_run_name', 'wandb_run_id')
 
+# files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
 init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights: a path, hf:OWNER/REPO/path.pt, or
                                   # GPT-2: gpt2, gpt2-medium, -large, -xl, hf:OWNER/REPO or a folder of Hugging Face;
@@ -250,7 +251,7 @@ def finish(state, data, val, folder, config):
         if answers:
             tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]
             n = (~data.given[0]).sum() if state.model.slots.masked_loss else '..'   # such a network counts blanks
-            prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[') + f'[[{n}]]'
+            prompt = data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[').replace(r'\n', r'\\n') + f'[[{n}]]'
             way = 'l2r' if config.l2r_ratio or own['kind'] in ('random', 'sorted_subset') else path
             print(f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)}' + f' --order={way}' * bool(way) +
                   f" --temperature=0 --stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}")

@@ -13,6 +13,7 @@ from anyorder.others.families import MaskedCheckpoint, masked_family
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
 from anyorder.others.weights import TIED, WithoutDraws, load_pickle, local_path, read_json, tie, unwrapped
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
+from configurator import home
 from model import AOGPT, AOGPTConfig
 
 # the entries of a folder as Hugging Face writes it, by the model_type of its config.json
@@ -35,18 +36,20 @@ def save_checkpoint(path, model, ema=None, **entries):
 
 
 def write_checkpoint(path, checkpoint):
-    """Write the dict of a checkpoint. Atomic, by temporary file, flush to disk and rename: `path` is never half."""
-    with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
+    """Write the dict of a checkpoint. Atomic, by temporary file, flush to disk and rename: `path` is never half. A link
+    is replaced, and what it leads to stays."""
+    with whole_files(home(path)) as (temporary,), open(temporary, 'wb') as f:
         torch.save(checkpoint, f)
 
 
 def load_checkpoint(name):
     """The dict of a checkpoint, ours, published, exported or a GPT-2, on the CPU; `name` as for local_path. Never runs
     code from the file (weights_only). Raises ValueError when the file is missing, not whole, or not a checkpoint."""
-    check_checkpoint(os.fspath(name))
-    if os.fspath(name).startswith(MASKED):
+    name = home(name)
+    check_checkpoint(name)
+    if name.startswith(MASKED):
         raise ValueError(f'{name} is a masked model of others, for sample.py and eval_*.py: name a checkpoint of ours')
-    path = local_path(os.fspath(name))
+    path = local_path(name)
     if os.path.isdir(path):
         config = os.path.join(path, 'config.json')
         kind = read_json(config).get('model_type', 'gpt2')
@@ -146,7 +149,8 @@ def tokenizer_of(name, checkpoint):
 
 def open_checkpoint(name):
     """A Checkpoint, or the MaskedCheckpoint of masked:FOLDER or masked:OWNER/REPO, a masked model of others."""
-    if not os.fspath(name).startswith(MASKED):
+    name = home(name)
+    if not name.startswith(MASKED):
         return Checkpoint(name)
     check_checkpoint(name)
     return MaskedCheckpoint(name)

@@ -8,6 +8,7 @@ from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import bin_path, read_meta, read_split
 from anyorder.tokens.tokenizers import OWN
+from configurator import home
 
 
 def open_split(data_dir, name, split, kind=None):
@@ -15,6 +16,7 @@ def open_split(data_dir, name, split, kind=None):
     Raises ValueError with the command to run where another set is missing, one of this `kind` if there is no meta.json,
     or a file is not what meta.json says."""
     check_names(dataset=name)
+    data_dir = home(data_dir)
     directory = os.path.join(data_dir, name)
     meta = read_meta(directory)
     if split not in meta.get('splits', {}) or not os.path.isfile(bin_path(directory, split)):

@@ -12,8 +12,9 @@ import torch
 
 from anyorder.grids import by_columns, by_rows, by_squares, load_order, loaded, size_for, spiral
 from anyorder.machine.devices import widest
-from anyorder.machine.files import reading
+from anyorder.machine.files import read_text, reading
 from anyorder.seeds import derive_seed, keys_of, seeds_of, stream, uniform  # noqa: F401
+from configurator import home
 
 # families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second
 # argument named `shape` is the shape (H, W) of the grid of n positions instead
@@ -195,6 +196,7 @@ def read_order(text, *others):
     """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`; with
     a digest if it is FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name. Raises
     ValueError for any other text, and for a file that holds no permutation of the positions from 0 on."""
+    text = home(text)
     kind, *number = NUMBER.split(text)
     if text in others or kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
         return text
@@ -205,8 +207,7 @@ def read_order(text, *others):
         raise ValueError(f'an order must be {", ".join([*others, *ORDERS, *numbered])}, a function FILE.py:NAME, or a '
                          f'JSON file with a list of positions, got {text!r}')
     with reading(text, 'a JSON list of positions', 'it must hold every one from 0 on once; a function is FILE.py:NAME'):
-        with open(text, encoding='utf-8') as f:
-            positions = json.load(f)
+        positions = json.loads(read_text(text))
         if not positions or {*map(type, positions)} != {int} or sorted(positions) != list(range(len(positions))):
             raise ValueError('no permutation')
     return positions

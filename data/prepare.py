@@ -14,7 +14,8 @@ folder that `datasets` saved have splits of their own: --split takes the one of 
 Without --split their train and their validation are taken; without a validation the train is divided. The sets for
 zero-shot perplexity come with their own splits: a source is their test split unless --split says otherwise. Their
 documents are rows, detokenized. A second run does nothing unless --force. Without a network, GPT-2's vocabulary is read
-from the folder that TIKTOKEN_CACHE_DIR names, and a data set on the hub from the cache of `datasets`.
+from the folder that TIKTOKEN_CACHE_DIR names, and a data set on the hub from the cache of `datasets`. A file of a set
+replaces a link of its name, and what the link leads to stays.
 
 Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a .parquet with one
 column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.
@@ -35,9 +36,9 @@ from configurator import check_choice, configure
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
 WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
-source = ''      # what to read: a .txt is one document, or for a zero-shot set one row a line, like a .raw;
 TEXTS = ('text_key', 'prompt_key')
 
+source = ''      # what to read: a .txt is one document, or for a zero-shot set one row a line, like a .raw;
                  # a .jsonl, .csv or .parquet has a document a row; all but the last also as .gz, .xz or .bz2;
                  # a folder is all .txt in it, a document each, or what `datasets` saved; hf:OWNER/NAME is on the hub
 text_key = 'text'      # field of a row that holds its text

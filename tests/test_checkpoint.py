@@ -20,9 +20,11 @@ from anyorder.checkpoint import (
     entries_of,
     load_checkpoint,
     model_from_checkpoint,
+    open_checkpoint,
     save_checkpoint,
 )
 from anyorder.orders import order_of
+from anyorder.writer import Writer
 from model import AOGPT, EMA, AOGPTConfig
 
 
@@ -251,3 +253,28 @@ def test_reading_a_checkpoint_does_not_import_the_compiler():
             'print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])')
     p = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert p.stdout == '[]\n'
+
+
+def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
+    (tmp_path / 'here').mkdir()
+    (tmp_path / 'order.json').write_text('[2, 0, 1]')
+    (tmp_path / 'prior.json').write_text('[1]')
+    monkeypatch.chdir(tmp_path / 'here')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    model = model_from_checkpoint('~/ckpt.pt', 'raw')
+    for opened in (load_checkpoint(pathlib.Path('~/ckpt.pt')), open_checkpoint('~/ckpt.pt').entries,
+                   Checkpoint('~/ckpt.pt').entries, Writer(pathlib.Path('~/ckpt.pt')).checkpoint.entries):
+        assert opened['iter_num'] == 7
+    given = {'order': '~/order.json', 'length': 3, 'length_prior': '~/prior.json'}
+    assert len(Writer('~/ckpt.pt').infill('a[[1-1]]b', **given)) == 3
+    with one_line('masked:.*/here must name a folder'):
+        open_checkpoint('masked:~/here')
+    save_checkpoint('~/new.pt', model)
+    assert os.listdir() == [] and (tmp_path / 'new.pt').is_file()
+
+
+def test_a_checkpoint_replaces_a_link_and_leaves_what_it_leads_to(ckpt, tmp_path):
+    before = pathlib.Path(ckpt).read_bytes()
+    (tmp_path / 'link.pt').symlink_to('ckpt.pt')
+    save_checkpoint(tmp_path / 'link.pt', make_model())
+    assert pathlib.Path(ckpt).read_bytes() == before and not (tmp_path / 'link.pt').is_symlink()

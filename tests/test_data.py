@@ -14,6 +14,8 @@ from conftest import one_line
 
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
+from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import Bytes
 
@@ -31,6 +33,32 @@ def read_documents(directory, split):
     tokens = np.fromfile(os.path.join(directory, f'{split}.bin'), dtype='<u2')
     documents = np.split(tokens, np.flatnonzero(tokens == 256) + 1)[:-1]
     return [Bytes().decode(d.tolist()).removesuffix('<|endoftext|>') for d in documents]
+
+
+def test_a_source_and_a_set_in_the_home_folder(jsonl, tmp_path, monkeypatch):
+    (tmp_path / 'here').mkdir()
+    monkeypatch.chdir(tmp_path / 'here')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    np.save(tmp_path / 'rows.npy', np.arange(12).reshape(4, 3))
+    (tmp_path / 'names.txt').write_text('\n'.join('abcdefghijkl'))
+    p.prepare('text', '~/sets', name='mine', source='~/texts.jsonl', tokenizer='bytes')
+    prepare_tokens('~/sets', 'rows', '~/rows.npy', vocabulary='~/names.txt')
+    prepare_puzzles('sudoku4', '~/sets', n_rows={'train': 3, 'val': 2, 'test': 2})
+    for name in ('mine', 'rows', 'sudoku4'):
+        open_split('~/sets', name, 'train')
+    assert os.listdir() == [] and sorted(os.listdir(tmp_path / 'sets')) == ['mine', 'rows', 'sudoku4']
+
+
+def test_a_set_replaces_links_and_leaves_what_they_lead_to(jsonl, tmp_path):
+    p.prepare('text', tmp_path, name='theirs', source=str(jsonl), tokenizer='bytes')
+    before = {name: (tmp_path / 'theirs' / name).read_bytes() for name in ('train.bin', 'val.bin', 'meta.json')}
+    (tmp_path / 'mine').mkdir()
+    for name in before:
+        (tmp_path / 'mine' / name).symlink_to(f'../theirs/{name}')
+    jsonl.write_text('{"text": "another"}\n' * 30)
+    p.prepare('text', tmp_path, name='mine', source=str(jsonl), tokenizer='bytes', force=True)
+    assert {name: (tmp_path / 'theirs' / name).read_bytes() for name in before} == before
+    assert not any((tmp_path / 'mine' / name).is_symlink() for name in before)
 
 
 def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):

@@ -1,25 +1,39 @@
 """Disk and terminal: files that are whole or not there, bars, names that are checked before the work begins."""
+import bz2
 import contextlib
 import gzip
 import json
+import lzma
 import math
 import os
 
 import pytest
+from conftest import one_line
 
+from anyorder.likelihood.lengths import read_prior
 from anyorder.machine.files import (
     check_checkpoint,
     check_folder,
     check_names,
     check_out,
     is_out_of_memory,
+    read_table,
+    read_text,
     reading,
+    reading_text,
     replace_file,
     whole_files,
     whole_folder,
     write_json,
 )
 from anyorder.machine.terminal import progress
+from anyorder.orders import read_order
+from anyorder.others.weights import read_json
+from anyorder.pictures.curves import read_run
+from anyorder.tokens.arrays import read_arrays, read_names
+from anyorder.tokens.prompts import read_prompts
+from anyorder.tokens.sets import read_meta
+from anyorder.tokens.sources import open_texts
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -98,6 +112,67 @@ def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
             g.write('second')
         assert path.read_text() == 'second'
     assert path.read_text() == 'first' and os.listdir(tmp_path) == ['f']
+
+
+MARK = '\ufeff'.encode()   # as editors of Windows write it
+META = b'{"name": "x", "tokenizer": "bytes", "n_tokens": 257, "eos": 256, "splits": {}}'
+ROW = b'{"text": "a"}\n'
+READERS = [   # a name, parts of a file, what reads them, and what they hold
+    ('a.txt', [b'one\n', b'two'], lambda path: list(open_texts(path)), ['one\ntwo']),
+    ('a.raw', [b'one\n', b'two\n'], lambda path: list(open_texts(path)), ['one\n', 'two\n']),
+    ('a.jsonl', [ROW, ROW + b'\n' + ROW], lambda path: list(open_texts(path)), ['a'] * 3),
+    ('a.csv', [b'text,n\r\n', b'"a\r\nb",1\r\n'], lambda path: list(open_texts(path)), ['a\r\nb']),
+    ('a.json', [b'[2, 0,', b' 1]'], read_order, [2, 0, 1]),
+    ('a.json', [b'[2, 1]'], lambda path: read_prior(path, None), (2, 1)),
+    ('a.json', [b'{"a": 1}'], read_json, {'a': 1}),
+    ('a.jsonl', [b'{"prompt": "a"}\r\n', b'{"prompt": "b"}'], lambda path: read_prompts('', path), ['a', 'b']),
+    ('a.jsonl', [b'[1, 2]\n', b'[3]'], lambda path: [row.tolist() for row in read_arrays(path)['']], [[1, 2], [3]]),
+    ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
+    ('log.jsonl', [b'{"iter": 1}\n', b'{"iter": 2}\n'], read_run, [{'iter': 1}, {'iter': 2}]),
+    ('a.ini', [b'[a]\nb = 1\n', b'[c]\n'], lambda path: {name: {**row} for name, row in read_table(path).items()},
+     {'DEFAULT': {}, 'a': {'b': '1'}, 'c': {}}),
+    ('meta.json', [META], lambda path: read_meta(os.path.dirname(path))['n_tokens'], 257)]
+
+
+@pytest.mark.parametrize('name, parts, read, found', READERS)
+def test_byte_order_marks_are_read_over_at_the_head_and_where_files_were_joined(tmp_path, name, parts, read, found):
+    for content in (b''.join(parts), MARK + b''.join(parts), b''.join(MARK + part for part in parts)):
+        (tmp_path / name).write_bytes(content)
+        assert read(str(tmp_path / name)) == found
+
+
+@pytest.mark.parametrize('ending, opener', [('', open), ('.gz', gzip.open), ('.xz', lzma.open), ('.bz2', bz2.open)])
+def test_a_mark_is_read_over_wherever_a_text_is_cut(tmp_path, ending, opener):
+    path, text = tmp_path / f'a{ending}', 'ä€\n' * 5000
+    for n in range(4):   # a letter and a mark lie across the ends of what is read at once
+        with opener(path, 'wb') as f:
+            f.write(b'.' * n + MARK + text.encode() + MARK + MARK + text.encode())
+        assert read_text(path) == '.' * n + 2 * text
+        with reading_text(path, '\n') as f:
+            assert ''.join(iter(lambda: f.read(7), '')) == '.' * n + 2 * text
+
+
+def test_a_result_is_written_through_a_link_and_all_else_in_its_place(tmp_path):
+    (tmp_path / 'shared').mkdir()
+    theirs = tmp_path / 'shared' / 'theirs.json'
+    writers = {'a.json': lambda path: write_json(path, 1), 'b.json': lambda path: replace_file(path, b'2')}
+    for link, write in writers.items():
+        (tmp_path / link).symlink_to('shared/theirs.json')
+        for before in ('old', None):   # None: the link leads to nothing yet
+            theirs.write_text(before) if before else theirs.unlink()
+            check_out('out', str(tmp_path / link), '.json')
+            write(tmp_path / link)
+            assert os.readlink(tmp_path / link) == 'shared/theirs.json' and theirs.read_text().strip() in ('1', '2')
+            assert os.listdir(tmp_path / 'shared') == ['theirs.json']
+    theirs.write_text('theirs')
+    with whole_files(tmp_path / 'a.json') as (name,), open(name, 'w') as f:
+        f.write('ours')
+    assert theirs.read_text() == 'theirs' and not (tmp_path / 'a.json').is_symlink()
+    (tmp_path / 'gone.json').symlink_to('nowhere/x.json')
+    (tmp_path / 'set.json').symlink_to('shared/meta.json')
+    for link in ('gone', 'set'):
+        with one_line('--out='):
+            check_out('out', str(tmp_path / f'{link}.json'), '.json')
 
 
 @pytest.mark.parametrize('cause', [OSError(28, 'No space left on device'), KeyboardInterrupt()])

@@ -2,8 +2,9 @@
 import numpy as np
 import pytest
 
-from anyorder.tokens.prompts import behind_beginning, encode, parse_prompt, parse_prompts, read_prompts, spans
+from anyorder.tokens.prompts import behind_beginning, encode, parse_prompt, parse_prompts, read_prompts, spans, typed
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
+from sample import listed
 
 
 def test_parsing_of_blanks():
@@ -19,6 +20,13 @@ def test_parsing_of_blanks():
     assert parse('abcde', 5) == 'abcde'
 
 
+@pytest.mark.parametrize('option, text', [
+    (r'a\nb', 'a\nb'), (r'\n\n', '\n\n'), (r'a\\nb', r'a\nb'), (r'a\\\nb', r'a\\nb'), (r'a\tb\\', r'a\tb\\'),
+    ('a\nb', 'a\nb'), (r'\[[n', r'\[[n'), ('n', 'n'), ('', '')])
+def test_a_line_end_is_typed_by_one_rule_in_a_prompt_and_a_stop(option, text):
+    assert typed(option) == text and read_prompts(option) == [text] and listed(option) == text
+
+
 def test_the_end_of_a_document_is_one_token():
     tokens, known, answer = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9).lay_out()[:3]
     assert tokens == [256, *b'abc', 256] and known == [True] * 3 + [False] * 2 and answer == [False] * 3 + [True] * 2
@@ -27,7 +35,7 @@ def test_the_end_of_a_document_is_one_token():
         parse_prompt('12<|endoftext|>', get_tokenizer('sudoku4'), 16)
 
 
-def test_files_of_prompts(tmp_path):
+def test_files_of_prompts(tmp_path, monkeypatch):
     for content in (b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b[[1]]"}', b'[' * 20000, b'{"prompt": 1}'):
         (tmp_path / 'p.jsonl').write_bytes(content)
         if content[0] == 0xef:
@@ -35,6 +43,9 @@ def test_files_of_prompts(tmp_path):
         else:
             with pytest.raises(ValueError, match='line 1 of .*/p.jsonl cannot be read as a prompt: write'):
                 read_prompts(f'FILE:{tmp_path}/p.jsonl')
+    (tmp_path / 'p.jsonl').write_text(r'{"prompt": "a\\nb\nc"}')   # as JSON has it
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert read_prompts('FILE:~/p.jsonl') == ['a\\nb\nc']
     np.save(tmp_path / 'none.npy', np.zeros((0, 8), int))
     with pytest.raises(ValueError, match='none.npy holds no prompt'):
         read_prompts(f'FILE:{tmp_path}/none.npy')

@@ -2,11 +2,10 @@
 import json
 import math
 import os
-from pathlib import Path
 
 import torch
 
-from anyorder.machine.files import reading, replace_file
+from anyorder.machine.files import read_text, reading, replace_file
 from anyorder.machine.processes import gather, processes
 
 
@@ -21,7 +20,7 @@ class Journal:
         if not path:
             return
         with reading(path, 'a list of finished blocks', 'remove it or choose another --out'):
-            text = os.path.exists(path) and Path(path).read_text(encoding='utf-8') or json.dumps(evaluation) + '\n'
+            text = os.path.exists(path) and read_text(path) or json.dumps(evaluation) + '\n'
             first, *others = map(json.loads, text.split('\n')[:-1])   # behind the last: nothing, or half a line
             found = {**first}
             self.done = {(dataset, digest, work, block): nats for dataset, digest, work, block, nats in others}

@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,12 +13,12 @@ from anyorder.datasets import open_split
 from anyorder.generation.drawing import invert_cdf
 from anyorder.generation.unmasking import confidence
 from anyorder.likelihood.nll import score_visits
-from anyorder.machine.files import reading
+from anyorder.machine.files import read_text, reading
 from anyorder.orders import given_first
 from anyorder.seeds import keys_of, uniform
 from anyorder.tokens.prompts import encode
 from anyorder.tokens.tokenizers import split_documents
-from configurator import check_choice
+from configurator import check_choice, home
 
 LONGEST = 32       # tokens of a [[?]], where nothing says more
 NEAR = 16          # tokens that are read behind the gap: more tell no more, and make small models too sure
@@ -129,10 +128,11 @@ def read_prior(prior, checkpoint):
     if prior == 'uniform':
         return None
     if prior != 'words':
+        prior = home(prior)
         if not os.path.isfile(prior):
             raise ValueError(f"length_prior must be 'uniform', 'words', or a JSON file with weights, got {prior!r}")
         with reading(prior, 'weights of lengths', 'it must be a JSON list of the weights of the lengths 1, 2, ...'):
-            return tuple(json.loads(Path(prior).read_text(encoding='utf-8')))
+            return tuple(json.loads(read_text(prior)))
     if 'dataset' not in checkpoint.run:
         raise ValueError(f'{checkpoint.name} does not say its training set, whose words are wanted: give a JSON file')
     split, _ = open_split(checkpoint.run.get('data_dir', 'data'), checkpoint.run['dataset'], 'train')

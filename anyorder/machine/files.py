@@ -1,5 +1,6 @@
 """How does a script meet the disk? No file is half-written, names are checked first, a wrong file is one line."""
 import bz2
+import codecs
 import configparser
 import contextlib
 import errno
@@ -61,8 +62,15 @@ def whole_folder(path):
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def behind_link(path):
+    """The file to replace by a result of this name. A link, as into a shared folder, stays one, and what it leads to is
+    replaced. whole_files itself replaces the link: a checkpoint or a set never changes what may be another's."""
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
 def replace_file(path, data):
-    with whole_files(path) as (temporary,), open(temporary, 'wb') as f:
+    """Write a result, whole, see behind_link."""
+    with whole_files(behind_link(path)) as (temporary,), open(temporary, 'wb') as f:
         f.write(data)
 
 
@@ -91,21 +99,39 @@ def reading(path, what, way_out):
         raise ValueError(f'{path} cannot be read as {what}: {way_out}') from None
 
 
+class Unmarked(codecs.getincrementaldecoder('utf-8')):
+    """UTF-8 without byte-order marks, U+FEFF. Editors put one in front of a text, and `cat` then leaves it amid a text;
+    in neither place it is a letter."""
+
+    def decode(self, data, final=False):
+        return super().decode(data, final).replace('\ufeff', '')
+
+
+UNMARKED = codecs.CodecInfo(codecs.utf_8_encode, codecs.utf_8_decode, incrementaldecoder=Unmarked)
+codecs.register({'utf_8_unmarked': UNMARKED}.get)
+
+
 @contextlib.contextmanager
 def reading_text(path, newline):
-    """An open text file for the body to read. A .gz, .xz or .bz2 is unpacked."""
-    opener = {'gz': gzip.open, 'xz': lzma.open, 'bz2': bz2.open}.get(path.lower().rsplit('.', 1)[-1], open)
+    """An open text file for the body to read, without byte-order marks. A .gz, .xz or .bz2 is unpacked."""
+    openers = {'gz': gzip.open, 'xz': lzma.open, 'bz2': bz2.open}
+    opener = openers.get(os.fspath(path).lower().rsplit('.', 1)[-1], open)
     with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
-          opener(path, 'rt', encoding='utf-8-sig', newline=newline) as f):
+          opener(path, 'rt', encoding='utf-8-unmarked', newline=newline) as f):
         yield f
+
+
+def read_text(path):
+    """What reading_text reads, with \\n for every end of a line."""
+    with reading_text(path, None) as f:
+        return f.read()
 
 
 def read_table(path):
     """The sections of an .ini file, with names as they are written. ${name} and ${section:name} stand for values."""
     table = configparser.ConfigParser(interpolation=configparser.ExtendedInterpolation(), delimiters='=')
     table.optionxform = str
-    with open(path, encoding='utf-8') as f:
-        table.read_file(f)
+    table.read_string(read_text(path))
     return table
 
 
@@ -170,13 +196,15 @@ def quiet_hub():
 
 def check_out(option, path, endings, *others):
     """Raise ValueError unless `option` names a file that can be written and overwrites no data and no checkpoint. The
-    file ends in one of `endings` ('.png, .svg') and is none of the `others` of the run. '' is no file."""
+    file ends in one of `endings` ('.png, .svg') and is none of the `others` of the run; a link stands for what it leads
+    to, see behind_link. '' is no file."""
     if not path:
         return
-    folder, special = os.path.dirname(path) or '.', os.path.exists(path) and not os.path.isfile(path)   # a device
+    real, special = os.path.realpath(path), os.path.exists(path) and not os.path.isfile(path)   # a device
+    folder = os.path.dirname(real)
     if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
-    if os.path.realpath(path) in map(os.path.realpath, others) or os.path.basename(path) == 'meta.json':
+    if real in map(os.path.realpath, others) or 'meta.json' in map(os.path.basename, (path, real)):
         raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
     if not path.endswith(tuple(endings.split(', '))):
         raise ValueError(f'--{option}={path} must end in {endings}')

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, reading
+from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, read_text, reading
 
 
 def local_path(name, files=('config.json',)):
@@ -127,8 +127,8 @@ def read_weights(folder):
 
 def read_json(path):
     """The dict of a JSON file. Raises ValueError for others."""
-    with reading(path, 'names and values in JSON', 'fetch it again'), open(path, encoding='utf-8') as f:
-        return {**json.load(f)}
+    with reading(path, 'names and values in JSON', 'fetch it again'):
+        return {**json.loads(read_text(path))}
 
 
 def weight_files(folder):

@@ -6,7 +6,7 @@ import math
 import os
 import re
 
-from anyorder.machine.files import moved_aside, reading
+from anyorder.machine.files import moved_aside, read_text, reading
 
 # {key of an entry: key in the JSON file of eval_ppl.py}, whose value may be null
 EXTRAS = {'nats_error': 'stderr', 'gain': 'gain', 'gain_error': 'gain_stderr'}
@@ -43,8 +43,7 @@ def read_run(path):
 def read_results(path):
     """{name: entries} of a JSON file of eval_ppl.py, eval_puzzle.py, bench.py grid or bench.py frontier."""
     with reading(path, 'the JSON file of a result', 'name what eval_ppl.py, eval_puzzle.py or bench.py wrote by --out'):
-        with open(path, encoding='utf-8') as f:
-            result = json.load(f)
+        result = json.loads(read_text(path))
         found = (generation_times(result) if 'generation' in result else
                  frontier(result) if 'frontier' in result else
                  puzzles(result) if 'set' in result else likelihoods(result))

@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
-from anyorder.machine.files import whole_files
+from anyorder.machine.files import behind_link, whole_files
 from anyorder.pictures.texts import WORDS
 
 STYLE = Path(__file__).with_suffix('.mplstyle')
@@ -146,7 +146,7 @@ def draw(runs, panels, path):
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
     width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
-    with plt.style.context(STYLE), whole_files(path) as (temporary,):
+    with plt.style.context(STYLE), whole_files(behind_link(path)) as (temporary,):
         figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
         units = [WORDS['units'].get(y, 'nats per token' if y in WORDS['panels'] else y) for _, y in panels]
         style_of, notes = styles(groups), set()

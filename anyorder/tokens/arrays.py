@@ -11,6 +11,7 @@ from anyorder.tokens.prepared import DATA_SETS, check_source_is_new, divide
 from anyorder.tokens.sets import GIVEN, folder_of, is_there, kind_of, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
+from configurator import home
 
 KINDS = '.npy, .npz, .parquet, .jsonl, .jsonl.gz, .jsonl.xz'
 SPLITS = ('train', 'val', 'test')
@@ -117,7 +118,7 @@ def read_names(path):
 def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary='', shape='', force=False):
     """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
     of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
-    name = name or 'tokens'
+    name, data_dir, source, vocabulary = name or 'tokens', home(data_dir), home(source), home(vocabulary)
     directory, meta = folder_of(data_dir, name, split)
     if not source:
         raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')

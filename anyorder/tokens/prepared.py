@@ -14,6 +14,7 @@ from pathlib import Path
 from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
+from configurator import home
 
 SPLIT_SEED = 2357
 BENCHMARKS = json.loads(Path(__file__).with_name('benchmarks.json').read_text(encoding='utf-8'))
@@ -85,7 +86,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     `keys` are the text_key and the prompt_key of a source with fields."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
-    row, name = DATA_SETS[data_set], name or data_set
+    row, name, data_dir, source = DATA_SETS[data_set], name or data_set, home(data_dir), home(source or '')
     directory, meta = folder_of(data_dir, name, split)
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is whole: leave out --split={split}' + ', or name a --source' * (not row.offline))

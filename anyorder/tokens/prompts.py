@@ -3,33 +3,39 @@ import itertools
 import json
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 
-from anyorder.machine.files import reading
+from anyorder.machine.files import read_text, reading
 from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
+from configurator import home
 
 
 def prompts_path(prompt, path=''):
     """The file of prompts that `path`, or FILE:path in place of a prompt, names; None if there is none."""
     if prompt and path:
         raise ValueError('prompt and prompt_file are two ways to say what stands: leave one out')
-    return path or (prompt.removeprefix('FILE:') if prompt.startswith('FILE:') else None)
+    return path or (home(prompt.removeprefix('FILE:')) if prompt.startswith('FILE:') else None)
+
+
+def typed(text):
+    """The text that an option means: \\n is a line end, of which a shell makes none, and \\\\n are the letters \\n."""
+    return re.sub(r'(\\?)\\n', lambda found: r'\n' if found[1] else '\n', text)
 
 
 def read_prompts(prompt, path=''):
-    """[prompt]; of a file, see prompts_path: the "prompt" or row of each line of a .jsonl, or the rows of an .npy."""
+    """[prompt], see typed; of a file, see prompts_path: the "prompt" or row of each line of a .jsonl, or the rows of an
+    .npy."""
     path, prompts = prompts_path(prompt, path), []
     if path is None:
-        return [prompt]
+        return [typed(prompt)]
     if not os.path.exists(path) or os.path.isdir(path):
         raise ValueError(f'FILE:{path} must name a .jsonl or .npy file of prompts')
     if path.endswith('.npy'):
         with reading(path, 'rows of integers', 'save an array (rows, N) by numpy, -1 for a blank'):
             prompts = np.atleast_2d(np.load(path, allow_pickle=False)).tolist()
     else:
-        for n, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+        for n, line in enumerate(read_text(path).split('\n'), 1):
             if line.strip():
                 with reading(f'line {n} of {path}', 'a prompt', 'write {"prompt": "..."} in UTF-8'):
                     value = json.loads(line)

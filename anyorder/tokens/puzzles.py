@@ -14,6 +14,7 @@ from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
 from anyorder.tokens.sets import GIVEN, folder_of, is_there, read_split, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
+from configurator import home
 
 N_ROWS = {'val': 1000, 'test': 1000}
 PART = 1024    # puzzles that are made together
@@ -57,6 +58,7 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
     """Write data_dir/name/<split>.bin and meta.json; returns the meta. Without a source all splits are generated. The
     `options` are those of data/puzzles.py; a Task says which of them it has."""
     row, options, name = task_of(task), options | {'seed': seed}, name or task
+    data_dir, source = home(data_dir), home(source)
     puzzle = {'task': task} | {option: options[option] for option in row.options}
     made = {option: options[option] for option, _ in row.made if options.get(option)}
     rules = make_task(puzzle | made)   # with the symbols of all puzzles that could be made

@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names, reading, whole_files, write_json
+from anyorder.machine.files import check_folder, check_names, read_text, reading, whole_files, write_json
 from anyorder.machine.terminal import progress
 from anyorder.tokens.tokenizers import TOKENIZERS
 
@@ -38,8 +38,7 @@ def read_meta(directory):
     if not os.path.exists(path):
         return {}
     with reading(path, 'the meta.json of a prepared set', 'choose another name for the set, or another --data_dir'):
-        with open(path, encoding='utf-8') as f:
-            meta = json.load(f)
+        meta = json.loads(read_text(path))
         if not FIELDS <= meta.keys() or not all(SPLIT_FIELDS <= info.keys() for info in meta['splits'].values()):
             raise ValueError('a field is missing')
     return meta | {'given': meta.get('given', 'puzzle' in meta)}   # sets from before the field
@@ -146,7 +145,8 @@ def write_splits(directory, meta, kept, source, splits, unit='row'):
         if not os.listdir(directory):
             os.rmdir(directory)
     meta = meta | {'splits': kept | new}
-    write_json(os.path.join(directory, 'meta.json'), meta)
+    with whole_files(os.path.join(directory, 'meta.json')) as (temporary,):   # a link is replaced
+        write_json(temporary, meta)
     return meta
 
 
