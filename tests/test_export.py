@@ -129,7 +129,8 @@ def test_arguments_of_other_models_are_done_or_refused(views, batch):
     found = causal(idx, shown, return_dict=False, logits_to_keep=torch.tensor([1, 4]))[0]
     torch.testing.assert_close(found, logits[:, [1, 4]], rtol=0, atol=1e-12)
     assert torch.equal(masked(idx, **silent).logits, masked(idx).logits)
-    for view, name, given in ((causal, 'inputs_embeds', torch.zeros(5, N, 16)), (masked, 'output_attentions', True)):
+    for view, name, given in ((causal, 'inputs_embeds', torch.zeros(5, N, 16)), (masked, 'output_attentions', True),
+                              (causal, 'output_hidden_states', True), (masked, 'cu_seq_lens_q', torch.arange(3))):
         with pytest.raises(ValueError, match=f'{name} must be left out: an AO-GPT reads input_ids'):
             view(input_ids=idx, **{name: given})
     with pytest.raises(ValueError, match='position_ids must count the tokens of a row from 0: .* no packing'):
@@ -203,12 +204,14 @@ def test_generate_with_the_cache_is_without_it_and_alone(views, how):
             causal(prompts, past_key_values=transformers.DynamicCache())
 
 
-def test_each_step_with_the_cache_runs_one_slot(views, monkeypatch):
-    causal, widths = views()[1]('CausalLM'), []
+@pytest.mark.parametrize('how', [dict(), dict(num_beams=3), dict(padding=2)])
+def test_each_step_with_the_cache_runs_one_slot(views, monkeypatch, how):
+    causal, widths, padding = views()[1]('CausalLM'), [], how.pop('padding', 0)
     network, attend = causal.network, type(causal.network.transformer.h[0].attn).attend
     monkeypatch.setattr(type(network.transformer.h[0].attn), 'attend',
                         lambda self, q, *rest: widths.append(q.size(1)) or attend(self, q, *rest))
-    causal.generate(torch.tensor([[5, 1, 7]]), max_new_tokens=4, do_sample=False)
+    prompt, mask = torch.tensor([[0] * padding + [5, 1, 7]]), torch.tensor([[0] * padding + [1, 1, 1]])
+    causal.generate(prompt, attention_mask=mask, max_new_tokens=4, do_sample=False, **how)
     assert widths == [4, 1, 1, 1, 1, 1, 1, 1]   # the first layer and the last
 
 
@@ -249,9 +252,10 @@ def test_blanks_know_nothing_of_padding(views, batch, sizes):
         torch.testing.assert_close(found[r, start:start + n], alone, rtol=0, atol=1e-12)
 
 
-def test_an_encoder_has_no_left_to_right_view(views):
-    load = views(attention='bidirectional')[1]
-    with pytest.raises(ValueError, match='attention=bidirectional has no left-to-right view, it predicts blanks'):
+@pytest.mark.parametrize('kind', ['bidirectional', 'mixed'])
+def test_what_predicts_blanks_has_no_left_to_right_view(views, kind):
+    load = views(attention=kind)[1]
+    with pytest.raises(ValueError, match=f'attention={kind} has no left-to-right view, it predicts blanks'):
         load('CausalLM')
 
 
@@ -274,7 +278,8 @@ def test_tokenizers_give_the_same_ids_and_decode_any(tmp_path, name):
     g = torch.Generator().manual_seed(0)
     ids = torch.randint(ours.n_tokens, (2000,), generator=g).tolist()
     assert theirs.decode(ids) == ours.decode(ids) and theirs.mask_token_id == ours.n_tokens
-    assert theirs.eos_token_id == ours.eos and len(theirs) == ours.n_tokens + 1
+    assert theirs.model_max_length == N and theirs.padding_side == 'left'
+    assert theirs.eos_token_id == ours.eos and len(theirs) == theirs.pad_token_id + 1 == ours.n_tokens + 2
     text = 'A né\n  x’s 12\t日本 🙂' if ours.name in TEXT else ours.decode(ids)
     assert theirs(text)['input_ids'] == ours.encode(text)
     if ours.name not in TEXT:
@@ -290,6 +295,15 @@ def test_an_end_that_stands_in_other_names_cuts_none_of_them(tmp_path, name):
     text = ours.decode(range(ours.n_tokens))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs(text)['input_ids'] == ours.encode(text) == [*range(ours.n_tokens)] and theirs.eos_token is None
+
+
+def test_names_of_blank_and_padding_are_no_tokens_of_the_set(tmp_path):
+    ours = tokenizer_of_set(NAMED | {'n_tokens': 5, 'eos': 3, 'vocabulary': ['<|pad|>', 'x<|mask|>', 'x', 'end', 'y']})
+    for file, value in tokenizer_files(ours, N).items():
+        (tmp_path / file).write_text(json.dumps(value))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = ours.decode(range(5))
+    assert theirs(text)['input_ids'] == ours.encode(text) and (theirs.mask_token_id, theirs.pad_token_id) == (5, 6)
 
 
 @pytest.mark.parametrize('name, sizes', [('bytes', dict(vocab_size=320, n_tokens=257)),
@@ -318,3 +332,113 @@ def test_a_pipeline_writes_text(tmp_path, caplog):
     caplog.clear()
     assert len(write.model.generate(torch.tensor([[97, 98]]), max_new_tokens=3, eos_token_id=None)[0]) == 5
     assert not caplog.messages
+
+
+# ---- what a folder of a model of text does by default
+
+@pytest.fixture
+def written(tmp_path):
+    """written(model, name='bytes') exports it, with a tokenizer; the folder."""
+    def export(model, name='bytes'):
+        (tmp_path / 'text').mkdir()
+        write_exported(tmp_path / 'text', model.float(), {'tokenizer': name}, get_tokenizer(name), 'raw')
+        return str(tmp_path / 'text')
+    return export
+
+
+def load(folder, name='CausalLM'):
+    return getattr(transformers, f'AutoModelFor{name}').from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['generate', 'config', 'pipeline'])
+def test_it_writes_by_its_own_law(written, how):
+    """64 common bytes share 0.6, and all other tokens 0.4, whatever was read."""
+    model = make_model(vocab_size=320, n_tokens=257, n_layer=1)
+    p = torch.cat([torch.full((64,), 0.6 / 64), torch.full((193,), 0.4 / 193)])
+    for weights in model.parameters():
+        weights.zero_()
+    model.lm_head.bias[:257] = p.log()
+    folder, n = written(model), 2000
+    hub, tokenizer = load(folder), transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    torch.manual_seed(1)
+    if how == 'pipeline':
+        write = transformers.pipeline('text-generation', model=hub, tokenizer=tokenizer)
+        texts = write(['A'] * n, max_new_tokens=1, return_tensors=True, batch_size=n)
+        drawn = torch.tensor([text[0]['generated_token_ids'][1] for text in texts])
+    else:
+        own = dict(generation_config=transformers.GenerationConfig(max_new_tokens=1)) if how == 'config' else {}
+        drawn = hub.generate(torch.full((n, 1), 65), **own or dict(max_new_tokens=1))[:, 1]
+    assert abs((drawn >= 64).double().mean() - 0.4) < 5 * (0.4 * 0.6 / n) ** 0.5 and len(drawn.unique()) > 240
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('vocab_size', [257, 258, 320])
+def test_texts_that_end_are_padded_and_change_no_other(written, vocab_size):
+    """Padding has an id behind the vocabulary, whether there is a row for it or not, and is never drawn."""
+    hub = load(written(make_model(vocab_size=vocab_size, n_tokens=257, block_size=24)))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hub.name_or_path, trust_remote_code=True)
+    prompts = ['ab', 'abcdef', 'q']
+    texts = tokenizer(prompts, padding=True, return_tensors='pt')
+    firsts = [hub.generate(**tokenizer(text, return_tensors='pt'), do_sample=False, max_new_tokens=9)[0, len(text):]
+              for text in prompts]
+    end = int(firsts[0][2])   # which therefore ends the first text, and may end others
+    found = {use_cache: hub.generate(**texts, do_sample=False, max_new_tokens=9, eos_token_id=end, use_cache=use_cache)
+             for use_cache in (True, False)}
+    assert torch.equal(found[True], found[False])
+    for row, first in zip(found[True][:, 6:].tolist(), firsts):
+        kept = first.tolist()
+        kept = kept[:kept.index(end) + 1] if end in kept else kept
+        assert row == kept + [258] * (len(row) - len(kept))
+    guessed = hub.generate(texts['input_ids'], do_sample=False, max_new_tokens=9, eos_token_id=end)
+    assert torch.equal(guessed, found[True])   # where padding is told from the ids
+
+
+@pytest.mark.slow
+def test_nothing_is_warned_of_when_it_is_opened_and_saved(written, tmp_path, caplog):
+    hub = load(written(make_model(vocab_size=320, n_tokens=257)))
+    hub.save_pretrained(tmp_path / 'again')
+    assert not caplog.messages and load(tmp_path / 'again').config.pad_token_id == 258
+
+
+@pytest.mark.slow
+def test_the_standard_collator_learns_ends_and_no_padding(written):
+    folder = written(make_model(vocab_size=320, n_tokens=257))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    texts = ['one<|endoftext|>', 'three four<|endoftext|>', 'five<|endoftext|>']
+    batch = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)([tokenizer(text) for text in texts])
+    assert (batch['labels'] == 256).sum() == 3
+    assert torch.equal(batch['labels'] == -100, batch['attention_mask'] == 0)
+
+
+@pytest.mark.slow
+def test_a_pipeline_fills_blanks(written):
+    model = make_model(vocab_size=320, n_tokens=257, attention='bidirectional').float()
+    fill = transformers.pipeline('fill-mask', model=written(model), trust_remote_code=True)
+    best = fill('tw<|mask|> and', top_k=3)
+    idx, order = torch.tensor([[*b'tw', 0, *b' and']]), torch.tensor([[0, 1, 3, 4, 5, 6, 2]])
+    p, tokens = model.predict(idx, order, 6)[0, 0].softmax(-1).topk(3)
+    assert [one['token'] for one in best] == tokens.tolist()
+    assert [one['score'] for one in best] == pytest.approx(p.tolist(), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_lm_eval_reads_it_as_a_model_of_transformers(written):
+    pytest.importorskip('lm_eval')
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    model = make_model(vocab_size=320, n_tokens=257, block_size=24).float()
+    lm = HFLM(pretrained=written(model), trust_remote_code=True, device='cpu', batch_size=3)
+
+    def asked(*args):
+        return Instance('loglikelihood', {}, args, 0)
+
+    def logp(text, start):
+        tokens = torch.tensor([list(text)])
+        return -float(model(tokens, torch.arange(len(text))[None])[0, start:].sum())
+    pairs = [('two and', ' two', 7), ('a', ' b c d', 1), ('one and two:', ' x', 12)]
+    found = lm.loglikelihood([asked(context, text) for context, text, _ in pairs])
+    right = [logp((context + text).encode(), start) for context, text, start in pairs]
+    assert [nats for nats, _ in found] == pytest.approx(right, abs=1e-4)
+    whole, = lm.loglikelihood_rolling([asked('two and two')])   # behind an end of text, where eval_lm.py has [None]
+    assert whole == pytest.approx(logp([256, *b'two and two'], 1), abs=1e-4)

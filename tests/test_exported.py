@@ -13,6 +13,7 @@ from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_
 from anyorder.others.exported import write_exported
 from anyorder.others.tokenizer_files import byte_letters
 from anyorder.others.weights import read_weights
+from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training.start import start_checkpoint, start_model
 from anyorder.writer import Writer
 from configurator import configure
@@ -142,6 +143,36 @@ def test_a_folder_appears_whole_or_not_at_all(checkpoint, script, tmp_path, monk
     monkeypatch.setattr('shutil.copyfile', full)
     assert 'No space left' in script('export_hf.py', f'--ckpt={path}', f'--out={tmp_path}/hf', code=1).stderr
     assert sorted(os.listdir(tmp_path)) == ['mine', 'run'] and os.listdir(tmp_path / 'mine') == ['notes.txt']
+
+
+def test_the_code_of_a_folder_does_not_run(tmp_path):
+    model = make_model().float()
+    write_exported(tmp_path, model, {}, None, 'raw')
+    for name in ('modeling_aogpt.py', 'model.py'):
+        (tmp_path / name).write_text('raise SystemExit("code of the folder has run")')
+    assert digest(model_from_checkpoint(tmp_path, 'raw')) == digest(model)
+
+
+END = {'tokenizer': 'own', 'n_tokens': 4, 'eos': 2, 'vocabulary': ['a', 'b', 'end', 'aa']}
+
+
+@pytest.mark.parametrize('kind, attention', [({'tokenizer': 'bytes'}, 'causal'), ({'tokenizer': 'sudoku4'}, 'causal'),
+                                             (END, 'causal'), ({'tokenizer': 'bytes'}, 'bidirectional')])
+def test_a_folder_says_how_to_draw_and_that_padding_is_no_end(tmp_path, kind, attention):
+    tokenizer = tokenizer_of_set(kind)
+    n = tokenizer.n_tokens
+    write_exported(tmp_path, make_model(vocab_size=n, attention=attention), {'set': kind}, tokenizer, 'raw')
+    files = {name: json.loads((tmp_path / name).read_text()) for name in os.listdir(tmp_path) if name.endswith('.json')}
+    config, drawing = files['config.json'], files.get('generation_config.json')
+    ends = {} if tokenizer.eos is None else {'bos_token_id': tokenizer.eos, 'eos_token_id': tokenizer.eos}
+    special = ends | {'pad_token_id': n + 1}
+    assert {name: config[name] for name in config if name.endswith('token_id')} == special
+    law = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'max_length': 9}
+    assert drawing == (law | special if attention == 'causal' else None)
+    added = {token['content']: token['id'] for token in files['tokenizer.json']['added_tokens']}
+    named = files['tokenizer_config.json']
+    assert (added[named['mask_token']], added[named['pad_token']]) == (n, n + 1)
+    assert named['pad_token'] != named.get('eos_token')
 
 
 def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):

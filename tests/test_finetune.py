@@ -181,3 +181,67 @@ def test_the_trainer_trains_on_whole_blocks(folder, more):
                                                  label_smoothing=more.get('label_smoothing_factor', 0.0))
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
     assert found[0] > found[1] > found[2]
+
+
+@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
+@pytest.mark.parametrize('smooth', [0.0, 0.1])
+def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(tmp_path, attention, smooth):
+    """Smoothing is the Trainer's, outside of the view, over all labels: a known token that had one would cost 1e4."""
+    model = make_model(vocab_size=320, n_tokens=257, block_size=N, attention=attention).float()
+    write_exported(tmp_path, model, {}, get_tokenizer('bytes'), 'ema')
+    view = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+    mask = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, mask_replace_prob=1.0,
+                                                        random_replace_prob=0.0)
+    seen = []
+
+    def collate(rows):
+        seen.append(mask(rows))
+        return seen[-1]
+    rows = [tokenizer(f'{prompt}{answer}<|endoftext|>', return_special_tokens_mask=True) for prompt, answer in PAIRS]
+    args = options(str(tmp_path), label_smoothing_factor=smooth, remove_unused_columns=False, learning_rate=0.0)
+    args.max_steps = 12
+    found = losses(transformers.Trainer(view, args, train_dataset=rows, data_collator=collate))
+    for loss, batch in zip(found, seen, strict=True):
+        labels, blank = batch['labels'], batch['input_ids'] == 257
+        assert torch.equal(blank, labels != -100)
+        nats = []
+        for idx, shown, label in zip(batch['input_ids'], batch['attention_mask'].bool(), labels):
+            idx, label = idx[shown], label[shown]
+            known, blanks = (label == -100).nonzero()[:, 0], (label != -100).nonzero()[:, 0]
+            if len(blanks):
+                order = torch.cat([known, blanks])[None]
+                logp = model.predict(idx.clamp(max=256)[None], order, len(known))[0, :, :257].log_softmax(-1)
+                nats += [-(1 - smooth) * logp[j, label[p]] - smooth * logp[j].mean() for j, p in enumerate(blanks)]
+        torch.testing.assert_close(loss, torch.stack(nats).mean(), rtol=1e-4, atol=1e-4)
+    assert any((batch['labels'] == EOS).any() for batch in seen)   # the end of a text is learned, too
+
+
+@pytest.mark.parametrize('strategy', ['bfd', 'wrapped'])
+def test_several_texts_in_a_row_are_refused_unless_they_are_one_text(folder, strategy):
+    from datasets import Dataset
+    model, data = load(folder), Dataset.from_list([DATA['text'](*pair) for pair in PAIRS])
+    args = options(folder, trl.SFTConfig, max_length=N, bf16=False, packing=True, packing_strategy=strategy)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    trainer = trl.SFTTrainer(model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model))
+    if strategy == 'bfd':
+        with pytest.raises(ValueError, match='must be left out: an AO-GPT reads input_ids, one text a row'):
+            trainer.train()
+    else:
+        found = losses(trainer)
+        assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize('reference', ['lora', 'ref_model', 'trust_remote_code'])
+def test_preferences_are_learned_beside_a_reference(folder, reference):
+    from datasets import Dataset
+    data = Dataset.from_list([{'prompt': prompt, 'chosen': answer, 'rejected': 'other'} for prompt, answer in PAIRS])
+    args = options(folder, trl.DPOConfig, max_length=N, bf16=False, learning_rate=1e-2,
+                   trust_remote_code=reference == 'trust_remote_code')
+    args.max_steps = 5
+    more = {'lora': dict(peft_config=peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM')),
+            'ref_model': dict(ref_model=load(folder))}.get(reference, {})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    found = losses(trl.DPOTrainer(load(folder), args=args, train_dataset=data, processing_class=tokenizer, **more))
+    torch.testing.assert_close(found[0], torch.tensor(2.0).log())
+    assert found[-1] < found[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from anyorder.machine.files import GPT2_NAMES, need_extra
 from anyorder.orders import kept_order, order_of
-from anyorder.others.tokenizer_files import tokenizer_files
+from anyorder.others.tokenizer_files import special_ids, tokenizer_files
 from anyorder.others.weights import TIED, read_json, read_weights, tie
 from anyorder.tokens.tokenizers import Symbols
 
@@ -27,6 +27,8 @@ OPTIONS = ('dataset', 'block_size', 'shape', 'order', 'order_seed', 'l2r_ratio',
            'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr',
            'warmup_iters', 'lr_decay_iters', 'weight_decay', 'beta1', 'beta2', 'grad_clip', 'ema_decay', 'dropout',
            'seed', 'dtype', 'source', 'started_from')
+# how sample.py draws, where transformers would cut all but the 50 likeliest tokens, and its pipelines sharpen
+LAW = {'do_sample': True, 'temperature': 1.0, 'top_k': 0, 'top_p': 1.0}
 ON_HUB = {'openwebtext': 'Skylion007/openwebtext'} | {name: f'openai-community/{name}' for name in GPT2_NAMES}
 
 
@@ -43,17 +45,16 @@ def write_exported(folder, model, entries, tokenizer, weights, measured=()):
     run, architecture = entries.get('config', {}), VIEWS['AutoModelForMaskedLM' if masked else 'AutoModelForCausalLM']
     if 'order' in run:
         run = run | {'order': kept_order(order_of(run))}   # with its number
-    end = {} if tokenizer is None or tokenizer.eos is None else dict.fromkeys(
-        ('bos_token_id', 'eos_token_id', 'pad_token_id'), tokenizer.eos)
+    special = special_ids(tokenizer) if tokenizer else {}
     config = {'model_type': 'aogpt', 'architectures': [architecture], 'dtype': 'float32',
               'auto_map': {auto: f'modeling_aogpt.{name}' for auto, name in VIEWS.items()},
               'tie_word_embeddings': model.config.gpt2_blocks, 'model_args': asdict(model.config), 'weights': weights,
-              **end, **{name: entries[name] for name in ENTRIES if name in entries},
+              **special, **{name: entries[name] for name in ENTRIES if name in entries},
               'training': {name: run[name] for name in OPTIONS if name in run}}
     n_read = model.config.block_size - (not masked)   # left to right the last position is predicted alone
     files = {'config.json': config} | (tokenizer_files(tokenizer, n_read) if tokenizer else {})
     if not masked:
-        files['generation_config.json'] = {'do_sample': True, 'max_length': model.config.block_size, **end}
+        files['generation_config.json'] = {'max_length': model.config.block_size, **LAW, **special}
     texts = {name: json.dumps(value, indent=2, ensure_ascii=False) + '\n' for name, value in files.items()}
     for name, text in (texts | {'README.md': model_card(model, config, tokenizer, measured)}).items():
         Path(folder, name).write_text(text, encoding='utf-8')

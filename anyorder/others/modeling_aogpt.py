@@ -27,10 +27,14 @@ class AOGPTHubConfig(PreTrainedConfig):
     """config.json: `model_args` are the arguments of AOGPTConfig, the other names say how the weights were made."""
     model_type = 'aogpt'
 
-    def __init__(self, model_args=None, **kwargs):
+    def __init__(self, model_args=None, pad_token_id=None, **kwargs):
         self.model_args = model_args or {}
         kwargs['tie_word_embeddings'] = self.sizes.gpt2_blocks
         super().__init__(**kwargs)
+        self.pad_token_id = pad_token_id   # behind the vocabulary, of which transformers warns where it validates
+
+    def validate(self):
+        """AOGPTConfig has checked the sizes."""
 
     sizes = property(lambda self: AOGPTConfig(**self.model_args))
     vocab_size = mask_token_id = property(lambda self: self.sizes.n_real)
@@ -137,6 +141,7 @@ class LeftToRight(AOGPT):
                 raise ValueError(f'past_key_values must be the cache that this model made for {len(input_ids)} texts')
             input_ids = torch.cat([cache.text, input_ids], 1)
         idx, lengths, place, shown = without_padding(input_ids, attention_mask)
+        idx = idx.masked_fill(idx == self.config.n_real + 1, 0)          # padding, which generate() shows behind an end
         if idx.size(1) > N:
             raise ValueError(f'the model reads at most {N} tokens, got {idx.size(1)}')
         place = place[:, -T:] if T else lengths.unsqueeze(1) - 1         # given nothing new, the end of the text

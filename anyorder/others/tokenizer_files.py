@@ -1,25 +1,40 @@
-"""How is a tokenizer written for transformers? With the same ids, and behind the last one [MASK], written <|mask|>."""
+"""How is a tokenizer written for transformers? With the same ids. Behind the last one stand the blank, which is written
+<|mask|>, and padding, written <|pad|>. It is no token of a text: trainers take what is padding out of the loss."""
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
-MASK = '<|mask|>'
+MASK, PAD = '<|mask|>', '<|pad|>'
 BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
+
+
+def special_ids(tokenizer):
+    """{name in config.json: id} of a tokenizer of anyorder/tokens/tokenizers.py. The blank is its n_tokens, always."""
+    ends = {} if tokenizer.eos is None else {'bos_token_id': tokenizer.eos, 'eos_token_id': tokenizer.eos}
+    return ends | {'pad_token_id': tokenizer.n_tokens + 1}
 
 
 def tokenizer_files(tokenizer, n_read):
     """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py; a model reads `n_read`."""
     of_symbols = isinstance(tokenizer, Symbols)
     eos = [] if tokenizer.eos is None or of_symbols else [END_OF_TEXT]
+    mask, pad = (unlike(text, getattr(tokenizer, 'texts', ())) for text in (MASK, PAD))
     special = [{'id': i, 'content': text, 'special': True, 'normalized': False, 'single_word': False, 'lstrip': False,
-                'rstrip': False} for i, text in enumerate([*eos, MASK], tokenizer.n_tokens - len(eos))]
+                'rstrip': False} for i, text in enumerate([*eos, mask, pad], tokenizer.n_tokens - len(eos))]
     parts = word_level(tokenizer) if of_symbols else byte_level(tokenizer.name)
     ends = [tokenizer.texts[tokenizer.eos]] if of_symbols and tokenizer.eos is not None else eos
     ends = [end for end in ends if sum(end in text for text in getattr(tokenizer, 'texts', ends)) == 1]   # in no other
-    names = {'mask_token': MASK} | {name: text for text in ends for name in ('bos_token', 'eos_token', 'pad_token')}
+    names = {'mask_token': mask, 'pad_token': pad} | {name: end for end in ends for name in ('bos_token', 'eos_token')}
     return {'tokenizer.json': {'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': special,
                                'normalizer': None, 'post_processor': None, **parts},
             'tokenizer_config.json': {'tokenizer_class': 'PreTrainedTokenizerFast', 'padding_side': 'left',
                                       'model_input_names': ['input_ids', 'attention_mask'],
                                       'model_max_length': n_read, 'clean_up_tokenization_spaces': False, **names}}
+
+
+def unlike(text, others):
+    """The text, in as many more brackets as it takes to stand in none of the others."""
+    while any(text in other for other in others):
+        text = f'<{text}>'
+    return text
 
 
 def byte_level(name):
