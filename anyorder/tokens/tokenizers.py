@@ -59,6 +59,9 @@ class GPT2:
         found = iter(self.bpe.encode_ordinary_batch([*itertools.chain(*parts)], num_threads=os.cpu_count()))
         return [[*itertools.chain(*itertools.islice(found, len(part)))] for part in parts]
 
+    def spans(self, text):
+        return spans_of_bytes(self, text)
+
 
 LONG_RUN = 1000   # blanks
 BLANKS = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'   # what \s is in Rust
@@ -72,9 +75,6 @@ def without_long_runs(text):
     if any(text[i:i + LONG_RUN].isspace() for i in whole_blocks):   # 100 times as fast as the expression
         return BEFORE_LAST_BLANK.split(text)
     return [text]
-
-    def spans(self, text):
-        return spans_of_bytes(self, text)
 
 
 def spans_of_bytes(tokenizer, text):
