@@ -106,9 +106,9 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
 
 def test_processes_that_write_the_same_files_do_not_meet(tmp_path):
     path = tmp_path / 'f'
-    with whole_files(path, mark='.1') as (first,), open(first, 'w') as f:
+    with whole_files(path) as (first,), open(first, 'w') as f:
         f.write('first')
-        with whole_files(path, mark='.2') as (second,), open(second, 'w') as g:
+        with whole_files(path) as (second,), open(second, 'w') as g:
             g.write('second')
         assert path.read_text() == 'second'
     assert path.read_text() == 'first' and os.listdir(tmp_path) == ['f']

@@ -9,6 +9,7 @@ every iteration. No start may fail. At the end a run that nobody disturbed must 
 and log, bit for bit. Takes some ten seconds a kill; pytest collects a short one alone, as a slow test.
 """
 import argparse
+import glob
 import os
 import random
 import re
@@ -55,6 +56,11 @@ def send(p, number):
         os.kill(pid, number)
 
 
+def halves_of(path):
+    """Names of what killed processes have left of a save."""
+    return {*glob.glob(f'{path}.*.tmp')}
+
+
 def inode(path):
     return os.stat(path).st_ino if os.path.exists(path) else None
 
@@ -68,7 +74,7 @@ def drill(kills, n_processes=1, seed=0):
     seconds = time.monotonic() - began   # how long a start takes, with data that are there
     halves = early = 0   # kills in the midst of a save, and before the first one
     for n in progress(range(kills), desc='kills'):
-        before, half = inode('out/ckpt.pt'), inode('out/ckpt.pt.tmp')
+        before, half = inode('out/ckpt.pt'), halves_of('out/ckpt.pt')
         p = start(options, n_processes)
         if n and rng.random() < 0.4:   # at any moment: while it starts, reads, cuts the log
             time.sleep(rng.random() * seconds)
@@ -81,7 +87,7 @@ def drill(kills, n_processes=1, seed=0):
         send(p, SIGNALS[n % len(SIGNALS)])
         said, _ = p.communicate()
         assert p.returncode != 0 and not re.search('^error', said, re.MULTILINE), said
-        halves += inode('out/ckpt.pt.tmp') not in (None, half)
+        halves += not halves_of('out/ckpt.pt') <= half
     reached = load_checkpoint('out/ckpt.pt')['iter_num']
     finish(options, n_processes)
     assert 'finished: the checkpoint is at iteration' in finish(options, n_processes)

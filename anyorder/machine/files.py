@@ -14,6 +14,8 @@ import os
 import re
 import shutil
 
+from anyorder.machine.locks import temporary_name, tidy
+
 
 def flush(*paths):
     """Have the files on the disk: a rename may survive a power cut that they would not."""
@@ -23,10 +25,12 @@ def flush(*paths):
 
 
 @contextlib.contextmanager
-def whole_files(*paths, mark=''):
+def whole_files(*paths):
     """The names of temporary files for the body to write. They become `paths` together, once all of them are whole.
-    Processes that may write the same files at once have each its `mark` in the names."""
-    temporary = [f'{path}{mark}.tmp' for path in paths]
+    Each process has names of its own. What a process that was killed has left of these files is removed."""
+    for path in paths:
+        tidy(glob.escape(os.fspath(path)))
+    temporary = [temporary_name(path) for path in paths]
     try:
         yield temporary
         flush(*temporary)
@@ -50,7 +54,8 @@ def whole_files(*paths, mark=''):
 def whole_folder(path):
     """The name of a temporary folder for the body to fill. Once whole it becomes `path`, a new or an empty folder."""
     path = os.path.realpath(path)
-    temporary = f'{path}.{os.getpid()}.tmp'
+    tidy(glob.escape(path))
+    temporary = temporary_name(path)
     os.makedirs(temporary)
     try:
         yield temporary

@@ -8,7 +8,7 @@ import numpy as np
 
 from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.prepared import DATA_SETS, check_source_is_new, divide
-from anyorder.tokens.sets import GIVEN, folder_of, is_there, kind_of, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, is_there, kind_of, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
@@ -119,7 +119,12 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
     """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
     of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
     name, data_dir, source, vocabulary = name or 'tokens', home(data_dir), home(source), home(vocabulary)
-    directory, meta = folder_of(data_dir, name, split)
+    with set_to_write(data_dir, name, split) as (directory, meta):
+        return prepare_into(directory, meta, name, source, split, end, vocabulary, shape, force)
+
+
+def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, force):
+    """As `prepare_tokens`, into a folder with this meta.json, which no other process writes meanwhile."""
     if not source:
         raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
     grid = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', shape)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyorder.tokens.sets import folder_of, is_there, whole_splits, write_splits
+from anyorder.tokens.sets import is_there, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 from configurator import home
@@ -86,8 +86,14 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
     `keys` are the text_key and the prompt_key of a source with fields."""
     if data_set not in DATA_SETS:
         raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
-    row, name, data_dir, source = DATA_SETS[data_set], name or data_set, home(data_dir), home(source or '')
-    directory, meta = folder_of(data_dir, name, split)
+    name, source = name or data_set, home(source or '')
+    with set_to_write(home(data_dir), name, split) as (directory, meta):
+        return prepare_into(directory, meta, data_set, name, source, split, tokenizer, force, **keys)
+
+
+def prepare_into(directory, meta, data_set, name, source, split, tokenizer, force, **keys):
+    """As `prepare`, into a folder with this meta.json, which no other process writes meanwhile."""
+    row = DATA_SETS[data_set]
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is whole: leave out --split={split}' + ', or name a --source' * (not row.offline))
     if row.splits and source and not split:

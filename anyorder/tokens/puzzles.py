@@ -12,7 +12,7 @@ import numpy as np
 
 from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
-from anyorder.tokens.sets import GIVEN, folder_of, is_there, read_split, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, is_there, read_split, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from configurator import home
 
@@ -64,7 +64,13 @@ def prepare_puzzles(task, data_dir, name='', source='', split='', n_rows=None, f
     rules = make_task(puzzle | made)   # with the symbols of all puzzles that could be made
     if source and not (split and hasattr(rules, 'read')):
         raise ValueError('--source is a CSV of Sudokus, and wants --split=train, val or test')
-    directory, meta = folder_of(data_dir, name, split)
+    with set_to_write(data_dir, name, split) as (directory, meta):
+        return prepare_into(directory, meta, task, rules, puzzle, made, name, source, split, n_rows, force, seed)
+
+
+def prepare_into(directory, meta, task, rules, puzzle, made, name, source, split, n_rows, force, seed):
+    """As `prepare_puzzles`, by the `rules` of a task, into a folder that no other process writes meanwhile."""
+    row = task_of(task)
     origin = name_source(source) if source else f'{task}, seed {seed}'
     origin += ''.join(f', {words.format(made[option])}' for option, words in row.made if option in made)
     n_rows = {'train': row.n_train} | N_ROWS | (n_rows or {})

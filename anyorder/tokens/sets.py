@@ -13,6 +13,8 @@ rows counts documents, and tokens their tokens, the ends of text included. A set
     prompts      whether each document is a row, and begins with a prompt, which is given
     vocabulary   the names of the tokens, where they have any, or none
     puzzle       the options of a task that generates and judges the rows"""
+import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -21,7 +23,8 @@ from functools import cached_property
 
 import numpy as np
 
-from anyorder.machine.files import check_folder, check_names, read_text, reading, whole_files, write_json
+from anyorder.machine.files import check_folder, check_names, flush, plain_json, read_text, reading, whole_files
+from anyorder.machine.locks import locked, tidy
 from anyorder.machine.terminal import progress
 from anyorder.tokens.tokenizers import TOKENIZERS
 
@@ -44,12 +47,16 @@ def read_meta(directory):
     return meta | {'given': meta.get('given', 'puzzle' in meta)}   # sets from before the field
 
 
-def folder_of(data_dir, name, split=''):
-    """(path, meta.json) of the folder that a set is written to. Raises ValueError where a name or the path is none."""
+@contextlib.contextmanager
+def set_to_write(data_dir, name, split=''):
+    """(path, meta.json) of the folder that a set is written to, for the body alone: another command that writes the set
+    waits, and finds what the body has made. Raises ValueError where a name or the path is none."""
     check_names(name=name, split=split or 'train')
     directory = os.path.join(data_dir, name)
     check_folder('--data_dir', data_dir and directory)
-    return directory, read_meta(directory)
+    with locked(directory):
+        tidy(os.path.join(glob.escape(directory), '*'))
+        yield directory, read_meta(directory)
 
 
 def kind_of(meta):
@@ -135,19 +142,28 @@ def write_splits(directory, meta, kept, source, splits, unit='row'):
     """Write {split: (number of rows, rows)} beside the splits that are `kept`; returns the new meta.json. A row, which
     the bar calls `unit`, is (tokens as on disk, number of bytes of its text)."""
     os.makedirs(directory, exist_ok=True)
+    meta_path = os.path.join(directory, 'meta.json')
     try:
-        with whole_files(*(bin_path(directory, split) for split in splits), mark=f'.{os.getpid()}') as paths:
+        with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
             bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
             new = {split: write_rows(path, bar) | {'source': source} for split, path, bar in zip(splits, paths, bars)}
             if empty := [split for split, info in new.items() if not info['tokens']]:
                 raise ValueError(f'{empty[0]} of {source} would be empty: name its --split, or a longer source')
+            flush(*paths)
+            if os.path.exists(meta_path):   # whoever is killed from here on leaves no entry of another file
+                write_meta(meta_path, meta | {'splits': kept})
     finally:
         if not os.listdir(directory):
             os.rmdir(directory)
     meta = meta | {'splits': kept | new}
-    with whole_files(os.path.join(directory, 'meta.json')) as (temporary,):   # a link is replaced
-        write_json(temporary, meta)
+    write_meta(meta_path, meta)
     return meta
+
+
+def write_meta(path, meta):
+    """Write meta.json, in one step. A link is replaced."""
+    with whole_files(path) as (temporary,), open(temporary, 'w', encoding='utf-8') as f:
+        f.write(plain_json(meta, 2) + '\n')
 
 
 def write_rows(path, rows):

@@ -18,6 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = ROOT
 from anyorder.machine.files import read_table
+from anyorder.machine.locks import locked
 from anyorder.machine.terminal import one_line_errors
 from configurator import at_least, configure, numbers
 
@@ -74,7 +75,14 @@ def is_made(path, words):
 
 
 def make(path, words):
-    """Run the command. What it says is in `path`.part until it has ended well, then in `path`.txt."""
+    """Run the command, unless another program has made `path` meanwhile. What it says is in `path`.part until it has
+    ended well, then in `path`.txt."""
+    with locked(path):
+        if not is_made(path, words):
+            run(path, words)
+
+
+def run(path, words):
     command = shlex.join(['python', *words])
     print(f'{command}\n', end='', flush=True)   # in one piece, beside other jobs
     with open(f'{path}.part', 'w', encoding='utf-8') as f:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from anyorder.machine.devices import resolve_device
 from anyorder.machine.files import check_folder, read_table, replace_file, write_json
+from anyorder.machine.locks import locked
 from anyorder.machine.processes import environment
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
@@ -111,6 +112,12 @@ def main(config):
     for option in ('out', 'pages'):
         check_folder(option, config[option])
         os.makedirs(config[option], exist_ok=True)
+    with locked(config.out):   # also because two programs would time each other
+        run_all(config, chosen, end, here)
+
+
+def run_all(config, chosen, end, here):
+    """Run the commands of the parts `chosen` that are not finished, until the time `end`, on the machine `here`."""
     path, results = f'{config.out}/results.json', {'machine': here, 'steps': {}}   # steps: {name: see run}
     if os.path.exists(path):
         results = json.loads(Path(path).read_text(encoding='utf-8'))
