@@ -101,7 +101,7 @@ from anyorder.generation.unmasking import Unmasking
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
-from anyorder.machine.terminal import progress
+from anyorder.machine.terminal import progress, say
 from anyorder.orders import check_order, name_of, order_of
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
@@ -110,6 +110,7 @@ from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.sets import PADDING, kind_of
 from anyorder.tokens.tokenizers import END_OF_TEXT, tokenizer_of_set
 from anyorder.training import start
+from anyorder.training.chart import Chart
 from anyorder.training.plan import lines_of
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # noqa: F401
@@ -162,17 +163,16 @@ def introduce(state, data, clock, config, compiled, changed):
               '--max_iters')
 
 
-def start_wandb(config, environment):
-    """The module wandb with a run begun or gone on with, in the first process of a run that wants it; else None."""
-    if not config.wandb_log or processes.processes()[0] > 0:
-        return None
-    import wandb
-    try:
-        wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir, id=config.wandb_run_id,
-                   resume='allow', config=config | {'environment': environment}, allow_val_change=True)
-    except (wandb.Error, ValueError) as e:   # an option of its own is wrong
-        raise ValueError(f'wandb: {str(e).splitlines()[0]}; WANDB_MODE=offline needs no login') from None
-    return wandb
+def start_chart(state, folder, has, config):
+    """The Chart of the run, begun if the run wants it and there is something to send. `has` as for Chart."""
+    chart = Chart(folder, config.wandb_run_id, config.wandb_log and processes.processes()[0] == 0, has)
+    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
+        chart.start(config, folder.environment)
+        chart.send(state.iter_num)
+        if chart.sent > state.iter_num:
+            say(f'wandb has this run up to iteration {chart.sent}, and takes no other rows until then: '
+                '--wandb_run_id=NAME begins a chart of all rows')
+    return chart
 
 
 def save(state, data, folder, config):
@@ -180,11 +180,9 @@ def save(state, data, folder, config):
                 set=data.kind, data=data.hashes['train'], val_data=data.hashes['val'], environment=folder.environment)
 
 
-def loop(state, data, clock, folder, config):
+def loop(state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between. Returns the last validation."""
     val, shown, stopping = {}, {}, False
-    with processes.failing_together():
-        wandb = start_wandb(config, folder.environment) if state.iter_num < config.max_iters else None
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=processes.processes()[0] > 0)
     clock.start(state.iter_num)
     with bar, processes.stop_requests() as stop_requested:
@@ -206,11 +204,8 @@ def loop(state, data, clock, folder, config):
                     val = validate(state.ema.model, data.blocks, data.given, config)
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
                 folder.log(entry)
-                if wandb:   # it drops steps that it has: a killed run may have logged steps after its last save
-                    sampling = evaluating and not data.train.marked and not config.shard   # one process samples alone
-                    texts = samples(state.ema.model, data.tokenizer, config) if sampling else []
-                    table = {'samples': wandb.Table(['order', 'text'], texts)} if texts else {}
-                    wandb.log(entry | table, step=state.iter_num)
+                sampling = chart.wanted and evaluating and not data.train.marked and not config.shard   # alone
+                chart.keep(state.iter_num, samples(state.ema.model, data.tokenizer, config) if sampling else [])
                 shown |= entry   # the last validation stays in sight
                 losses = ' '.join(f'{name.removeprefix("val_")} {value:.3f}' for name, value in shown.items()
                                   if name == 'loss' or name.startswith('val_'))
@@ -219,9 +214,9 @@ def loop(state, data, clock, folder, config):
                 state.start_line()
             if saving or stopping:
                 save(state, data, folder, config)
+                chart.send(state.iter_num)
             clock.start(state.iter_num)
-    if wandb:
-        wandb.finish()
+    chart.finish()
     return val
 
 
@@ -303,6 +298,8 @@ def main(config):
         model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
         config = Config(config | {'source': data.source, 'started_from': start.started_from(config, checkpoint, model)})
     resumed = checkpoint.iter_num if config.init_from == 'resume' else None
+    goes_on = bool(resumed and config.wandb_run_id and config.wandb_run_id == checkpoint.run.get('wandb_run_id'))
+    charted = resumed if goes_on else 0   # at wandb, if the run is older than the file that says it
     if world_size > 1:
         start.check_start(model, resumed, data, config)
     with processes.failing_together():
@@ -327,7 +324,9 @@ def main(config):
     state.run_model = start.make_run_model(state.model, compiled, device)
     introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)
 
-    val = loop(state, data, clock, folder, config)
+    with processes.failing_together():
+        chart = start_chart(state, folder, charted, config)
+    val = loop(state, data, clock, folder, chart, config)
     finish(state, data, val, folder, config)
 
 

@@ -3,6 +3,7 @@
     ckpt.pt              the newest checkpoint, always whole
     ckpt_0001000.pt      the checkpoints before it, as many as `keep_checkpoints`, by iteration
     log.jsonl            one entry a line
+    wandb.json           with --wandb_log=True: how far wandb has the log, see anyorder/training/chart.py
     .lock                locked while a process trains there"""
 import glob
 import itertools
@@ -82,6 +83,7 @@ class RunFolder:
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
         self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
+        self.chart_path = os.path.join(out_dir, 'wandb.json')
         self.out_dir = out_dir
         self.keep_checkpoints = keep_checkpoints   # how many checkpoints before the newest are kept
         self.saved = resumed                       # iteration of ckpt.pt, None before there is one
@@ -160,7 +162,8 @@ class RunFolder:
         """Before a new run writes its first file, give the files of an earlier run other names."""
         if self.mine:
             return
-        there = [path for path in (self.ckpt_path, *numbered(self.out_dir), self.log_path) if os.path.exists(path)]
+        paths = self.ckpt_path, *numbered(self.out_dir), self.log_path, self.chart_path
+        there = [path for path in paths if os.path.exists(path)]
         if there:
             n = next(n for n in itertools.count(1) if not any(os.path.exists(f'{path}.old-{n}') for path in there))
             for path in there:
