@@ -46,7 +46,7 @@ class Drawing:
         if self.temperature == 0:
             return argmax(logits)
         logits = self.tempered(logits)
-        return argmax(noise().to(logits.dtype).add_(logits))   # in place: another tensor this large is slow to get
+        return argmax(logits + noise())
 
     def tempered(self, logits):
         """logits (..., V) / temperature as (n, V), with -inf in place of what top_k and top_p cut."""
@@ -56,6 +56,29 @@ class Drawing:
             logits = (logits - logits.amax(-1, keepdim=True)) * max(min(1 / self.temperature, 1e30), 1e-30)
         logits = logits.reshape(-1, logits.size(-1))
         return keep_largest(logits, self.top_k, self.top_p) if self.top_k or self.top_p < 1 else logits
+
+
+class TokenNoise:
+    """The noise of the cells of each pass. Many cells were drafts in the pass before: their noise is kept, since it
+    costs more than a copy."""
+
+    def __init__(self, vocab_size, device):
+        self.cells, self.noise = torch.tensor([-1]), torch.empty(1, vocab_size, device=device)   # of the last pass
+
+    def __call__(self, part, n_targets, row, position):
+        """token_noise (m, vocab_size) of the next n_targets (B,) visits of each row, see Canvas.cells."""
+        visit = part.known.unsqueeze(1) + torch.arange(int(n_targets.max()))
+        cells = part.rows.unsqueeze(1) * part.order.size(1) + visit
+        cells = cells[visit < (part.known + n_targets).unsqueeze(1)]                     # (m,) on the host, increasing
+        place = torch.searchsorted(self.cells, cells).clamp(max=len(self.cells) - 1)
+        is_kept = self.cells[place] == cells
+        old, new, place = (i.to(row.device, non_blocking=True)
+                           for i in (is_kept.nonzero()[:, 0], (~is_kept).nonzero()[:, 0], place[is_kept]))
+        noise = self.noise.new_empty(len(cells), self.noise.size(1))
+        noise[old] = self.noise[place]
+        noise[new] = token_noise(part.keys[row[new]], position[new], noise.size(1))
+        self.cells, self.noise = cells, noise
+        return noise
 
 
 def token_noise(keys, position, vocab_size):

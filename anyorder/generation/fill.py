@@ -7,7 +7,7 @@ import torch
 
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
-from anyorder.generation.drawing import Drawing, token_logprob, token_noise
+from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
 from anyorder.generation.revise import GROUPS, blank_again
 from anyorder.generation.unmasking import Unmasking, check_keywords
 from model import KVCache
@@ -83,6 +83,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
     part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
+    noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
     for column_of_ends in itertools.count():
         if not len(part):
             return
@@ -107,7 +108,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
         if drawing.scores:
             token = part.idx[row, position]
         elif unmasking.lossless:
-            token = drawing.tokens_by_noise(logits, partial(token_noise, part.keys[row], position, logits.size(1)))
+            token = drawing.tokens_by_noise(logits, partial(noise, part, n_targets, row, position))
         else:
             token = drawing.tokens(logits, part.u[row, position])
         if unmasking.lossless:
