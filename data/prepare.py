@@ -8,15 +8,15 @@
     python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
     python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8   # integers that are no text
 
-Every document is followed by the end-of-text token. Without --split the documents are divided into train and val by a
-fixed seed; a text of one document is cut instead. A data set on the hub, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and a
-folder that `datasets` saved have splits of their own: --split takes the one of this name, and val also a validation.
-Without --split their train and their validation are taken; without a validation the train is divided. The sets for
-zero-shot perplexity come with their own splits: a source is their test split unless --split says otherwise. Their
-documents are rows, detokenized. A second run does nothing unless --force. While another command writes the same set,
-this one waits, a minute at most. Without a network, GPT-2's vocabulary is read from the folder that TIKTOKEN_CACHE_DIR
-names, and a data set on the hub from the cache of `datasets`. A file of a set replaces a link of its name, and what the
-link leads to stays.
+Every document is followed by the end-of-text token. <|endoftext|> in a text ends a document too. Without --split the
+documents are divided into train and val by a fixed seed; a text of one document is cut instead. A data set on the hub,
+hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and a folder that `datasets` saved have splits of their own: --split takes the
+one of this name, and val also a validation. Without --split their train and their validation are taken; without a
+validation the train is divided. The sets for zero-shot perplexity come with their own splits: a source is their test
+split unless --split says otherwise. Their documents are rows, detokenized. A second run does nothing unless --force.
+While another command writes the same set, this one waits, a minute at most. Without a network, GPT-2's vocabulary is
+read from the folder that TIKTOKEN_CACHE_DIR names, and a data set on the hub from the cache of `datasets`. A file of a
+set replaces a link of its name, and what the link leads to stays.
 
 Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a .parquet with one
 column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.

@@ -131,6 +131,7 @@ def script(tmp_path, monkeypatch):
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, 'argv', [name, *args])
+        monkeypatch.setattr(sys, 'path', [*sys.path])   # whose first folder prepare.py replaces
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 runpy.run_path(os.path.join(ROOT, name), run_name='__main__')

@@ -7,17 +7,19 @@ import json
 import lzma
 import os
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from conftest import one_line
+from conftest import ROOT, one_line
 
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
-from anyorder.tokens.tokenizers import Bytes
+from anyorder.tokens.tokenizers import GPT2, Bytes, get_tokenizer
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
 
@@ -421,6 +423,100 @@ def test_names_and_endings_of_files_are_free(tmp_path, kind, name):
     meta = p.prepare('text', tmp_path, source=os.fsdecode(path), split='test', tokenizer='bytes', prompt_key='')
     assert read_documents(tmp_path / 'text', 'test') == [row['text'] for row in ROWS]
     meta['splits']['test']['source'].encode()
+
+
+LONG = 'The end \n\n  of it.\r\n' * 9
+
+
+@pytest.mark.parametrize('text, documents', [
+    ('a<|endoftext|>b', ['a', 'b']), ('<|endoftext|>a<|endoftext|>\n', ['a']),
+    ('a\n<|endoftext|>\n b', ['a\n', '\n b']), (f'{LONG}<|endoftext|>{LONG}<|endoftext|>', [LONG, LONG]),
+    ('<|endoftext|>' * 3 + 'a', ['a']), ('a <|endoftext> b<|endoftext', ['a <|endoftext> b<|endoftext']),
+    (' \n', [' \n']), (LONG, [LONG])])
+@pytest.mark.parametrize('kind', ['txt', 'txt.xz', 'folder', 'jsonl', 'csv', 'parquet'])
+@pytest.mark.parametrize('piece', [1, 40])
+def test_an_end_of_text_ends_a_document(tmp_path, monkeypatch, text, documents, kind, piece):
+    monkeypatch.setattr('anyorder.tokens.sources.PIECE', piece)
+    path = str(tmp_path / kind)
+    if kind == 'folder':
+        (tmp_path / 'folder').mkdir()
+        (tmp_path / 'folder' / 'a.txt').write_text(text, newline='')
+    elif kind.startswith('txt'):
+        path = str(tmp_path / f'rows.{kind}')
+        with {'xz': lzma.open}.get(kind[-2:], open)(path, 'wt', newline='') as f:
+            f.write(text)
+    else:
+        path = write_rows(kind, tmp_path, [{'text': text}])
+    found = open_source(path, '')[1]['']
+    pieces = list(found)
+    assert len(found) == len(documents) and ''.join(pieces) == ''.join(documents)
+    p.prepare('text', tmp_path, source=path, split='test', tokenizer='bytes')
+    assert read_documents(tmp_path / 'text', 'test') == documents
+    assert json.loads((tmp_path / 'text' / 'meta.json').read_text())['splits']['test']['rows'] == len(documents)
+
+
+@pytest.mark.parametrize('row, said', [
+    ({'prompt': 'a', 'text': 'b<|endoftext|>'}, ''), ({'prompt': 'a', 'text': 'b<|endoftext|>c'}, 'row 1 .*endoftext'),
+    ({'prompt': 'a<|endoftext|>', 'text': 'b'}, 'row 1 .*endoftext'),
+    ({'prompt': 'a', 'text': '<|endoftext|>'}, 'row 1')])
+def test_a_row_with_a_prompt_is_one_document(tmp_path, row, said):
+    (tmp_path / 'rows.jsonl').write_text(json.dumps(row))
+    found = open_source(str(tmp_path / 'rows.jsonl'), '')[1]['']
+    if said:
+        with one_line(said):
+            list(found)
+    else:
+        assert list(found) == [('a', 'b')]
+
+
+@pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
+def test_a_text_in_pieces_is_cut_and_read_as_the_whole(tmp_path, monkeypatch, tokenizer):
+    if tokenizer == 'gpt2':
+        try:
+            GPT2()
+        except ValueError:
+            pytest.skip('the GPT-2 vocabulary is not cached')
+    text = LONG + 'Grüße, 中文。 ' * 7
+    (tmp_path / 'a.txt').write_text(text, newline='')
+    cut, tok = int(len(text) * 0.9), get_tokenizer(tokenizer)
+    for piece in (1, 10, len(text) // 3, cut, len(text), 1 << 17):
+        monkeypatch.setattr('anyorder.tokens.sources.PIECE', piece)
+        p.prepare('text', tmp_path, source=str(tmp_path / 'a.txt'), tokenizer=tokenizer, force=True)
+        for split, part in (('train', text[:cut]), ('val', text[cut:])):
+            tokens = np.fromfile(tmp_path / 'text' / f'{split}.bin', dtype='<u2').tolist()
+            assert tokens == [*tok.encode(part), tok.eos]
+
+
+MEASURED = """
+import resource
+import sys
+sys.path.insert(0, sys.argv[1])
+from anyorder.tokens.prepared import prepare
+prepare('text', '.', source=sys.argv[2], tokenizer=sys.argv[3], force=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
+@pytest.mark.parametrize('kind', ['txt', 'txt.gz', 'jsonl'])
+def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer):
+    if tokenizer == 'gpt2':
+        try:
+            GPT2()
+        except ValueError:
+            pytest.skip('the GPT-2 vocabulary is not cached')
+    line, peak = 'The quick brown fox jumps over the lazy dog again\n', []
+    line = json.dumps({'text': line * 2000}) + '\n' if kind == 'jsonl' else line
+    for megabytes in (2, 22):
+        path = tmp_path / f'{megabytes}.{kind}'
+        with (gzip.open if kind.endswith('gz') else open)(path, 'wt') as f:
+            for _ in range(megabytes * 10 ** 6 // len(line)):
+                f.write(line)
+        done = subprocess.run([sys.executable, '-c', MEASURED, ROOT, path, tokenizer], cwd=tmp_path, text=True,
+                              capture_output=True, check=True)
+        peak.append(int(done.stdout.split()[-1]) * 1024)
+    assert peak[1] - peak[0] < 10 ** 7
 
 
 @pytest.mark.parametrize('names, split, wanted', [

@@ -5,7 +5,7 @@ import pytest
 from conftest import one_line
 
 from anyorder.tokens.prompts import encode
-from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Bytes, HuggingFace, encode_documents
+from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Begun, Bytes, HuggingFace, encode_documents
 
 
 @pytest.fixture
@@ -51,6 +51,34 @@ def test_the_tokens_of_long_runs_are_those_of_the_whole_text(gpt2):
         assert gpt2.encode(text) == gpt2.bpe.encode_ordinary(text)
 
 
+LETTERS = [' ', '  ', '\n', '\r\n', '\t', '\xa0', '\x1c', '\u3000', 'a', 'The', 's', "'s", "'", '1', '²', '.', '"?!',
+           'é', '中', '。', 'か', 'ー', '𝒳', '\u0301', '_']
+
+
+def test_a_cut_keeps_the_tokens_whatever_follows(gpt2):
+    rng, n_cuts = random.Random(1), 0
+    for _ in range(3000):
+        text, more = (''.join(rng.choices(LETTERS, k=rng.randrange(9))) for _ in range(2))
+        n = gpt2.cut(text)
+        n_cuts += 0 < n < len(text)
+        assert gpt2.encode(text[:n]) + gpt2.encode(text[n:] + more) == gpt2.encode(text + more), (text, n, more)
+    assert n_cuts > 1000 and Bytes().cut('a b') == 3
+
+
+@pytest.mark.parametrize('name', ['bytes', 'gpt2'])
+def test_the_tokens_of_pieces_are_those_of_the_whole_text(request, name):
+    tok, rng = Bytes() if name == 'bytes' else request.getfixturevalue('gpt2'), random.Random(2)
+    whole, pieces = [], []
+    for _ in range(300):
+        whole.append(''.join(rng.choices(LETTERS, k=rng.randrange(40))))
+        places = sorted(rng.choices(range(len(whole[-1]) + 1), k=rng.randrange(4)))
+        pieces += [Begun(whole[-1][a:b]) for a, b in zip([0, *places], places)]
+        pieces.append(whole[-1][([0] + places)[-1]:])
+    found, wanted = list(encode_documents(pieces, tok)), list(encode_documents(whole, tok))
+    assert [i for ids, _ in found for i in ids] == [i for ids, _ in wanted for i in ids]
+    assert len(found) > 400 and sum(n for _, n in found) == sum(n for _, n in wanted)
+
+
 def test_gpt2_without_its_vocabulary_is_one_line(monkeypatch):
     import tiktoken
     monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: (_ for _ in ()).throw(ConnectionError('a\nlong story')))
@@ -88,5 +116,6 @@ def test_words_of_others_have_no_bytes(tmp_path):
     assert tok.encode('ca[x') == [7, 5, 4, 4] and tok.decode([7, 5]) == 'ca' and tok.n_bytes is None
     (tokens, n_bytes), = encode_documents(['ab'], tok)
     assert tokens.tolist() == [5, 6] and tokens.dtype == '<u2' and n_bytes == 2   # nothing ends a document
+    assert [ids.tolist() for ids, _ in encode_documents([Begun('a'), Begun('b'), 'c'], tok)] == [tok.encode('abc')]
     tok.n_tokens = 2 ** 16 + 1
     assert next(encode_documents(['ab'], tok))[0].dtype == '<u4'
