@@ -33,8 +33,9 @@ def test_only_changes_are_kept_and_found_again():
     scroll = Scroll([([0] * 7, [False] * 7)] * 2, 0, Bytes(), 3)
     scroll.written, row = scroll.rows, scroll.rows[1]
     row.spans, row.n_steps = [[0, 3], [2, 5]], 10   # a later stretch
-    for scroll.step, (known, n_drafts, tokens) in enumerate([(0, 2, [5, 6, 7]), (0, 3, [5, 8, 7]), (1, 2, [9, 8, 9])]):
-        part = scroll.part = canvas.take(torch.tensor([False, True]))
+    for step, (known, n_drafts, tokens) in enumerate([(0, 2, [5, 6, 7]), (0, 3, [5, 8, 7]), (1, 2, [9, 8, 9])]):
+        scroll.step, part = torch.tensor([step]), canvas.take(torch.tensor([False, True]))
+        scroll.part = part
         part.known, part.n_drafts, part.idx = torch.tensor([known]), torch.tensor([n_drafts]), torch.tensor([tokens])
         scroll.note_drafts()
     assert [row.drafts for row in scroll.rows] == [[[]] * 7, [[], [], [[10, 5], [12, 9]], [[11, 8]], [[10, 7]], [], []]]
