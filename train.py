@@ -184,7 +184,7 @@ def loop(state, data, clock, folder, chart, config):
     """Update until the end, or until asked to stop; log, validate and save in between. Returns the last validation."""
     val, shown, stopping = {}, {}, False
     bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=processes.processes()[0] > 0)
-    clock.start(state.iter_num)
+    clock.start(state)
     with bar, processes.stop_requests() as stop_requested:
         while state.iter_num < config.max_iters and not stopping:
             lr = lr_of(state.iter_num, config)
@@ -199,7 +199,7 @@ def loop(state, data, clock, folder, chart, config):
             loss, norm = state.averages(folder.way_on(), with_weights=saving or stopping)
             if evaluating or saving or logging:
                 entry = {'iter': state.iter_num, 'tokens': state.n_seen, 'loss': loss, 'lr': lr, 'grad_norm': norm}
-                entry |= clock.read(state.iter_num)
+                entry |= clock.read(state)
                 if evaluating:
                     val = validate(state.ema.model, data.blocks, data.given, config)
                     entry |= {f'val_{name}': float(nats.sum()) / data.n_blanks for name, nats in val.items()}
@@ -215,7 +215,7 @@ def loop(state, data, clock, folder, chart, config):
             if saving or stopping:
                 save(state, data, folder, config)
                 chart.send(state.iter_num)
-            clock.start(state.iter_num)
+            clock.start(state)
     chart.finish()
     return val
 

@@ -119,3 +119,9 @@ def test_estimate_and_peak_of_an_update(script):
                   ['--n_layer=1', '--n_embd=32', '--batch_size=1', '--vocab_size=8192', '--n_tokens=8190']):
         said = script('bench.py', 'memory', *how, *shape).stdout.splitlines()
         assert said[-1].startswith('estimate / measured') and 0.9 < float(said[-1].split()[-1]) < 1.1, said
+
+
+def test_sequences_that_are_shorter_than_a_block_take_the_memory_of_their_length():
+    for name, options in NETWORKS.items():
+        whole, short = (memory(meta_model(**options | {'block_size': N}), 3, **HOW, N=64) for N in (256, 64))
+        assert all(whole[part] == short[part] for part in ('activations', 'loss')), name

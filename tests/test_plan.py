@@ -1,15 +1,20 @@
 """The plan: its numbers by hand, and that it wants nothing."""
+import json
 import os
 
 import pytest
 from conftest import ROOT, make_model
 from test_memory import NETWORKS, meta_model
 
+import train
 from anyorder.checkpoint import save_checkpoint
+from anyorder.datasets import open_split
 from anyorder.machine.devices import GPUS
-from anyorder.training.plan import parameters_by_part, parse_machine
+from anyorder.tokens.prepared import prepare
+from anyorder.training.plan import lines_of, parameters_by_part, parse_machine
 from anyorder.training.start import same_update
-from configurator import Config
+from anyorder.training.update import Clock
+from configurator import Config, configure
 
 
 def test_every_parameter_has_one_part():
@@ -63,3 +68,23 @@ def test_a_plan_has_the_shape_and_the_vocabulary_of_the_checkpoint(script, tmp_p
     assert rows['parameters'] == [f'{model.n_parameters():,}']
     assert rows['vocabulary'] == ['257', 'bytes,', 'as', 'a.pt', 'was', 'trained']
     assert rows['tokens an update'] == [str(3 * model.config.block_size)]
+
+
+def test_a_plan_has_the_width_of_the_run(tmp_path, monkeypatch):
+    """Documents that are rows are shorter than block_size: the run computes as with a block_size of their length."""
+    monkeypatch.chdir(tmp_path)
+    with open('rows.jsonl', 'w') as f:
+        f.writelines(json.dumps({'prompt': f'{i}+{i}=', 'text': str(2 * i)}) + '\n' for i in range(150))
+    prepare('text', '.', name='rows', source='rows.jsonl', tokenizer='bytes')
+    options = ['--data_dir=.', '--dataset=rows', '--n_layer=1', '--n_head=1', '--n_embd=16', '--batch_size=8',
+               '--gradient_accumulation_steps=2', '--plan=2xH100']
+    plans = [[*lines_of(configure(vars(train), [*options, f'--block_size={N}']))] for N in (512, 12)]
+    for name in ('tokens an update', 'tokens in all', 'GFLOP a token', 'TFLOP in all', '2 x H100', '  activations'):
+        wide, narrow = (next(line for line in plan if line.startswith(name)).split() for plan in plans)
+        assert wide[:len(narrow)] == narrow
+    width = open_split('.', 'rows', 'train')[0].width(512)
+    tokens = next(line for line in plans[0] if line.startswith('tokens an update')).split()[3]
+    clock = Clock(meta_model(), configure(vars(train), options), 1.0, width)
+    assert width == 12 and int(tokens) == clock.tokens_per_iter == 192
+    os.remove('rows/train.bin')   # meta.json alone does not say how long its documents are
+    assert f'tokens an update{8 * 2 * 512:>36,}' in [*lines_of(configure(vars(train), [*options, '--block_size=512']))]

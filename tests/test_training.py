@@ -1,6 +1,7 @@
 """An update by hand, in float64: batch, loss, clipping, optimizers, average; and what is measured in between."""
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.machine.processes import processes, start_processes, summed
 from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
-from anyorder.tokens.blocks import middle_last
-from anyorder.tokens.sets import Split
+from anyorder.tokens.blocks import middle_last, random_blocks
+from anyorder.tokens.sets import PADDING, Split
 from anyorder.training.start import make_run_model
 from anyorder.training.update import (
     Clock,
@@ -252,14 +253,46 @@ def test_averages_run_since_the_last_line():
         state.averages('stop', with_weights=True)
 
 
+def documents():
+    """Three documents of 3, 9 and 12 tokens, whose first tokens are given; a block has 9 at most."""
+    tokens = TOKENS[:24].copy()
+    tokens[[0, 3, 4, 12]] |= 1 << 15
+    return Split(tokens, True, np.array([3, 12, 24]))
+
+
+@pytest.mark.parametrize('n_processes', [1, 2])
+def test_padding_is_no_token_that_was_seen(forked, n_processes):
+    """Prompts are. The oracle draws the micro-batches again and counts, whoever has them."""
+    split, want = documents(), 0
+    for it in range(3):
+        for micro in range(2):
+            torch.manual_seed(derive_seed(5, it, micro))
+            want += int((random_blocks(split, 3, 9) != PADDING).sum())
+    assert want < 3 * 2 * 3 * 9
+
+    def counted():
+        start_processes()
+        state = start(learner())
+        for _ in range(3):
+            update(state, split, 1e-3, OPTIONS)
+        if n_processes == 1:
+            assert state.n_seen == want
+        state.averages('stop', with_weights=False)
+        assert state.n_seen == state.entries()['n_seen'] == want
+    for p in forked(*n_processes * [counted]):
+        assert p.code == 0, p.said
+
+
 def test_the_clock_counts_tokens_and_flops(monkeypatch):
     now = [100.0]
     monkeypatch.setattr('time.perf_counter', lambda: now[0])
     clock = Clock(make_model(), Config(OPTIONS | {'max_iters': 30}), peak=1e6)
-    clock.start(10)
+    clock.start(SimpleNamespace(iter_num=10, n_seen=1000))
     now[0] += 6.0
-    said = clock.read(14)   # 1.5 s an update of 2 micro-batches of 3 blocks of 9 tokens
+    said = clock.read(SimpleNamespace(iter_num=14, n_seen=1216))   # 1.5 s an update of 6 blocks of 9 tokens
     assert said == {'tokens_per_sec': 36.0, 'mfu': round(clock.flops_per_iter / 1.5 / 1e6, 4), 'seconds_left': 24.0}
+    padded = clock.read(SimpleNamespace(iter_num=14, n_seen=1108))   # half of them are padding
+    assert padded == {'tokens_per_sec': 18.0, 'mfu': pytest.approx(said['mfu'] / 2, abs=1e-4), 'seconds_left': 24.0}
     alone = Clock(make_model(), Config(OPTIONS | {'max_iters': 30, 'gradient_accumulation_steps': 1}), peak=1e6)
     assert clock.flops_per_iter == 2 * alone.flops_per_iter > 0
 

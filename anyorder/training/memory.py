@@ -18,10 +18,12 @@ EAGER = {
 COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}   # what is cheap is computed again
 
 
-def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard=False, recompute=False, cuda=True):
+def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=1, shard=False, recompute=False,
+           cuda=True):
     """{part: bytes} on one of `world_size` devices at the peak of an update, where the backward pass begins.
 
-    With P parameters, B N tokens in a micro-batch, S slots a token, L layers, width C, b bytes a number of a product:
+    With P parameters, B sequences of N tokens, by default block_size, in a micro-batch, S slots a token, L layers,
+    width C, b bytes a number of a product:
 
         weights, gradients, EMA   4 P each: gradients of an earlier micro-batch, or the buckets of several processes
         optimizer     8 P for AdamW, 4 P for the matrices that have Muon
@@ -36,7 +38,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, world_size=1, shard
     the blocks, the weights of two blocks and the gradients of one. `recompute` keeps the input of a block, and what one
     block at a time computes. Not counted: dropout's masks, what a CPU with fewer than 256 slots does in float32."""
     c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
-    B, N, V, C, L = batch_size, c.block_size, c.vocab_size, c.n_embd, c.n_layer
+    B, N, V, C, L = batch_size, N or c.block_size, c.vocab_size, c.n_embd, c.n_layer
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     P, share = sum(sizes.values()), world_size if shard else 1
     n_muon = sum(n for name, n in sizes.items() if optimizer == 'muon' and is_hidden(name, model.get_parameter(name)))

@@ -10,12 +10,13 @@ from functools import partial
 import torch
 
 from anyorder.checkpoint import Unset
+from anyorder.datasets import open_split
 from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
 from anyorder.orders import order_option
 from anyorder.others.weights import WithoutDraws
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import dtype_of, read_meta
+from anyorder.tokens.sets import dtype_of, read_meta, whole_splits
 from anyorder.tokens.tokenizers import TOKENIZERS
 from anyorder.training.memory import memory
 from anyorder.training.start import (
@@ -60,6 +61,14 @@ def vocabulary(config, checkpoint=None):
     return TOKENIZERS[name].n_tokens, {}, f'{name}; {config.dataset} is not prepared here'
 
 
+def width_of(config, meta):
+    """Tokens of a sequence of the run: block_size, or those of the longest document if it is shorter and documents are
+    the rows of a set that is prepared here."""
+    if not meta.get('prompts') or 'train' not in whole_splits(os.path.join(config.data_dir, config.dataset), meta):
+        return config.block_size
+    return open_split(config.data_dir, config.dataset, 'train')[0].width(config.block_size)
+
+
 def parameters_by_part(model):
     """{part: number of parameters}, a tied head counted once."""
     parts = dict.fromkeys(('embeddings', 'AdaLN', 'attention', 'MLP', 'norms', 'head'), 0)
@@ -83,8 +92,8 @@ def lines_of(config):
     with torch.device('meta'), WithoutDraws():
         model = Unset(model_config(config, n_tokens))
     sequences = config.batch_size * config.gradient_accumulation_steps
-    tokens, flops = sequences * config.block_size, training_flops(model, config.batch_size)
-    of_token = flops / config.batch_size / config.block_size
+    N = width_of(config, meta)
+    tokens, of_token = sequences * N, training_flops(model, config.batch_size, N) / config.batch_size / N
 
     yield f"{'parameters':<34}{model.n_parameters():>18,}"
     for part, n in parameters_by_part(model).items():
@@ -92,7 +101,8 @@ def lines_of(config):
     yield f"{'vocabulary':<34}{n_tokens:>18,}  {said}"
     if on_hub(start):
         yield f'the shape comes from the options: the shape of {start} is not looked up on the hub'
-    yield f"{'tokens an update':<34}{tokens:>18,}"
+    said = f'{N} a sequence, as the longest document has, padding included'
+    yield f"{'tokens an update':<34}{tokens:>18,}  {said if N < config.block_size else ''}".rstrip()
     yield f"{'tokens in all':<34}{tokens * config.max_iters:>18,}"
     yield f"{'GFLOP a token':<34}{of_token / 1e9:>18,.4g}"
     yield f"{'TFLOP an update':<34}{of_token * tokens / 1e12:>18,.4g}"
@@ -110,7 +120,7 @@ def lines_of(config):
         yield f'TFLOP/s hold for bfloat16; {dtype} takes several times as long'
 
     compiled = worth_compiling(True, 0, config.max_iters) if config.compile == 'auto' else config.compile
-    how = {'dtype': dtype, 'optimizer': config.optimizer, 'compiled': compiled, 'world_size': world_size}
+    how = {'N': N, 'dtype': dtype, 'optimizer': config.optimizer, 'compiled': compiled, 'world_size': world_size}
     own = {option: config[option] for option in ('recompute', 'shard') if option != 'shard' or world_size > 1}
 
     def bytes_at(batch_size, **saving):

@@ -61,10 +61,16 @@ class TrainState:
         self.model, self.optimizers, self.ema, self.device = model, optimizers, ema, model.device
         self.run_model = model   # the model as updates run it, see make_run_model
         self.iter_num = 0        # updates done
-        self.n_seen = 0          # tokens seen, by all processes together
+        self.n_summed = 0        # tokens that all processes saw until `averages` summed them up
+        self.n_own = 0           # and that this one has seen since, an int or on the device; padding is no token
         self.logged = 0          # iter_num at the last line of the log
         # sums since that line of an update's mean loss, its gradient norm, and whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
+
+    @property
+    def n_seen(self):
+        """Tokens seen; of other processes only until `averages` was called last."""
+        return self.n_summed + int(self.n_own)
 
     def entries(self):
         """The entries of a checkpoint that `resume` reads, beside weights and average."""
@@ -81,13 +87,15 @@ class TrainState:
         average, own = model_from_checkpoint(checkpoint, 'ema').state_dict(), self.ema.model.state_dict()
         self.ema.model.load_state_dict({name: part_of(p, own[name]) for name, p in average.items()})
         self.ema.n_updates = checkpoint['ema_model']['num_updates']
-        self.iter_num, self.n_seen, self.logged = (checkpoint[name] for name in ('iter_num', 'n_seen', 'logged'))
+        self.iter_num, self.n_summed, self.logged = (checkpoint[name] for name in ('iter_num', 'n_seen', 'logged'))
         self.totals = checkpoint['totals'].to(self.device)
 
     def averages(self, advice, with_weights):
         """(loss in nats per token, gradient norm): means since the last line of the log, over all processes. The host
         waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
         `with_weights` wants finite weights too, which may overflow after losses that are finite."""
+        self.n_summed += int(summed(torch.as_tensor(self.n_own, device=self.device)))
+        self.n_own = 0
         loss, norm, n_finite = summed(self.totals).div_(processes()[1]).tolist()   # the mean is kept
         n_iters = self.iter_num - self.logged
         loss, norm = loss / n_iters, norm / n_iters
@@ -182,7 +190,7 @@ def update(state, split, lr, config):
     state.ema.update(state.model)
     state.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
     state.iter_num += 1
-    state.n_seen += config.batch_size * config.gradient_accumulation_steps * idx.size(1)
+    state.n_own += sum(idx.numel() if n_visits is None else n_visits.sum() for idx, _, _, n_visits, *_ in batches)
 
 
 PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}   # the part of all pairs of slots that training needs; others need all
@@ -205,7 +213,8 @@ def training_flops(model, batch_size, N=None):
 
 
 class Clock:
-    """How fast a run is. `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one."""
+    """How fast a run is. `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one. Both count
+    the padding of documents, which is computed as tokens are; the log does not."""
 
     def __init__(self, model, config, peak, N=None):
         """N tokens of a sequence, by default block_size."""
@@ -214,15 +223,18 @@ class Clock:
         self.flops_per_iter = training_flops(model, config.batch_size, N) * steps / world_size
         self.peak, self.max_iters = peak, config.max_iters
 
-    def start(self, iter_num):
-        self.began, self.began_iter = time.perf_counter(), iter_num
+    def start(self, state):
+        self.began, self.began_iter, self.began_seen = time.perf_counter(), state.iter_num, state.n_seen
 
-    def read(self, iter_num):
+    def read(self, state):
         """What the log says of the iterations since the last start."""
-        seconds = (time.perf_counter() - self.began) / (iter_num - self.began_iter)
-        return {'tokens_per_sec': round(self.tokens_per_iter / seconds, 1),
-                'mfu': round(self.flops_per_iter / seconds / self.peak, 4),
-                'seconds_left': round((self.max_iters - iter_num) * seconds, 1)}
+        seconds = time.perf_counter() - self.began
+        tokens_per_sec = (state.n_seen - self.began_seen) / seconds
+        of_token = self.flops_per_iter / self.tokens_per_iter   # FLOPs of one process
+        seconds_of_iter = seconds / (state.iter_num - self.began_iter)
+        return {'tokens_per_sec': round(tokens_per_sec, 1),
+                'mfu': round(of_token * tokens_per_sec / self.peak, 4),
+                'seconds_left': round((self.max_iters - state.iter_num) * seconds_of_iter, 1)}
 
 
 def validate(model, blocks, given, config):
