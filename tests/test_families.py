@@ -1,8 +1,10 @@
 """anyorder/others/families.py: folders of others as commands name them, and what the commands ask of a model."""
 import json
+import math
 import re
 import shutil
 
+import masked_kinds
 import pytest
 import torch
 from conftest import one_line
@@ -95,6 +97,7 @@ def pickle_more(folder):
 @pytest.mark.parametrize('kind, spoil, said', [
     ('llada', lambda folder: change_config(folder, n_layers=3), 'weights do not fit config.json'),
     ('llada', lambda folder: change_config(folder, include_qkv_bias=True), 'include_qkv_bias'),
+    ('mdlm', lambda folder: change_config(folder, time_conditioning=True), 'time_conditioning'),
     ('bert', lambda folder: change_config(folder, num_hidden_layers=3), '16 weights do not fit config.json'),
     ('bert', lambda folder: change_config(folder, intermediate_size=20), '6 weights do not fit config.json'),
     ('bert', lambda folder: change_config(folder, hidden_size=15), 'makes no bert .ValueError: The hidden size'),
@@ -224,6 +227,140 @@ def test_a_tied_head_is_read_as_it_is_stored(kind, head, embedding, folders, tmp
     apart = opened(weights | {head: 2 * weights[embedding]}).network
     assert apart.get_output_embeddings().weight.equal(2 * apart.get_input_embeddings().weight)
     assert apart.get_input_embeddings().weight.equal(weights[embedding])
+
+
+# ---- scaled rotary positions
+
+ORIGINAL = 'original_max_position_embeddings'
+YARN = {'factor': 4.0, 'original_max_position_embeddings': 16}
+LLAMA3 = {'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 8}
+LONG = {'short_factor': [1.0, 1.1, 1.2, 1.3], 'long_factor': [2.0, 3.0, 4.0, 5.0],
+        'original_max_position_embeddings': 16}
+THETA, HEAD = 300.0, 8
+PLAIN = THETA ** (-torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
+
+
+def yarn(factor, original_max_position_embeddings, beta_fast=32.0, beta_slow=1.0, attention_factor=None, **more):
+    """The frequencies and the factor of cos and sin. (Peng et al., arXiv 2309.00071, section 3)"""
+    def dim(rotations):
+        """The pair whose angle makes so many turns in the original length."""
+        return HEAD * math.log(original_max_position_embeddings / (rotations * 2 * math.pi)) / (2 * math.log(THETA))
+    low, high = max(math.floor(dim(beta_fast)), 0), min(math.ceil(dim(beta_slow)), HEAD - 1)
+    ramp = ((torch.arange(HEAD // 2).double() - low) / (high - low)).clamp(0, 1)
+    m = [0.1 * more.get(name, 1.0) * math.log(factor) + 1 for name in ('mscale', 'mscale_all_dim')]
+    scale = attention_factor or (m[0] / m[1] if 'mscale' in more else m[0])
+    return PLAIN * (1 - ramp) + PLAIN / factor * ramp, scale
+
+
+def llama3(factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
+    """Long waves are stretched, short ones stay, and those between are mixed. (the code of Llama 3.1)"""
+    turns = original_max_position_embeddings * PLAIN / (2 * math.pi)
+    smooth = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
+    return PLAIN * smooth + PLAIN / factor * (1 - smooth), 1.0
+
+
+def longrope(n, factor=4.0):
+    """Of texts of n tokens. (Ding et al., arXiv 2402.13753)"""
+    by = torch.tensor(LONG['long_factor' if n > 16 else 'short_factor'], dtype=torch.float64)
+    return PLAIN / by, math.sqrt(1 + math.log(factor) / math.log(16))
+
+
+SCALED = [('default', {}, lambda n: (PLAIN, 1.0)), ('linear', {'factor': 4.0}, lambda n: (PLAIN / 4, 1.0)),
+          ('dynamic', {'factor': 4.0}, lambda n: (PLAIN, 1.0)), ('llama3', LLAMA3, lambda n: llama3(**LLAMA3)),
+          *(('yarn', YARN | more, lambda n, more=more: yarn(**YARN | more)) for more in (
+              {}, {'factor': 2.0}, {'beta_fast': 4.0, 'beta_slow': 0.5}, {'attention_factor': 1.5},
+              {'mscale': 0.7, 'mscale_all_dim': 0.3})),
+          ('yarn', {'factor': 4.0}, lambda n: yarn(4.0, 64)), ('longrope', LONG, longrope),
+          ('longrope', LONG | {'factor': 2.0}, lambda n: longrope(n, 2.0))]
+SPELLINGS = {
+    'transformers 4, type': lambda kind, scaling: {'rope_scaling': scaling | {'type': kind}, 'rope_theta': THETA},
+    'transformers 4': lambda kind, scaling: {'rope_scaling': scaling | {'rope_type': kind}, 'rope_theta': THETA},
+    'transformers 4, both': lambda kind, scaling: {
+        'rope_scaling': scaling | {'rope_type': kind, 'type': kind}, 'rope_theta': THETA, 'rope_parameters': None},
+    'transformers 5': lambda kind, scaling: {
+        'rope_parameters': scaling | {'rope_type': kind, 'rope_theta': THETA}, 'rope_scaling': None},
+    'theta beside it': lambda kind, scaling: {'rope_parameters': scaling | {'rope_type': kind}, 'rope_theta': THETA},
+    'scaled later': lambda kind, scaling: {'rope_parameters': {'rope_type': 'default', 'rope_theta': THETA},
+                                           'rope_scaling': scaling | {'type': kind}},
+    'the length beside it': lambda kind, scaling: {
+        'rope_scaling': {name: value for name, value in scaling.items() if name != ORIGINAL} | {'type': kind},
+        'rope_theta': THETA, **{name: value for name, value in scaling.items() if name == ORIGINAL}}}
+
+
+def write_scaled(folder, kind, said):
+    write_decoder(folder, kind, head_dim=HEAD, max_position_embeddings=64)
+    path = folder / 'config.json'
+    file = json.loads(path.read_text())
+    file.pop('rope_parameters')
+    path.write_text(json.dumps(file | said))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('spelling', SPELLINGS)
+@pytest.mark.parametrize('kind', ['llama', 'qwen2', 'qwen3'])
+def test_rotary_positions_are_scaled_by_the_formula_in_every_spelling(tmp_path, kind, spelling):
+    for way, scaling, formula in SCALED:
+        write_scaled(tmp_path, kind, SPELLINGS[spelling](way, scaling))
+        rotary = open_checkpoint(f'masked:{tmp_path}').model().network.model.rotary_emb
+        for n in (30, 10):   # a text is not the worse for a longer one before
+            frequency, scale = formula(n)
+            angle = torch.arange(n).double()[:, None] * torch.cat([frequency, frequency])
+            for found, right in zip(rotary(torch.zeros(1), torch.arange(n)[None]), (angle.cos(), angle.sin())):
+                torch.testing.assert_close(found[0].double(), right * scale, rtol=0, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('way, scaling, formula', [('llama3', LLAMA3, lambda: llama3(**LLAMA3)),
+                                                   ('yarn', YARN, lambda: yarn(**YARN))])
+def test_a_scaled_decoder_gives_the_logits_of_the_formula(tmp_path, monkeypatch, way, scaling, formula):
+    write_scaled(tmp_path, 'llama', SPELLINGS['transformers 4'](way, scaling))
+    frequency, scale = formula()
+
+    def rotate(x, theta):
+        angle = torch.arange(len(x)).double()[:, None, None] * frequency
+        a, b = x.chunk(2, -1)
+        return scale * torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+    monkeypatch.setattr(masked_kinds, 'rotate', rotate)
+    names = masked_kinds.by_table('model.layers', masked_kinds.LLAMA, masked_kinds.LLAMA_REST)
+    w = {name: p.double() for name, p in read_weights(tmp_path).items()}
+    tokens = torch.randint(5, 270, (30,), generator=torch.Generator().manual_seed(1))
+    found = open_checkpoint(f'masked:{tmp_path}').model().double().network(tokens[None]).logits[0]
+    torch.testing.assert_close(found, masked_kinds.llama(w, names, tokens, THETA, 1e-6), rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('scaling', [{'type': 'linear', 'factor': 4.0}, {'rope_type': 'linear', 'factor': 4.0}])
+def test_a_scaled_encoder_of_transformers_is_scaled_in_either_spelling(folders, tmp_path, scaling):
+    there = shutil.copytree(folders('modernbert')[1], tmp_path / 'modernbert')
+    change_config(there, rope_parameters=None, global_rope_theta=THETA, local_rope_theta=10.0, rope_scaling=scaling)
+    rotary = open_checkpoint(f'masked:{there}').model().network.model.rotary_emb
+    torch.testing.assert_close(rotary.full_attention_inv_freq.double(), PLAIN / 4, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize('said, error', [
+    ({'rope_scaling': {'type': 'su', 'short_factor': [1.0], 'long_factor': [1.0]}}, "rope_type='su'"),
+    ({'rope_parameters': {'rope_type': 'proportional'}}, "rope_type='proportional'"),
+    ({'rope_scaling': {'type': ['yarn']}}, 'rope_type='), ({'rope_scaling': {'rope_type': None}}, 'rope_type=None'),
+    ({'rope_scaling': {'type': 'yarn'}}, "'factor'"), ({'rope_scaling': {'type': 'linear'}}, "'factor'"),
+    ({'rope_scaling': {'type': 'default', 'mrope_section': [1, 2]}}, 'mrope_section'),
+    ({'rope_scaling': {'type': 'dynamic', 'factor': 2.0, 'alpha': 3.0}}, 'alpha'),
+    ({'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0}}, 'low_freq_factor'),
+    ({'rope_parameters': {'full_attention': {'rope_type': 'yarn', 'factor': 4.0}}}, 'full_attention'),
+    ({'rope_parameters': {'rope_type': 'linear', 'factor': 2.0}, 'rope_scaling': {'type': 'linear', 'factor': 4.0}},
+     'rope_parameters and rope_scaling differ'),
+    ({'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}, 'rope_theta': 1e6}, 'rope_theta is 1'),
+    ({'rope_scaling': {'type': 'yarn', **YARN}, ORIGINAL: 32}, f'{ORIGINAL} is 32 and 16')])
+def test_a_scaling_that_is_not_understood_is_named(said, error):
+    with one_line(error):
+        families.rotary(said)
+
+
+@pytest.mark.slow
+def test_a_scaling_that_the_authors_code_does_not_have_is_refused(folders, tmp_path):
+    there = shutil.copytree(folders('llada')[1], tmp_path / 'llada')
+    change_config(there, rope_scaling={'type': 'linear', 'factor': 2.0})
+    with one_line("a LLaDA does not scale .*'linear'"):
+        open_checkpoint(f'masked:{there}').model()
 
 
 # ---- the commands

@@ -36,11 +36,59 @@ def decoder(kind):
     """The loader of a network that was trained to see all tokens, and that transformers has as the decoder `kind`."""
     def load(config, weights):
         import transformers
-        config = {k: v for k, v in config.items() if k not in ('model_type', 'auto_map', 'layer_types')}
-        config |= {'use_sliding_window': False}   # which the code of their authors does not have
+        others = 'model_type', 'auto_map', 'layer_types', *POSITIONS
+        # the code of their authors has no sliding window
+        config = {**without(config, *others), 'use_sliding_window': False, 'rope_parameters': rotary(config)}
         config = getattr(transformers, f'{kind}Config').from_dict(config)
         return fill_in(getattr(transformers, f'{kind}ForCausalLM'), config, weights)
     return load
+
+
+# entries of config.json about rotary positions, in either spelling
+ORIGINAL = 'original_max_position_embeddings'
+POSITIONS = 'rope_scaling', 'rope_parameters', 'rope_theta', ORIGINAL
+# how rotary positions may be scaled: what each way must say, and what else it may
+# (`dynamic` scales texts that are longer than any here)
+ROTARY = {'default': ([], []), 'linear': (['factor'], []), 'dynamic': (['factor'], []),
+          'llama3': (['factor', 'low_freq_factor', 'high_freq_factor', ORIGINAL], []),
+          'yarn': (['factor'], [ORIGINAL, 'attention_factor', 'beta_fast', 'beta_slow', 'mscale', 'mscale_all_dim',
+                                'truncate']),
+          'longrope': (['short_factor', 'long_factor'], [ORIGINAL, 'factor', 'attention_factor'])}
+
+
+def without(config, *names):
+    return {name: value for name, value in config.items() if name not in names}
+
+
+def with_rope_type(scaling):
+    """The scaling, with its kind under the name that it has today."""
+    return {'rope_type': scaling.get('type', 'default')} | without(scaling, 'type')
+
+
+def rotary(config):
+    """rope_parameters as transformers 5 has them, of a config.json that transformers 4 or 5 wrote. Whatever is not
+    understood is a ValueError: it would be left out, and the network another one."""
+    parts = [with_rope_type(config[name]) for name in ('rope_parameters', 'rope_scaling') if config.get(name)]
+    scaled = [part for part in parts if part['rope_type'] != 'default']
+    if len(scaled) == 2 and scaled[0] != scaled[1]:
+        raise ValueError('rope_parameters and rope_scaling differ: leave one of them')
+    found = {'rope_type': 'default'}
+    for part in (*parts, *scaled):
+        found |= part
+    kind = found['rope_type']
+    if kind not in list(ROTARY):
+        raise ValueError(f'rope_type={kind!r} is not understood: it may be {", ".join(ROTARY)}')
+    needed, more = ROTARY[kind]
+    for name in ('rope_theta', ORIGINAL):
+        beside = config.get(name)   # the scaling
+        if name not in ('rope_theta', *needed, *more) or beside is None:
+            continue
+        if found.setdefault(name, beside) != beside:
+            raise ValueError(f'{name} is {beside} and {found[name]}: leave one of them')
+    given = found.keys() - {'rope_type', 'rope_theta'}
+    if not {*needed} <= given <= {*needed, *more}:
+        raise ValueError(f'rope_type={kind!r} must say {needed}, and may say {more}, got {found}')
+    return found
 
 
 def load_llada(config, weights):
@@ -48,14 +96,16 @@ def load_llada(config, weights):
     wrong = {name: config[name] for name, value in LLADA_IS.items() if config.get(name) not in (None, value)}
     if wrong:
         raise ValueError(f'another LLaDA than the one that is understood has {wrong}')
+    positions = {'rope_theta': 10000.0} | rotary(config)
+    if positions['rope_type'] != 'default':
+        raise ValueError(f'a LLaDA does not scale its positions, and this one has {positions}')
     d, n = config['d_model'], config['n_heads']
     llama = transformers.LlamaConfig(
         vocab_size=config.get('embedding_size') or config['vocab_size'], hidden_size=d,
         intermediate_size=config.get('mlp_hidden_size') or config['mlp_ratio'] * d,
         num_hidden_layers=config['n_layers'], num_attention_heads=n, num_key_value_heads=config.get('n_kv_heads') or n,
         rms_norm_eps=config.get('rms_norm_eps', 1e-5), tie_word_embeddings=config.get('weight_tying', False),
-        max_position_embeddings=config['max_sequence_length'],
-        rope_parameters={'rope_type': 'default', 'rope_theta': config.get('rope_theta', 10000.0)})
+        max_position_embeddings=config['max_sequence_length'], rope_parameters=positions)
     return fill_in(transformers.LlamaForCausalLM, llama, {llama_name(name): p for name, p in weights.items()})
 
 
@@ -115,6 +165,8 @@ def check_weights(wrong):
 def load_mlm(config, weights):
     """A masked language model of transformers itself, which knows older names of the weights too."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    if config.get('rope_scaling'):   # ModernBERT would not find the older name
+        config = {**config, 'rope_scaling': with_rope_type(config['rope_scaling'])}
     config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict({**config}))
     network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
         None, config=config, state_dict=weights, dtype='auto', output_loading_info=True, ignore_mismatched_sizes=True)
@@ -233,8 +285,12 @@ def open_tokenizer(kind, folder):
     import transformers
     if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
+    file, known = read_json(os.path.join(folder, 'config.json')), {}
+    if kind == 'AutoTokenizer' and file.get('model_type') in list(FAMILIES):   # it fails where a model is not its own
+        known['config'] = transformers.PreTrainedConfig.from_dict(without(file, *POSITIONS))
     with explained(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
-        tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True,
+                                                                **known)
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()   # of the text that it last read, which a tokenizer.json keeps
         backend.no_padding()
