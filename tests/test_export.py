@@ -442,3 +442,82 @@ def test_lm_eval_reads_it_as_a_model_of_transformers(written):
     assert [nats for nats, _ in found] == pytest.approx(right, abs=1e-4)
     whole, = lm.loglikelihood_rolling([asked('two and two')])   # behind an end of text, where eval_lm.py has [None]
     assert whole == pytest.approx(logp([256, *b'two and two'], 1), abs=1e-4)
+
+
+# ---- device maps of accelerate
+
+KINDS = [dict(), dict(target_position='input', gpt2_blocks=True), dict(target_position='two_stream'),
+         dict(attention='mixed')]
+IDX, PLACES = torch.tensor([[7, 5, 0, 3], [1, 2, 0, 4]]), torch.arange(4).expand(2, -1)
+CALLS = {'CausalLM': [lambda view: view(IDX).logits, lambda view: view.generate(IDX, do_sample=False, max_length=7)],
+         'MaskedLM': [lambda view: view(IDX.masked_fill(IDX == 0, V)).logits],
+         '': [lambda view: view.predict(IDX, PLACES, 2), lambda view: view(IDX, PLACES, n_known_of(view))]}
+
+
+def n_known_of(view):
+    return torch.tensor([2, 2]) if view.network.slots.masked_loss else None
+
+
+def of_kind(sizes):
+    return [name for name in CALLS if name != 'CausalLM' or sizes.get('attention') != 'mixed']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', KINDS)
+@pytest.mark.parametrize('how', ['auto', 'balanced', 'sequential', 'cpu'])
+def test_a_device_map_keeps_the_network_whole_and_right(views, sizes, how):
+    accelerate = pytest.importorskip('accelerate')
+    load = views(**sizes)[1]
+    for name in of_kind(sizes):
+        mapped, usual = load(name, device_map=how), load(name)
+        assert all(torch.equal(call(mapped), call(usual)) for call in CALLS[name])
+        size = sum(p.numel() * p.element_size() for p in usual.parameters())
+        for room in ({0: 10 * size, 1: 10 * size}, {0: size // 2, 1: 10 * size}, {0: size // 2, 'cpu': 10 * size}):
+            found = accelerate.infer_auto_device_map(usual, max_memory=room,
+                                                     no_split_module_classes=usual._no_split_modules)
+            assert len(set(found.values())) == 1 and not any(name.startswith('network.') for name in found)
+
+
+def offloads(folder):
+    """{name: function that has accelerate keep the weights of a view elsewhere}"""
+    import accelerate
+    own = dict(execution_device='cpu')
+
+    def on_disk(view):
+        accelerate.disk_offload(view, folder, **own)
+        return view
+
+    def in_part(view):
+        places = {'': 'cpu', 'network.transformer.h.1': 'disk'}
+        return accelerate.dispatch_model(view, places, main_device='cpu', offload_dir=folder)
+    whole = ['LeftToRight', 'HubNetwork']
+    return {'cpu': lambda view: accelerate.cpu_offload(view, **own), 'disk': on_disk, 'in part': in_part,
+            'preloaded': lambda view: accelerate.cpu_offload(view, preload_module_classes=whole, **own),
+            'map': lambda view: type(view).from_pretrained(view.name_or_path, device_map={'': 'disk'},
+                                                           offload_folder=folder, dtype=torch.float64)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', KINDS)
+@pytest.mark.parametrize('how', ['cpu', 'disk', 'in part', 'preloaded', 'map'])
+def test_weights_that_are_offloaded_are_right_or_refused(views, tmp_path, sizes, how):
+    pytest.importorskip('accelerate')
+    load = views(**sizes)[1]
+    for name in of_kind(sizes):
+        right, view = [call(load(name)) for call in CALLS[name]], load(name)
+        view = offloads(str(tmp_path / f'kept-{name}'))[how](view)
+        for call, expected in zip(CALLS[name], right):
+            try:
+                assert torch.equal(call(view), expected)
+            except ValueError as e:
+                assert 'offload' in str(e) and '\n' not in str(e)
+
+
+@pytest.mark.slow
+def test_a_model_that_moves_back_and_forth_is_right(views):
+    accelerate = pytest.importorskip('accelerate')
+    load = views()[1]
+    view, hook = accelerate.cpu_offload_with_hook(load('CausalLM'), execution_device='cpu')
+    assert torch.equal(view(IDX).logits, load('CausalLM')(IDX).logits)
+    hook.offload()
+    assert torch.equal(view(IDX).logits, load('CausalLM')(IDX).logits)

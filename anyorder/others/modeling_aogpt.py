@@ -54,7 +54,22 @@ class HubHead(Head):
     @property
     def bias(self):
         row, own = torch.arange(self.out_features, device=self.weight.device), self._parameters['bias']
+        if own is not None and own.device != self.weight.device:   # accelerate moves one after the other
+            return own
         return torch.where(row < self.n_real, self.weight.new_zeros(()) if own is None else own, NEVER)
+
+
+def refuse_offload(module):
+    """The network reads weights of its parts without calling them, and a call is where accelerate would fetch them."""
+    if any(p.is_meta for p in module.parameters()):
+        raise ValueError('offload of weights to the CPU or the disk is not supported: put the whole model on one '
+                         "device, by .to('cuda'), device_map='cuda' or device_map='cpu'")
+
+
+class HubNetwork(AOGPT):
+    def _check(self, idx, order):
+        refuse_offload(self)
+        return super()._check(idx, order)
 
 
 class AOGPTView(PreTrainedModel):
@@ -63,7 +78,8 @@ class AOGPTView(PreTrainedModel):
     base_model_prefix = 'network'
     supports_gradient_checkpointing = _supports_sdpa = True
     _tied_weights_keys = {'network.lm_head.weight': 'network.transformer.wte.weight'}   # noqa: RUF012
-    network_class = AOGPT
+    network_class = HubNetwork
+    _no_split_modules = ('HubNetwork', 'LeftToRight')   # which device_map='auto' keeps on one device
 
     def __init__(self, config):
         super().__init__(config)
@@ -125,7 +141,7 @@ class TextCache(KVCache):
         self.text = self.text[rows]
 
 
-class LeftToRight(AOGPT):
+class LeftToRight(HubNetwork):
     """The network as transformers has a model without its head: it gives what the head reads."""
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None,
@@ -183,6 +199,7 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
         if cache is not None:
             refuse({'past_key_values': past_key_values})   # the other name of the cache
         cache = past_key_values if cache is None else cache
+        refuse_offload(self)
         read = self.network(input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others)
         logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
         loss = None if labels is None else fixed_cross_entropy(
