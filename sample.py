@@ -12,6 +12,8 @@
 
 Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best between the texts around it, [[?]] so of
 1 to 32; [[..]] is what is left of --length; [[=text]] a blank whose text --score measures. A plain [[ is written \\[[.
+Where the token of a word begins with its space, as GPT-2's, write no space before a blank: The[[2]] fox. In The
+[[=quick]] fox the space goes into the blank.
 <|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least

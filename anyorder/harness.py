@@ -14,7 +14,7 @@ from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import derive_seed, order_of
-from anyorder.tokens.prompts import behind_beginning, parse_prompt, spans
+from anyorder.tokens.prompts import Spelling, behind_beginning, parse_prompt, spans
 from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
 from anyorder.writer import Writer, order_and_policy
 from configurator import Config, at_least, check, parse
@@ -93,17 +93,20 @@ class AnyOrderLM(TemplateLM):
     eot_token_id = property(lambda self: self.writer.tokenizer.eos)
     max_length = property(lambda self: self.writer.block_size)
 
-    def spans(self, text):
+    def spans(self, text, spelling=None):
         """The tokens of a text and their places, without the beginning that the model puts before it."""
-        return behind_beginning(spans(text, self.writer.tokenizer), self.writer.prefix)
+        found = behind_beginning(spans(text, self.writer.tokenizer), self.writer.prefix)
+        if spelling:
+            spelling.add(text, found)
+        return found
 
-    def tok_encode(self, string, add_special_tokens=None, **_):
-        return [token for token, _, _ in self.spans(string)]
+    def tok_encode(self, string, add_special_tokens=None, spelling=None, **_):
+        return [token for token, _, _ in self.spans(string, spelling)]
 
-    def _encode_pair(self, context, continuation):
+    def _encode_pair(self, context, continuation, spelling=None):
         """(context tokens, tokens that are scored) of a text, with the tokens of the whole text: those that end within
         the context, and all others. As lm-eval has it, the blanks at the end of a context belong to what follows."""
-        found, end = self.spans(context + continuation), len(context.rstrip())
+        found, end = self.spans(context + continuation, spelling), len(context.rstrip())
         if not continuation:
             return [token for token, _, _ in found], []
         n = sum(stop <= end for _, _, stop in found)
@@ -160,13 +163,17 @@ class AnyOrderLM(TemplateLM):
     def loglikelihood(self, requests, disable_tqdm=False):
         """[(log p of the continuation, whether it is greedy)]. A continuation without a context follows [None], as the
         first token of a text does in training: no end-of-text comes before it."""
-        rows = [self._encode_pair(*request.args) for request in requests]
+        spelling = Spelling(self.writer.tokenizer)
+        rows = [self._encode_pair(*request.args, spelling) for request in requests]
+        spelling.say()
         return self._loglikelihood_tokens([(request.args, *row) for request, row in zip(requests, rows)])
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         """[log p of the text], in consecutive blocks of block_size tokens from its start on. The last one is shorter
         and is read after all that fits before it; the others have no context, as in eval_ppl.py."""
-        rows = [(request.args, *self._encode_pair('', *request.args)) for request in requests]
+        spelling = Spelling(self.writer.tokenizer)
+        rows = [(request.args, *self._encode_pair('', *request.args, spelling)) for request in requests]
+        spelling.say()
         return [nats for nats, _ in self._loglikelihood_tokens(rows, 'loglikelihood_rolling')]
 
     def _loglikelihood_tokens(self, requests, kind='loglikelihood', **_):
@@ -195,6 +202,7 @@ class AnyOrderLM(TemplateLM):
         all of these are blanks from the start. The same request again, a repeat, is another draw. With blank_length a
         context has blanks, see parse_prompt, whose text is the answer, and max_gen_toks says nothing."""
         found, repeats, alike = [None] * len(requests), Counter(), defaultdict(list)
+        spelling = Spelling(self.writer.tokenizer)
         ends = [END_OF_TEXT] * (self.eot_token_id is not None) + [*getattr(self.writer.tokenizer, 'special', {})]
         for r, request in enumerate(requests):
             context, gen_kwargs = request.args
@@ -205,14 +213,16 @@ class AnyOrderLM(TemplateLM):
                 raise ValueError(f'gen_kwargs: max_gen_toks must be at least 1, and num_beams 1, got {gen_kwargs}')
             if sample and 'temperature' not in gen_kwargs:
                 asked['temperature'] = self.defaults['temperature'] or 1.0
-            seed, tokens = derive_seed(self.seed, context, repeats[context]), self.tok_encode(context)
+            seed = derive_seed(self.seed, context, repeats[context])
+            tokens = self.tok_encode(context, spelling=None if self.lengths else spelling)
             text = [*tokens, *[0] * n_new], [True] * len(tokens) + [False] * n_new
             if self.lengths:
                 length = self.max_length if len(tokens) <= self.max_length else 2 * len(tokens)   # it slides on
-                template = parse_prompt(context, self.writer.tokenizer, length, self.writer.prefix)
+                template = parse_prompt(context, self.writer.tokenizer, length, self.writer.prefix, spelling)
                 text, = self.writer.laid_out([template], [seed], self.lengths)
             repeats[context] += 1
             alike[repr((asked, stops))].append((r, text, seed, asked, stops))
+        spelling.say()
         with self.bar(requests, 'generate_until') as bar:
             for group in alike.values():
                 group.sort(key=lambda row: -len(row[1][0]))

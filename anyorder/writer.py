@@ -77,7 +77,8 @@ class Writer:
 
         prompt     [[n]] is n blank tokens, [[?]] as many as fit best between the texts around it, [[2-12]] so of 2 to
                    12; [[..]] is what is left of the length, and without a blank the text is continued. Or an array
-                   (N,) or (rows, N) of tokens, in which -1 is a blank
+                   (N,) or (rows, N) of tokens, in which -1 is a blank. A line on stderr says what the tokenizer cannot
+                   spell, and that a space before a blank is a token by itself; of [[=text]] it goes into the blank
         order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a list of positions;
                    or the model's choice: 'margin', 'top_prob', 'entropy'
         seed       text r of all that is returned is a function of seed + r alone

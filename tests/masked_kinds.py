@@ -33,6 +33,54 @@ def write_tokenizer(folder, words=None, **special):
     return {what: tokenizer.token_to_id(text) for what, text in special.items()}, tokenizer.get_vocab_size()
 
 
+LETTERS = 'abcdefghijklmnopqrstuvwxyz.()'
+
+
+def tokenizer_like(kind):
+    """A tiny tokenizer of this kind, as one of ours."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    from anyorder.tokens.tokenizers import HuggingFace
+    if kind.startswith('bytes'):
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        ids = {text: i for i, text in enumerate([*letters, 'Ġa', 'ef'])}
+        found = Tokenizer(models.BPE(ids, [('Ġ', 'a'), ('e', 'f')]))
+        found.pre_tokenizer = pre_tokenizers.ByteLevel(kind == 'bytes behind a space')
+        found.decoder = decoders.ByteLevel()
+        if kind in ('bytes NFC', 'bytes NFKC', 'bytes NFD', 'bytes Lowercase'):
+            found.normalizer = getattr(normalizers, kind.split()[1])()
+    elif kind.startswith('metaspace'):
+        words = ['<unk>', '▁', *LETTERS, *(f'▁{letter}' for letter in 'abcdef'), 'cd']
+        found = Tokenizer(models.Unigram([(word, -1.0 - (len(word) == 1)) for word in words], unk_id=0))
+        scheme = kind.split()[1]
+        found.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+        found.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    elif kind.startswith('sentences'):
+        words = ['<unk>', '▁', *LETTERS, '▁a', '▁b', '▁d', *(f'<0x{byte:02X}>' for byte in range(256))]
+        found = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [('▁', 'a'), ('▁', 'b'), ('▁', 'd')],
+                                     unk_token='<unk>', byte_fallback=kind == 'sentences and bytes', fuse_unk=True))
+        found.normalizer = normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')])
+        found.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(' ', 1, 0)])
+    elif kind == 'wordpiece':
+        words = ['[UNK]', *LETTERS, *(f'##{letter}' for letter in LETTERS), 'ef', '##ef']
+        found = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token='[UNK]'))
+        found.normalizer, found.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        found.decoder = decoders.WordPiece()
+    elif kind == 'ends of words':
+        words = ['<unk>', *LETTERS, *(f'{letter}</w>' for letter in LETTERS)]
+        found = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], unk_token='<unk>',
+                                     end_of_word_suffix='</w>'))
+        found.pre_tokenizer, found.decoder = pre_tokenizers.Whitespace(), decoders.BPEDecoder('</w>')
+    else:
+        words = {'words': ['[UNK]', 'a', 'b', 'ab', '[', 'x'], 'letters': ['a', 'b'], 'nothing else': ['a', 'b']}[kind]
+        ids = {word: i for i, word in enumerate(words)}
+        found = Tokenizer(models.BPE(ids, []) if kind == 'letters' else models.WordLevel(ids, unk_token='[UNK]'))
+        if kind == 'words':
+            found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return HuggingFace(kind, found)
+
+
 def write_folder(folder, config, weights):
     """config.json, with code that must not run, and model.safetensors."""
     from safetensors.torch import save_file
@@ -111,13 +159,6 @@ def write_llada(folder):
     return lambda tokens: llama(w, names, tokens, 500000.0, 1e-5)
 
 
-# transformers' names of the parts
-LLAMA = {'norm1': 'input_layernorm', 'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj', 'v': 'self_attn.v_proj',
-         'o': 'self_attn.o_proj', 'norm2': 'post_attention_layernorm', 'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj',
-         'down': 'mlp.down_proj'}
-LLAMA_REST = {'embedding': 'model.embed_tokens.weight', 'norm': 'model.norm.weight', 'head': 'lm_head.weight'}
-
-
 def write_dream(folder):
     special, n = write_tokenizer(folder, eos='<|endoftext|>', bos='<|beginoftext|>', mask='<|mask|>')
     file = json.loads((folder / 'tokenizer.json').read_text())['model']                     # Dream has the older files
@@ -131,9 +172,13 @@ def write_dream(folder):
         'added_tokens_decoder': added, 'bos_token': '<|beginoftext|>', 'eos_token': '<|endoftext|>',
         'mask_token': '<|mask|>', 'pad_token': '<|endoftext|>'}))
     os.remove(folder / 'tokenizer.json')
-    names = by_table('model.layers', LLAMA, LLAMA_REST)
+    parts = {'norm1': 'input_layernorm', 'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj', 'v': 'self_attn.v_proj',
+             'o': 'self_attn.o_proj', 'norm2': 'post_attention_layernorm', 'gate': 'mlp.gate_proj',
+             'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
+    names = by_table('model.layers', parts, {'embedding': 'model.embed_tokens.weight', 'norm': 'model.norm.weight',
+                                             'head': 'lm_head.weight'})
     biases = {f'{names(part, layer)}.bias': (C if part == 'q' else C // H,) for layer in range(L) for part in 'qkv'}
-    w = random_weights(llama_shapes(names, LLAMA, n + 3, k=(C // H, C), v=(C // H, C)) | biases)   # one head of keys
+    w = random_weights(llama_shapes(names, parts, n + 3, k=(C // H, C), v=(C // H, C)) | biases)   # one head of keys
     write_folder(folder, {'model_type': 'Dream', 'hidden_size': C, 'num_hidden_layers': L, 'num_attention_heads': H,
                           'num_key_value_heads': 1, 'intermediate_size': 24, 'vocab_size': n + 3,
                           'max_position_embeddings': 131072, 'rope_theta': 1e6, 'rms_norm_eps': 1e-6,

@@ -336,6 +336,19 @@ def test_a_text_without_a_token_is_refused(harness, tmp_path):
 
 
 @pytest.mark.slow
+def test_unknown_tokens_of_requests_are_said(harness, folders, capsys):
+    lm = harness.AnyOrderLM.create_from_arg_obj({'ckpt': f"masked:{folders('bert')[1]}"}, {'device': 'cpu'})
+    lm.loglikelihood(asked(('abÄ', ' ÖÖ'), ('', 'Äb')))
+    assert '4 of 8 tokens are unknown' in (said := capsys.readouterr().err) and "'Ä'" in said
+    lm.loglikelihood_rolling(asked('a !'))
+    assert '1 of 3 tokens are unknown' in capsys.readouterr().err
+    lm.generate_until(asked(('a[UNK]!', {'until': [], 'max_gen_toks': 1})))   # somebody may write it
+    assert '1 of 3 tokens are unknown' in capsys.readouterr().err
+    lm.loglikelihood(asked(('ab', ' c')))
+    assert 'unknown' not in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_answers_of_other_weights_and_options_are_never_served(harness, lm, ckpt, tmp_path, monkeypatch):
     from lm_eval.api.model import CachingLM
     from sqlitedict import SqliteDict

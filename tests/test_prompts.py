@@ -2,7 +2,16 @@
 import numpy as np
 import pytest
 
-from anyorder.tokens.prompts import behind_beginning, encode, parse_prompt, parse_prompts, read_prompts, spans, typed
+from anyorder.tokens.prompts import (
+    Spelling,
+    behind_beginning,
+    encode,
+    parse_prompt,
+    parse_prompts,
+    read_prompts,
+    spans,
+    typed,
+)
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
 from sample import listed
 
@@ -79,3 +88,104 @@ def test_a_text_that_is_written_with_its_beginning_has_it_once(text, prefix, wan
     assert [token for token, _, _ in behind_beginning(spans(text, Bytes()), tuple(prefix))] == [*want]
     pieces = parse_prompt(f'{text}[[2]]<|endoftext|>', Bytes(), 9, tuple(prefix)).pieces
     assert pieces == [([*want], 'known'), (2, 'blank'), ([256], 'known')]   # a later one stays
+
+
+@pytest.mark.parametrize('kind', ['bytes', 'bytes behind a space', 'bytes NFC', 'metaspace always', 'metaspace first',
+                                  'metaspace never', 'sentences', 'wordpiece', 'ends of words'])
+@pytest.mark.parametrize('prompt', [
+    'ab[[=cd]]ef', 'a b[[=c]] d', 'abc[[=d]]', 'a b [[=c]] d', 'a [[=b]][[=c]]', '[[=ab]]cd', 'a b[[=c ]]d',
+    'a([[=b]].)', '[[=a]] b [[=c]]ef', 'a[[= b]]'])
+def test_texts_at_a_border_stand_as_they_are_typed(kind, prompt):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    tokenizer, text = tokenizer_like(kind), prompt.replace('[[=', '').replace(']]', '')
+    try:
+        pieces = parse_prompt(prompt, tokenizer, 40).pieces
+    except ValueError as e:
+        assert kind == 'ends of words' and 'right behind' in str(e)
+        return
+    tokens = [token for ids, _ in pieces for token in ids]
+    assert tokenizer.decode(tokens) == tokenizer.decode(tokenizer.encode(text))
+    assert tokenizer.decode(tokens).replace(' ', '') == text.replace(' ', '')
+
+
+@pytest.mark.parametrize('kind, prompt, want', [
+    ('metaspace always', 'a [[=b]] c', ['▁a', '▁b', '▁c']), ('sentences', 'a[[1]] b', ['▁a', '▁b']),
+    ('metaspace always', 'ab[[1]]cd e', ['▁a', 'b', 'cd', '▁e']), ('sentences', ' [[=a]]', ['▁', '▁a']),
+    ('wordpiece', 'a[[1]]b', ['a', '##b']), ('wordpiece', 'a [[1]] ef', ['a', 'ef']),
+    ('wordpiece', 'a([[=ef]].)', ['a', '(', 'ef', '.', ')']), ('wordpiece', '[[1]]ef', ['##ef']),
+    ('wordpiece', '[[=ef]]', ['ef']), ('bytes', 'a [[=a]]', ['a', 'Ġa'])])
+def test_tokens_at_a_border(kind, prompt, want):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    tokenizer = tokenizer_like(kind)
+    pieces = parse_prompt(prompt, tokenizer, 40).pieces
+    assert [tokenizer.backend.id_to_token(token) for ids, kind in pieces if kind != 'blank' for token in ids] == want
+
+
+def test_a_word_that_no_token_goes_on_is_refused():
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    words = tokenizer_like('words')
+    assert parse_prompt('a [[2]] b [[=ab]]', words, 9).lay_out()[0] == [1, 0, 0, 2, 3]
+    for prompt in ('a[[=b]]', 'a [[2]]b', 'a[[=b]]a'):
+        with pytest.raises(ValueError, match='right behind .*border') as e:
+            parse_prompt(prompt, words, 9)
+        assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize('prompt, pieces, said', [
+    ('The [[=quick]] fox', ['The', ' quick', ' fox'], 0), ('The[[= quick]]', ['The', ' quick'], 0),
+    ('The  [[=quick]]', ['The', ' ', ' quick'], 0), ('The [[=  quick]]', ['The', ' ', ' ', ' quick'], 0),
+    (' [[=quick]]', [' quick'], 0), ('a\n[[=b]]', ['a', '\n', 'b'], 0),
+    ('a\n [[=quick]]', ['a', '\n', ' quick'], 0), ('[[1]] [[=quick]]', [' quick'], 0),
+    ('foo([[=bar]])', ['foo', '(', 'bar', ')'], 0), ('The [[2]] fox', ['The', ' ', ' fox'], 1),
+    ('The[[2]] fox', ['The', ' fox'], 0), ('The [[?]] fox', ['The', ' ', ' fox'], 1),
+    ('The [[..]]', ['The', ' '], 1), ('The ', ['The', ' '], 1), ('a\n[[..]]', ['a', '\n'], 0),
+    ('The [[1]] [[=fox]] [[2-3]] a', ['The', ' ', ' fox', ' ', ' a'], 1)])
+def test_a_word_of_gpt2_begins_with_its_space(prompt, pieces, said, capsys):
+    try:
+        gpt2 = get_tokenizer('gpt2')
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached')
+    template, = parse_prompts([prompt], gpt2, 20)
+    texts = (value for value, _ in template.pieces if isinstance(value, list))
+    assert [gpt2.decode([token]) for value in texts for token in value] == pieces
+    err = capsys.readouterr().err
+    assert err.count('\n') == err.count(']]') == said
+    of_bytes, = parse_prompts([prompt], Bytes(), 40)   # whose words begin with no space
+    assert of_bytes.pieces == parse_prompt(prompt, Bytes(), 40).pieces and not capsys.readouterr().err
+
+
+def test_a_space_before_an_answer_of_bytes_stays():
+    assert parse_prompt('a [[=b]]', Bytes(), 9).pieces[:2] == [([*b'a '], 'known'), ([*b'b'], 'answer')]
+
+
+@pytest.mark.parametrize('kind, prompts, unknown, n_tokens', [
+    ('wordpiece', ['ab É[[2]]', 'é ZZ[[1]] !'], ['!'], 7), ('bytes', ['ä<unk>[[1]]'], [], 7),
+    ('words', ['a [UNK] [[1]] c', 'c c[[2]]'], ['c', 'c', 'c'], 5), ('letters', ['aéb ¶'], ['é', '¶'], 2),
+    ('metaspace always', ['abÄ[[1]]ÄÖ ü'], ['Ä', 'ÄÖ', 'ü'], 6), ('sentences', ['ä[[=é]]'], ['ä', 'é'], 3),
+    ('sentences and bytes', ['ä[[=é]]'], [], 5)])
+def test_unknown_tokens_are_said_once(kind, prompts, unknown, n_tokens, capsys):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    tokenizer = tokenizer_like(kind)
+    spelling = Spelling(tokenizer)
+    for prompt in prompts:
+        parse_prompt(prompt, tokenizer, 40, spelling=spelling)
+    assert (spelling.unknown, spelling.n_tokens) == (unknown, n_tokens)
+    parse_prompts(prompts, tokenizer, 40)
+    err = capsys.readouterr().err
+    assert err.count('\n') == bool(unknown)
+    if unknown:
+        assert f'{len(unknown)} of {n_tokens} tokens are unknown' in err and repr(unknown[0]) in err
+
+
+def test_a_vocabulary_without_a_token_for_what_it_lacks_is_one_line():
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    tokenizer = tokenizer_like('nothing else')
+    for read in (tokenizer.encode, tokenizer.spans, lambda text: tokenizer.encode_batch([text])):
+        with pytest.raises(ValueError, match='nothing else cannot spell all of') as e:
+            read('abc')
+        assert '\n' not in str(e.value)

@@ -3,11 +3,13 @@ import itertools
 import json
 import os
 import re
+import sys
+from functools import partial
 
 import numpy as np
 
 from anyorder.machine.files import read_text, reading
-from anyorder.tokens.tokenizers import END_OF_TEXT, one_of
+from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
 from configurator import home
 
 
@@ -52,49 +54,154 @@ def encode(text, tokenizer):
 
 def spans(text, tokenizer):
     """`encode`, with the place of each token: [(token, start, end)], in letters of the text."""
-    special = getattr(tokenizer, 'special', {}) | ({} if tokenizer.eos is None else {END_OF_TEXT: tokenizer.eos})
+    read = partial(tokenizer.spans, shown=True) if isinstance(tokenizer, HuggingFace) else tokenizer.spans
+    if tokenizer.eos is None or getattr(tokenizer, 'special', {}).get(END_OF_TEXT) == tokenizer.eos:
+        return read(text)
     found, here = [], 0
-    for part in re.split(f'({one_of(special)})', text) if special else [text]:
-        if part in special:
-            found.append((special[part], here, here + len(part)))
-        else:
-            found += [(token, here + start, here + end) for token, start, end in tokenizer.spans(part)]
+    for n, part in enumerate(text.split(END_OF_TEXT)):
+        if n > 0:
+            found.append((tokenizer.eos, here, here + len(END_OF_TEXT)))
+            here += len(END_OF_TEXT)
+        found += [(token, here + start, here + end) for token, start, end in read(part)]
         here += len(part)
     return found
 
 
-def behind_beginning(tokens, prefix):
+def behind_beginning(found, prefix):
     """The spans of a whole text without the tokens `prefix`, which its model puts before every text: a text that is
     written with its beginning, as chat templates are, has it once."""
-    written = [token for token, _, _ in tokens[:len(prefix)]]
-    return tokens[len(prefix):] if prefix and written == [*prefix] else tokens
+    written = [token for token, _, _ in found[:len(prefix)]]
+    return found[len(prefix):] if prefix and written == [*prefix] else found
+
+
+class Spelling:
+    """How a tokenizer spells the texts of a command: what is said once, in a line, if it is not as it seems."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.n_tokens, self.unknown, self.behind_space = tokenizer, 0, [], []
+
+    def add(self, text, found):
+        """Count a text and its spans. A token that is unknown is no likelihood of what stands in the text."""
+        self.n_tokens += len(found)
+        if isinstance(self.tokenizer, HuggingFace):
+            self.unknown += self.tokenizer.unspelt(text, found)
+
+    def say(self):
+        if self.unknown:
+            print(f'{len(self.unknown):,} of {self.n_tokens:,} tokens are unknown to {self.tokenizer.name}, the first '
+                  f'is {self.unknown[0][:40]!r}: the model does not read what stands there, and its numbers are not of '
+                  'these texts', file=sys.stderr)
+        if self.behind_space:
+            text = self.behind_space[0][-30:]
+            print(f'a blank behind {text!r}: its last space is a token by itself, which texts hardly have there; write '
+                  f'{text[:-1] + "[[2]]"!r}, and the first token of the blank begins with the space', file=sys.stderr)
 
 
 def parse_prompts(prompts, tokenizer, length, prefix=()):
-    """parse_prompt of each prompt. If there are several, an error says which prompt is wrong."""
-    rows = []
+    """parse_prompt of each prompt. If there are several, an error says which prompt is wrong. One line each says that
+    tokens are unknown, and that a blank stands behind a space."""
+    rows, spelling = [], Spelling(tokenizer)
     for n, prompt in enumerate(prompts, 1):
         try:
-            rows.append(parse_prompt(prompt, tokenizer, length, prefix))
+            rows.append(parse_prompt(prompt, tokenizer, length, prefix, spelling))
         except ValueError as e:
             raise ValueError(f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)) from None
+    spelling.say()
     return rows
 
 
-def parse_prompt(prompt, tokenizer, length, prefix=()):
-    """The Template of a prompt, a text or a row. A text without a blank ends in [[..]]. The pieces are tokenized one by
-    one; of a text `prefix` is left out, see behind_beginning. Raises ValueError for another kind of blank and for a
-    prompt that is too long."""
+def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
+    """The Template of a prompt, a text or a row. A text without a blank ends in [[..]]. Raises ValueError for another
+    kind of blank and for a prompt that is too long.
+
+    prefix    tokens that are left out at its beginning, see behind_beginning
+    spelling  the Spelling that is told of it"""
     if not isinstance(prompt, str):
         return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
-    pieces = []
-    for n, (value, kind) in enumerate(split_blanks(prompt)):
-        if isinstance(value, str):
-            found = spans(value, tokenizer)
-            found = behind_beginning(found, prefix) if n == 0 else found
-            value = [token for token, _, _ in found]
-        pieces.append((value, kind))
-    return Template(pieces, length)
+    pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
+    return Template(encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer)), length)
+
+
+def spaces_into_blanks(pieces, tokenizer):
+    """The pieces with the space before an [[=answer]] in the answer, where the token of its word begins with it."""
+    pieces = list(pieces)
+    for i in range(1, len(pieces)):
+        text, answer = pieces[i - 1][0], pieces[i][0]
+        if pieces[i][1] == 'answer':
+            border = len(text) - joined_blanks(text, answer, tokenizer)
+            pieces[i - 1] = text[:border], 'known'
+            pieces[i] = text[border:] + answer, 'answer'
+    return pieces
+
+
+def joined_blanks(text, follows, tokenizer):
+    """How many blanks at the end of a text are in one token with the beginning of what follows."""
+    n, n_blanks = len(text), len(text) - len(text.rstrip())
+    if not n_blanks:
+        return 0
+    across = [n - start for _, start, end in spans(text + follows, tokenizer) if start < n < end]
+    return max((k for k in across if k <= n_blanks), default=0)
+
+
+def encode_pieces(pieces, tokenizer, prefix, spelling):
+    """The pieces with tokens in place of texts. They are tokenized one by one, and spell what is typed."""
+    found, before = [], None   # the text right before a piece; '' behind a blank, None at the start
+    for i, (value, kind) in enumerate(pieces):
+        if not isinstance(value, str):
+            found.append((value, kind))
+            before = ''
+            continue
+        if before is None:
+            placed = behind_beginning(spans(value, tokenizer), prefix)
+        else:
+            placed = spans_behind(before, value, tokenizer)
+        if value:
+            before = (before or '') + value
+        spelling.add(value, placed)
+        is_before_blank = i + 1 < len(pieces) and not isinstance(pieces[i + 1][0], str)
+        if is_before_blank and is_lone_space(value, placed, tokenizer):
+            spelling.behind_space.append(value)
+        found.append(([token for token, _, _ in placed], kind))
+    return found
+
+
+def is_lone_space(text, found, tokenizer):
+    """Whether a text ends in a token of blanks that a letter behind it would join."""
+    if not found or not text[found[-1][1]:].isspace():
+        return False
+    return any(joined_blanks(text, letter, tokenizer) for letter in 'aest')
+
+
+def spans_behind(before, text, tokenizer):
+    """Spans of a text that stands right behind the text `before`, or behind a blank, ''. Many tokenizers of others
+    begin a word with each text that they read. So these read it with letters before it, whose tokens are left out.
+    Raises ValueError where no token ends at the border, or what is read is another text."""
+    alone = spans(text, tokenizer)
+    if not isinstance(tokenizer, HuggingFace) or not text:
+        return alone
+    letter = (text.strip() or 'x')[0]
+    context = before or letter
+    ids, right = encode(context, tokenizer), shown(encode(context + text, tokenizer), tokenizer)
+    ways = (behind(left, text, tokenizer) for left in (context[-16:], letter, 'x', 'e', '1', '.'))
+    for found in itertools.chain([alone], ways):
+        if found is not None and shown(ids + [token for token, _, _ in found], tokenizer) == right:
+            return found
+    raise ValueError(f'{tokenizer.name} has no tokens for {text[:20]!r} right behind {before[-20:] or "a blank"!r}, '
+                     'within a word: move the border of the blank to where a word begins')
+
+
+def shown(ids, tokenizer):
+    """The text of tokens, in which unknown ones that touch are one, as many tokenizers read them."""
+    runs = itertools.groupby(ids, lambda token: token == tokenizer.unknown)
+    return tokenizer.decode([token for is_unknown, run in runs for token in list(run)[:1 if is_unknown else None]])
+
+
+def behind(left, text, tokenizer):
+    """Spans of a text as they are behind the text `left`; None where a token has letters of both."""
+    found, n = spans(left + text, tokenizer), len(left)
+    if any(start < n < end for _, start, end in found):
+        return None
+    return [(token, start - n, end - n) for token, start, end in found if start >= n]
 
 
 class Template:

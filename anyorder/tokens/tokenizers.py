@@ -6,12 +6,14 @@
     n_bytes                bytes of text of each id, (n_tokens,); None where that cannot be said
     encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
     spans(text)            [(id, start, end)]: the letters of the text from which each token is made
-    cut(text)              the last place where the text can be cut and keeps its tokens, whatever follows it, or 0"""
+
+A tokenizer of others, HuggingFace, may also lack a token for what stands in a text, see its unspelt and sizes."""
 import functools
 import itertools
 import json
 import os
 import re
+import unicodedata
 
 import numpy as np
 
@@ -30,9 +32,6 @@ class Bytes:
 
     def encode_batch(self, texts):
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
-
-    def cut(self, text):
-        return len(text)
 
     def decode(self, ids):
         return b''.join(bytes([i]) if i < 256 else END_OF_TEXT.encode() for i in ids).decode(errors='replace')
@@ -66,19 +65,9 @@ class GPT2:
     def spans(self, text):
         return spans_of_bytes(self, text)
 
-    def cut(self, text):
-        found = LAST_CUT.match(text, max(0, len(text) - FAR))
-        return found.end() if found else 0
 
-
-# GPT-2's expression cuts between a blank and what stands before it, and between a letter or digit and a sign. The cuts
-# below are those for which no two versions of Unicode differ.
+LONG_RUN = 1000   # blanks
 BLANKS = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'   # what \s is in Rust
-BEFORE_A_BLANK = r'\S(?=[ \t\n\r])'
-BEFORE_A_SIGN = r'[A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5](?=[!-/:-@[-`{-~\u3001\u3002\uff0c])'
-LAST_CUT = re.compile(f'.*(?:{BEFORE_A_BLANK}|{BEFORE_A_SIGN})', re.DOTALL)
-FAR = 1 << 18      # letters from the end in which a cut is looked for
-LONG_RUN = 1000    # blanks
 BEFORE_LAST_BLANK = re.compile(f'(?=[{BLANKS}][^{BLANKS}])(?<=[{BLANKS}]{{{LONG_RUN}}})')
 
 
@@ -102,7 +91,8 @@ def spans_of_bytes(tokenizer, text):
 
 class HuggingFace:
     """A tokenizer of the package `tokenizers`. n_bytes is None where a text does not come back, as from WordPiece.
-    `special` is {text that shows a special token: id}, which encode never reads from a text; prompts.encode does.
+    `special` is {text that shows a special token: id}, which encode never reads from a text; spans does if `shown`.
+    `unknown` is the id that stands for what the vocabulary lacks, or None, and `unknown_text` shows it.
     `chat` is (messages, add_generation_prompt=...) -> prompt, or None where no chat template is known."""
     separator, n_bytes = '', None
 
@@ -110,26 +100,55 @@ class HuggingFace:
         self.name, self.backend, self.eos, self.chat, vocabulary = name, backend, eos, chat, backend.get_vocab()
         self.special = {token.content: i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         self.n_tokens = 1 + max(vocabulary.values())
-        backend.encode_special_tokens = True   # as text
         backend.post_processor = None   # which leaves blanks out of where a token stands
-        if (json.loads(backend.to_str())['decoder'] or {}).get('type') == 'ByteLevel':   # a letter of a token is a byte
+        parts = json.loads(backend.to_str())
+        if (parts['decoder'] or {}).get('type') == 'ByteLevel':   # a letter of a token is a byte
             self.n_bytes = np.zeros(self.n_tokens, int)
             self.n_bytes[list(vocabulary.values())] = list(map(len, vocabulary))
             for i, token in backend.get_added_tokens_decoder().items():
                 self.n_bytes[i] = 0 if token.special else len(token.content.encode())
+        self.unknown_text = parts['model'].get('unk_token')
+        self.unknown = vocabulary.get(self.unknown_text, parts['model'].get('unk_id'))   # the second is Unigram's
+        if self.unknown is not None:
+            self.unknown_text = backend.id_to_token(self.unknown)
+
+    def read(self, encode, texts, shown=False):
+        self.backend.encode_special_tokens = not shown   # else special tokens are text
+        try:
+            return encode(texts, add_special_tokens=False)
+        except Exception as e:   # of a vocabulary that lacks what a text has, and a token for it too
+            raise ValueError(f'{self.name} cannot spell all of {str(texts)[:60]!r} ({str(e)[:100]}): write it in the '
+                             'letters of its vocabulary') from None
 
     def encode(self, text):
-        return self.backend.encode(text, add_special_tokens=False).ids
+        return self.read(self.backend.encode, text).ids
 
     def encode_batch(self, texts):
-        return [found.ids for found in self.backend.encode_batch(texts, add_special_tokens=False)]
+        return [found.ids for found in self.read(self.backend.encode_batch, texts)]
 
-    def spans(self, text):
-        found = self.backend.encode(text, add_special_tokens=False)
+    def spans(self, text, shown=False):
+        found = self.read(self.backend.encode, text, shown)
         return [(i, start, end) for i, (start, end) in zip(found.ids, found.offsets)]
 
-    def cut(self, text):
-        return 0
+    def unspelt(self, text, spans):
+        """[the parts of a text that its tokens do not spell]: unknown ones, or letters that are left out."""
+        if self.unknown is not None:
+            found = (text[start:end] for i, start, end in spans if i == self.unknown)
+            return [part for part in found if part != self.unknown_text]   # somebody may have written it
+        if self.n_bytes is not None:
+            return []
+        lost = {one for one in {*text} if unicodedata.category(one)[0] in 'LNPS' and not self.encode(one)}
+        return [one for one in text if one in lost]
+
+    def sizes(self, text, spans):
+        """(n,) bytes of the text as it was given that are behind the token before, up to the end of each token."""
+        ids, n_bytes = [i for i, _, _ in spans], len(text.encode())
+        if self.backend.normalizer is None and self.n_bytes[ids].sum() == n_bytes:
+            return self.n_bytes[ids]
+        before = np.cumsum([0, *(len(one.encode()) for one in text)])   # of each letter
+        ends = before[[end for _, _, end in spans]]
+        ends[-1:] = n_bytes
+        return np.diff(np.maximum.accumulate(ends), prepend=0)
 
     def decode(self, ids):
         runs = [(is_end, list(run)) for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos)]
@@ -188,52 +207,18 @@ def tokenizer_of_set(kind):
     return symbols(OWN, texts, separator=' ', eos=kind['eos'])()
 
 
-class Begun(str):
-    """A piece of a text that goes on in the next one."""
-
-
 def encode_documents(documents, tokenizer):
-    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes; for
-    a text in pieces several times, the end with the last. Of a pair (prompt, text) the bytes are the text's, and the
-    highest bit marks the prompt as given, see sets.py."""
-    for batch in batches(cut_anew(documents, tokenizer)):
+    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes. Of
+    a pair (prompt, text) the bytes are the text's, and the highest bit marks the prompt as given, see sets.py."""
+    iterator = iter(documents)
+    while batch := list(itertools.islice(iterator, 256)):
         *prompts, texts = map(list, zip(*batch)) if isinstance(batch[0], tuple) else [batch]
         dtype = np.dtype('<u2' if tokenizer.n_tokens <= 2 ** (15 if prompts else 16) else '<u4')
         end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
         marked = [np.asarray(ids, dtype) | 1 << 8 * dtype.itemsize - 1 for part in prompts
                   for ids in tokenizer.encode_batch(part)] or [end[:0]] * len(texts)
         for prompt, ids, text in zip(marked, tokenizer.encode_batch(texts), texts):
-            tail = end[:0] if isinstance(text, Begun) else end
-            yield np.concatenate([prompt, np.asarray(ids, dtype), tail]), len(text.encode())
-
-
-def cut_anew(documents, tokenizer):
-    """Yields documents whose pieces end where the tokens are those of the whole text."""
-    rest = ''
-    for document in documents:
-        if isinstance(document, tuple):
-            yield document
-            continue
-        rest += document
-        if not isinstance(document, Begun):
-            yield rest
-            rest = ''
-        elif n := tokenizer.cut(rest):
-            yield Begun(rest[:n])
-            rest = rest[n:]
-
-
-def batches(documents, most=256, letters=1 << 20):
-    """Yields lists of at most `most` documents, which end once they hold so many `letters`."""
-    batch, n = [], 0
-    for document in documents:
-        batch.append(document)
-        n += len(document) if isinstance(document, str) else sum(map(len, document))
-        if len(batch) == most or n >= letters:
-            yield batch
-            batch, n = [], 0
-    if batch:
-        yield batch
+            yield np.concatenate([prompt, np.asarray(ids, dtype), end]), len(text.encode())
 
 
 def split_documents(tokens, eos):
