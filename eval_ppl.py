@@ -223,7 +223,7 @@ def report(text, rows, tokenizer):
     lines = [f"\n{text.label}, from {text.origin['source']}"]
     table = [row for part in rows.values() for row in part if 'perplexity' in row]
     if table:
-        table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1))] if text.given is None else []
+        table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes)] if text.given is None else []
         lines.append(format_table(table))
     bounds = [row['estimate'] for part in rows.values() for row in part if row.get('bound')]
     lines += [f"bounds, by means over what is drawn: {', '.join(bounds)}"] if bounds else []

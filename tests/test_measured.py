@@ -1,12 +1,14 @@
 """Texts that are measured: their split, their blocks and what is counted of them."""
 import hashlib
 import json
+import unicodedata
 
 import numpy as np
 import pytest
 from conftest import one_line
 
 from anyorder.likelihood.measured import open_corpus
+from anyorder.likelihood.tables import unigram_row
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer
 
@@ -74,3 +76,38 @@ def test_a_text_that_cannot_be_measured_is_one_line(data_dir, tmp_path, monkeypa
         (tmp_path / file).write_text(text)
     with one_line(said):
         open_corpus(name, 16, get_tokenizer(tokenizer), data_dir, ckpt='c.pt')
+
+
+def decomposed(text):
+    return unicodedata.normalize('NFD', text)
+
+
+@pytest.mark.parametrize('kind', ['bytes', 'bytes NFC', 'bytes NFKC', 'bytes NFD', 'bytes Lowercase',
+                                  'bytes behind a space'])
+@pytest.mark.parametrize('texts', [
+    [decomposed('é ü ñ å')], ['ﬁx ½ İ é', decomposed('é'), 'a'], [('ab ', decomposed('éa')), ('', 'Ünd')], [' a  b\n']])
+def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind, texts):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    tokenizer, path = tokenizer_like(kind), tmp_path / 'my.jsonl'
+    rows = [{'prompt': text[0], 'text': text[1]} if isinstance(text, tuple) else {'text': text} for text in texts]
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    n_bytes = [len(row['text'].encode()) for row in rows]
+    found = open_corpus(str(path), 64 if 'prompt' in rows[0] else 1, tokenizer, 'nowhere')
+    assert found.n_bytes == found.sizes.sum() == sum(n_bytes) and len(found.sizes) == len(found.tokens)
+    assert unigram_row(found.tokens, tokenizer, 1, found.sizes)['bytes'] == sum(n_bytes)
+    some = open_corpus(str(path), 64 if 'prompt' in rows[0] else 2, tokenizer, 'nowhere', n_blocks=1)
+    assert some.n_bytes == (n_bytes[0] if 'prompt' in rows[0] else found.sizes[:2].sum())
+    if kind == 'bytes':   # each token is its own bytes
+        counted = found.sizes > 0
+        assert found.sizes[counted].tolist() == tokenizer.n_bytes[found.tokens[counted]].tolist()
+
+
+def test_unknown_tokens_of_a_file_are_said_once(tmp_path, capsys):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    (tmp_path / 'my.txt').write_text('ab ! ef ¶')
+    assert open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('wordpiece'), 'nowhere').n_bytes is None
+    assert '2 of 5 tokens are unknown' in (said := capsys.readouterr().err) and "'!'" in said and said.count('\n') == 1
+    open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('bytes'), 'nowhere')
+    assert not capsys.readouterr().err

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from anyorder.datasets import open_split
+from anyorder.machine.processes import processes
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.prepared import DATA_SETS
+from anyorder.tokens.prompts import Spelling
 from anyorder.tokens.sets import Split, kind_of
 from anyorder.tokens.sources import open_texts
-from anyorder.tokens.tokenizers import OWN, TOKENIZERS, Symbols, encode_documents, tokenizer_of_set
+from anyorder.tokens.tokenizers import OWN, TOKENIZERS, HuggingFace, Symbols, encode_documents, tokenizer_of_set
 
 # which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
@@ -28,6 +30,7 @@ class Corpus:
     blocks: torch.Tensor   # (n, N), those that are measured
     n_bytes: int | None    # bytes of text in the blocks, where that can be said
     given: torch.Tensor | None = None   # (n, N) which of their tokens are given and cost nothing; None: none can be
+    sizes: np.ndarray | None = None     # (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
 
     @property
     def digest(self):
@@ -50,20 +53,25 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     ckpt      the name of the checkpoint, for the command that an error names
     blanks    positions that are measured given all others, see only_blank"""
     if os.path.isfile(name) or name.lower().endswith(('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')):
-        label, (tokens, origin) = os.path.basename(name), read_file(name, tokenizer, ckpt)
+        label, (tokens, origin, sizes) = os.path.basename(name), read_file(name, tokenizer, ckpt)
     else:
         label = f'{name} ({split})'
         if has_protocol(name):
             split = PROTOCOLS[protocol].get(name, 'test')
             label = f'{name} ({split}, protocol {protocol})'
-        tokens, origin = read_set(name, split, data_dir, tokenizer)
+        (tokens, origin), sizes = read_set(name, split, data_dir, tokenizer), None
     check_length(tokens, block_size, name)
     blocks, given = all_blocks(tokens, block_size, n_blocks)
     given = only_blank(blanks, blocks, given)
-    n_bytes = None if tokenizer.n_bytes is None else int(tokenizer.n_bytes[blocks[~given]].sum())
+    n_bytes = None
+    if sizes is not None:
+        in_blocks, _ = all_blocks(Split(sizes, ends=tokens.ends), block_size, n_blocks)
+        n_bytes = int(in_blocks[~given].sum())
+    elif tokenizer.n_bytes is not None:
+        n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
     label += tokens.cut(block_size) + f', blanks {blanks}' * bool(blanks)
     return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes,
-                  given if tokens.marked or given.any() else None)
+                  given if tokens.marked or given.any() else None, sizes)
 
 
 def has_protocol(name):
@@ -72,7 +80,8 @@ def has_protocol(name):
 
 
 def read_file(path, tokenizer, ckpt):
-    """(Split, origin) of a text file, every document followed by end-of-text. Documents with prompts are its rows."""
+    """(Split, origin, sizes of a Corpus) of a text file, every document followed by end-of-text. Documents with prompts
+    are its rows."""
     is_text = not isinstance(tokenizer, Symbols)
     if not is_text:
         raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
@@ -83,7 +92,27 @@ def read_file(path, tokenizer, ckpt):
         raise ValueError(f'{path} holds no text')
     documents, prompts = [tokens for tokens, _ in documents], isinstance(next(iter(texts)), tuple)
     found = Split(np.concatenate(documents), prompts, np.cumsum([*map(len, documents)]) if prompts else None)
-    return found, {'source': path, 'sha256': hashlib.sha256(found.packed.tobytes()).hexdigest()}
+    sizes = sizes_of(texts, documents, tokenizer) if isinstance(tokenizer, HuggingFace) else None
+    return found, {'source': path, 'sha256': hashlib.sha256(found.packed.tobytes()).hexdigest()}, sizes
+
+
+def sizes_of(texts, documents, tokenizer):
+    """(n,) bytes of the texts, as they were given, of each token of the `documents`, by a tokenizer of others, which
+    may write a text otherwise before it reads it. None where its texts do not come back. Unknown tokens are said."""
+    spelling, sizes = Spelling(tokenizer), []
+    n_end = 0 if tokenizer.eos is None else 1
+    for text, tokens in zip(texts, documents):
+        *prompts, text = text if isinstance(text, tuple) else (text,)
+        for prompt in prompts:
+            spelling.add(prompt, tokenizer.spans(prompt))
+        found = tokenizer.spans(text)
+        spelling.add(text, found)
+        if tokenizer.n_bytes is not None:
+            n_before = len(tokens) - len(found) - n_end
+            sizes.append(np.pad(tokenizer.sizes(text, found), (n_before, n_end)))
+    if processes()[0] == 0:
+        spelling.say()
+    return np.concatenate(sizes) if sizes else None
 
 
 def read_set(name, split, data_dir, tokenizer):

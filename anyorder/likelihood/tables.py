@@ -40,10 +40,14 @@ def entropy(counts):
     return float(-(p * np.log(p)).sum())
 
 
-def unigram_row(tokens, tokenizer, block_size):
-    """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table."""
-    counts = token_counts(tokens, tokenizer.n_tokens)
-    n_bytes = None if tokenizer.n_bytes is None else int(counts @ tokenizer.n_bytes)
+def unigram_row(tokens, tokenizer, block_size, sizes=None):
+    """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table.
+    `sizes` (n_tokens,) are the bytes of text of the tokens, None as the tokenizer says."""
+    counts, n_bytes = token_counts(tokens, tokenizer.n_tokens), None
+    if sizes is not None:
+        n_bytes = int(sizes.sum())
+    elif tokenizer.n_bytes is not None:
+        n_bytes = int(counts @ tokenizer.n_bytes)
     row = table_row('unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes)
     return row | {'nats_per_block': row['nats_per_token'] * block_size}
 
