@@ -61,7 +61,7 @@ class TrainState:
         self.model, self.optimizers, self.ema, self.device = model, optimizers, ema, model.device
         self.run_model = model   # the model as updates run it, see make_run_model
         self.iter_num = 0        # updates done
-        self.n_summed = 0        # tokens that all processes saw until `averages` summed them up
+        self.n_summed = 0        # tokens that all processes saw until `sum_seen` was called last
         self.n_own = 0           # and that this one has seen since, an int or on the device; padding is no token
         self.logged = 0          # iter_num at the last line of the log
         # sums since that line of an update's mean loss, its gradient norm, and whether both were finite
@@ -69,11 +69,17 @@ class TrainState:
 
     @property
     def n_seen(self):
-        """Tokens seen; of other processes only until `averages` was called last."""
+        """Tokens seen; of other processes only until `sum_seen` was called last."""
         return self.n_summed + int(self.n_own)
+
+    def sum_seen(self):
+        """Add up what the processes have seen since the last call; all of them call it at once."""
+        self.n_summed += int(summed(torch.as_tensor(self.n_own, device=self.device)))
+        self.n_own = 0
 
     def entries(self):
         """The entries of a checkpoint that `resume` reads, beside weights and average."""
+        self.sum_seen()
         return {'iter_num': self.iter_num, 'draws': DRAWS, 'optimizer': [o.state_dict() for o in self.optimizers],
                 'n_seen': self.n_seen, 'logged': self.logged, 'totals': self.totals.cpu()}
 
@@ -94,8 +100,7 @@ class TrainState:
         """(loss in nats per token, gradient norm): means since the last line of the log, over all processes. The host
         waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
         `with_weights` wants finite weights too, which may overflow after losses that are finite."""
-        self.n_summed += int(summed(torch.as_tensor(self.n_own, device=self.device)))
-        self.n_own = 0
+        self.sum_seen()
         loss, norm, n_finite = summed(self.totals).div_(processes()[1]).tolist()   # the mean is kept
         n_iters = self.iter_num - self.logged
         loss, norm = loss / n_iters, norm / n_iters
