@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anyorder.tokens.sets import is_there, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
-from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
+from anyorder.tokens.tokenizers import Begun, encode_documents, get_tokenizer
 from configurator import home
 
 SPLIT_SEED = 2357
@@ -62,14 +62,35 @@ def divide(splits, val_ratio):
         return {split: (len(documents), documents) for split, documents in splits.items()}
     documents, n = splits[''], len(splits[''])
     if n == 1:
-        text, = documents
-        if isinstance(text, tuple):
+        if isinstance(next(iter(documents)), tuple):
             raise ValueError('one document with a prompt cannot be divided into train and val: name its --split')
-        cut = int(len(text) * (1 - val_ratio))
-        return {'train': (1, [text[:cut]]), 'val': (1, [text[cut:]])}
+        length = sum(map(len, documents))
+        cut = int(length * (1 - val_ratio))
+        return {'train': (1, part_of(documents, 0, cut)), 'val': (1, part_of(documents, cut, length))}
     val = set(random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))))
-    return {'train': (n - len(val), (text for i, text in enumerate(documents) if i not in val)),
-            'val': (len(val), (text for i, text in enumerate(documents) if i in val))}
+    return {'train': (n - len(val), chosen(documents, lambda i: i not in val)),
+            'val': (len(val), chosen(documents, lambda i: i in val))}
+
+
+def part_of(pieces, start, end):
+    """Yields the pieces of one document between two of its places."""
+    n = 0
+    for piece in pieces:
+        kept = piece[max(0, start - n):max(0, end - n)]
+        n += len(piece)
+        if n >= end:
+            yield kept
+            return
+        yield Begun(kept)
+
+
+def chosen(documents, is_chosen):
+    """Yields the documents whose numbers `is_chosen`."""
+    number = 0
+    for document in documents:
+        if is_chosen(number):
+            yield document
+        number += not isinstance(document, Begun)
 
 
 def check_source_is_new(origin, kept):
@@ -125,4 +146,4 @@ def prepare_into(directory, meta, data_set, name, source, split, tokenizer, forc
     meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': prompts}
     meta |= {'prompts': True} if prompts else {}
     splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
-    return write_splits(directory, meta, kept, origin, splits, 'doc')
+    return write_splits(directory, meta, kept, origin, splits, 'text')

@@ -140,13 +140,14 @@ def is_there(directory, meta, wanted, source, same, force):
 
 def write_splits(directory, meta, kept, source, splits, unit='row'):
     """Write {split: (number of rows, rows)} beside the splits that are `kept`; returns the new meta.json. A row, which
-    the bar calls `unit`, is (tokens as on disk, number of bytes of its text)."""
+    the bar calls `unit`, is (tokens as on disk, number of bytes of its text), or several of these, its pieces."""
     os.makedirs(directory, exist_ok=True)
     meta_path = os.path.join(directory, 'meta.json')
     try:
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
             bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
-            new = {split: write_rows(path, bar) | {'source': source} for split, path, bar in zip(splits, paths, bars)}
+            new = {split: write_rows(path, bar) | {'rows': splits[split][0], 'source': source}
+                   for split, path, bar in zip(splits, paths, bars)}
             if empty := [split for split, info in new.items() if not info['tokens']]:
                 raise ValueError(f'{empty[0]} of {source} would be empty: name its --split, or a longer source')
             flush(*paths)
@@ -168,13 +169,12 @@ def write_meta(path, meta):
 
 def write_rows(path, rows):
     """Write rows into `path`; returns what meta.json says of them."""
-    info, sha = {'rows': 0, 'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
+    info, sha = {'tokens': 0, 'text_bytes': 0}, hashlib.sha256()
     with open(path, 'wb') as f:
         for tokens, n_bytes in rows:
             written = tokens.tobytes()
             f.write(written)
             sha.update(written)
-            info['rows'] += 1
             info['tokens'] += len(tokens)
             info['text_bytes'] += n_bytes
     return info | {'sha256': sha.hexdigest()}

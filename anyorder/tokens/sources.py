@@ -1,7 +1,7 @@
 """Where do documents come from? A source is a file, the standard library, a download or the Hugging Face hub.
 
 Documents are anything that has len() and can be iterated more than once. A document is a text, or a pair
-(prompt, text)."""
+(prompt, text). A long text comes in pieces, all but the last of them Begun. <|endoftext|> ends a document."""
 import ast
 import csv
 import hashlib
@@ -17,6 +17,7 @@ from functools import partial
 from inspect import cleandoc
 
 from anyorder.machine.files import quiet_hub, reading, reading_text
+from anyorder.tokens.tokenizers import END_OF_TEXT, Begun
 
 KINDS = '.txt, .raw, .jsonl, .csv, each also with .gz, .xz or .bz2 behind it, or .parquet'
 ENDING = re.compile(r'\.(txt|raw|jsonl|csv|parquet)(\.(gz|xz|bz2))?$', re.IGNORECASE)
@@ -112,14 +113,52 @@ class Documents:
         return self.read()
 
     def __len__(self):
-        return sum(1 for _ in self)
+        return sum(not isinstance(document, Begun) for document in self)
 
 
-def texts(paths, by_line=False):
-    """Yields what each file holds; with `by_line` its lines, newlines included."""
+PIECE = 1 << 17   # letters
+
+
+def texts(paths):
+    """Yields the texts of files."""
     for path in paths:
         with reading_text(path, '\n') as f:
-            yield from f if by_line else [f.read()]
+            yield from parted(iter(partial(f.read, PIECE), ''))
+
+
+def lines(path):
+    """Yields the lines of a file, newlines included."""
+    with reading_text(path, '\n') as f:
+        yield from f
+
+
+def texts_of_lines(paths):
+    for path in paths:
+        for line in lines(path):
+            yield from parted_text(line)
+
+
+def parted(chunks):
+    """Yields the texts of a stream of letters, which END_OF_TEXT parts. A text longer than a piece comes in pieces.
+    Blanks beside an END_OF_TEXT, and nothing else, are no text."""
+    rest, is_begun, is_parted = '', False, False
+    for chunk in chunks:
+        *ended, rest = (rest + chunk).split(END_OF_TEXT)
+        for text in ended:
+            if is_begun or text.strip():
+                yield text
+            is_begun, is_parted = False, True
+        while len(rest) >= PIECE + len(END_OF_TEXT):   # whose beginning may end the chunk
+            yield Begun(rest[:PIECE])
+            rest, is_begun = rest[PIECE:], True
+    if is_begun or rest.strip() or not is_parted:
+        yield rest
+
+
+def parted_text(text):
+    if len(text) <= PIECE and END_OF_TEXT not in text:
+        return [text]
+    return parted(text[i:i + PIECE] for i in range(0, len(text), PIECE))
 
 
 def csv_rows(path):
@@ -139,7 +178,7 @@ def table_rows(batches):
 
 
 # by the ending of a file; a row of a .jsonl is still a line
-ROWS = {'jsonl': lambda path: texts([path], by_line=True), 'csv': csv_rows, 'parquet': parquet_rows}
+ROWS = {'jsonl': lines, 'csv': csv_rows, 'parquet': parquet_rows}
 
 
 def documents_of(rows, source, text_key='text', prompt_key=''):
@@ -163,9 +202,20 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
         for key in keys:
             with reading(f'{key} in {where}', 'text', 'write a string in valid Unicode, or leave the row out'):
                 row[key].encode()   # half a surrogate pair is no text
-        if prompt and not row[text_key]:
-            raise ValueError(f'{where} has a prompt, but its {text_key} is empty: leave the row out')
-        yield (row[prompt], row[text_key]) if prompt else row[text_key]
+        if prompt:
+            yield pair(row[prompt], row[text_key], where)
+        else:
+            yield from parted_text(row[text_key])
+
+
+def pair(prompt, text, where):
+    """(prompt, text) of a row, which is one document."""
+    text = text.removesuffix(END_OF_TEXT)
+    if not text:
+        raise ValueError(f'{where} has a prompt, but its text is empty: leave the row out')
+    if END_OF_TEXT in prompt + text:
+        raise ValueError(f'{where} has {END_OF_TEXT} amid its prompt and text, which are one document: leave it out')
+    return prompt, text
 
 
 def open_texts(path, by_line=False, **keys):
@@ -179,7 +229,9 @@ def open_texts(path, by_line=False, **keys):
         return Documents(partial(documents_of, partial(ROWS[kind], path), path, **keys))
     if not {*keys.values()} <= {'text', 'auto', ''}:
         raise ValueError(f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a .jsonl')
-    return Documents(partial(texts, paths, by_line or kind == 'raw'))
+    if by_line or kind == 'raw':
+        return Documents(partial(texts_of_lines, paths))
+    return Documents(partial(texts, paths))
 
 
 def dataset_documents(found, source, **keys):

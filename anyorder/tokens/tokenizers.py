@@ -6,6 +6,7 @@
     n_bytes                bytes of text of each id, (n_tokens,); None where that cannot be said
     encode(text) -> ids    and encode_batch(texts), decode(ids) -> text
     spans(text)            [(id, start, end)]: the letters of the text from which each token is made
+    cut(text)              the last place where the text can be cut and keeps its tokens, whatever follows it, or 0
 
 A tokenizer of others, HuggingFace, may also lack a token for what stands in a text, see its unspelt and sizes."""
 import functools
@@ -32,6 +33,9 @@ class Bytes:
 
     def encode_batch(self, texts):
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def cut(self, text):
+        return len(text)
 
     def decode(self, ids):
         return b''.join(bytes([i]) if i < 256 else END_OF_TEXT.encode() for i in ids).decode(errors='replace')
@@ -65,9 +69,19 @@ class GPT2:
     def spans(self, text):
         return spans_of_bytes(self, text)
 
+    def cut(self, text):
+        found = LAST_CUT.match(text, max(0, len(text) - FAR))
+        return found.end() if found else 0
 
-LONG_RUN = 1000   # blanks
+
+# GPT-2's expression cuts between a blank and what stands before it, and between a letter or digit and a sign. The cuts
+# below are those for which no two versions of Unicode differ.
 BLANKS = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'   # what \s is in Rust
+BEFORE_A_BLANK = r'\S(?=[ \t\n\r])'
+BEFORE_A_SIGN = r'[A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5](?=[!-/:-@[-`{-~\u3001\u3002\uff0c])'
+LAST_CUT = re.compile(f'.*(?:{BEFORE_A_BLANK}|{BEFORE_A_SIGN})', re.DOTALL)
+FAR = 1 << 18      # letters from the end in which a cut is looked for
+LONG_RUN = 1000    # blanks
 BEFORE_LAST_BLANK = re.compile(f'(?=[{BLANKS}][^{BLANKS}])(?<=[{BLANKS}]{{{LONG_RUN}}})')
 
 
@@ -150,6 +164,9 @@ class HuggingFace:
         ends[-1:] = n_bytes
         return np.diff(np.maximum.accumulate(ends), prepend=0)
 
+    def cut(self, text):
+        return 0
+
     def decode(self, ids):
         runs = [(is_end, list(run)) for is_end, run in itertools.groupby(ids, key=lambda i: i == self.eos)]
         return ''.join(END_OF_TEXT * len(run) if is_end else self.backend.decode(run, skip_special_tokens=False)
@@ -207,18 +224,52 @@ def tokenizer_of_set(kind):
     return symbols(OWN, texts, separator=' ', eos=kind['eos'])()
 
 
+class Begun(str):
+    """A piece of a text that goes on in the next one."""
+
+
 def encode_documents(documents, tokenizer):
-    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes. Of
-    a pair (prompt, text) the bytes are the text's, and the highest bit marks the prompt as given, see sets.py."""
-    iterator = iter(documents)
-    while batch := list(itertools.islice(iterator, 256)):
+    """Yields for each document its tokens (n,), uint16 where ids fit, with an end of text, and its number of bytes; for
+    a text in pieces several times, the end with the last. Of a pair (prompt, text) the bytes are the text's, and the
+    highest bit marks the prompt as given, see sets.py."""
+    for batch in batches(cut_anew(documents, tokenizer)):
         *prompts, texts = map(list, zip(*batch)) if isinstance(batch[0], tuple) else [batch]
         dtype = np.dtype('<u2' if tokenizer.n_tokens <= 2 ** (15 if prompts else 16) else '<u4')
         end = np.array([] if tokenizer.eos is None else [tokenizer.eos], dtype)
         marked = [np.asarray(ids, dtype) | 1 << 8 * dtype.itemsize - 1 for part in prompts
                   for ids in tokenizer.encode_batch(part)] or [end[:0]] * len(texts)
         for prompt, ids, text in zip(marked, tokenizer.encode_batch(texts), texts):
-            yield np.concatenate([prompt, np.asarray(ids, dtype), end]), len(text.encode())
+            tail = end[:0] if isinstance(text, Begun) else end
+            yield np.concatenate([prompt, np.asarray(ids, dtype), tail]), len(text.encode())
+
+
+def cut_anew(documents, tokenizer):
+    """Yields documents whose pieces end where the tokens are those of the whole text."""
+    rest = ''
+    for document in documents:
+        if isinstance(document, tuple):
+            yield document
+            continue
+        rest += document
+        if not isinstance(document, Begun):
+            yield rest
+            rest = ''
+        elif n := tokenizer.cut(rest):
+            yield Begun(rest[:n])
+            rest = rest[n:]
+
+
+def batches(documents, most=256, letters=1 << 20):
+    """Yields lists of at most `most` documents, which end once they hold so many `letters`."""
+    batch, n = [], 0
+    for document in documents:
+        batch.append(document)
+        n += len(document) if isinstance(document, str) else sum(map(len, document))
+        if len(batch) == most or n >= letters:
+            yield batch
+            batch, n = [], 0
+    if batch:
+        yield batch
 
 
 def split_documents(tokens, eos):
