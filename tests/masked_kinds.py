@@ -159,6 +159,13 @@ def write_llada(folder):
     return lambda tokens: llama(w, names, tokens, 500000.0, 1e-5)
 
 
+# transformers' names of the parts
+LLAMA = {'norm1': 'input_layernorm', 'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj', 'v': 'self_attn.v_proj',
+         'o': 'self_attn.o_proj', 'norm2': 'post_attention_layernorm', 'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj',
+         'down': 'mlp.down_proj'}
+LLAMA_REST = {'embedding': 'model.embed_tokens.weight', 'norm': 'model.norm.weight', 'head': 'lm_head.weight'}
+
+
 def write_dream(folder):
     special, n = write_tokenizer(folder, eos='<|endoftext|>', bos='<|beginoftext|>', mask='<|mask|>')
     file = json.loads((folder / 'tokenizer.json').read_text())['model']                     # Dream has the older files
@@ -172,13 +179,9 @@ def write_dream(folder):
         'added_tokens_decoder': added, 'bos_token': '<|beginoftext|>', 'eos_token': '<|endoftext|>',
         'mask_token': '<|mask|>', 'pad_token': '<|endoftext|>'}))
     os.remove(folder / 'tokenizer.json')
-    parts = {'norm1': 'input_layernorm', 'q': 'self_attn.q_proj', 'k': 'self_attn.k_proj', 'v': 'self_attn.v_proj',
-             'o': 'self_attn.o_proj', 'norm2': 'post_attention_layernorm', 'gate': 'mlp.gate_proj',
-             'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
-    names = by_table('model.layers', parts, {'embedding': 'model.embed_tokens.weight', 'norm': 'model.norm.weight',
-                                             'head': 'lm_head.weight'})
+    names = by_table('model.layers', LLAMA, LLAMA_REST)
     biases = {f'{names(part, layer)}.bias': (C if part == 'q' else C // H,) for layer in range(L) for part in 'qkv'}
-    w = random_weights(llama_shapes(names, parts, n + 3, k=(C // H, C), v=(C // H, C)) | biases)   # one head of keys
+    w = random_weights(llama_shapes(names, LLAMA, n + 3, k=(C // H, C), v=(C // H, C)) | biases)   # one head of keys
     write_folder(folder, {'model_type': 'Dream', 'hidden_size': C, 'num_hidden_layers': L, 'num_attention_heads': H,
                           'num_key_value_heads': 1, 'intermediate_size': 24, 'vocab_size': n + 3,
                           'max_position_embeddings': 131072, 'rope_theta': 1e6, 'rms_norm_eps': 1e-6,
