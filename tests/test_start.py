@@ -1,9 +1,13 @@
 """How a run begins: which options win, what several processes share, and the weights it takes."""
+import os
+import shlex
+
 import pytest
-from conftest import make_model
+from conftest import ROOT, make_model
 
 import train
 from anyorder.checkpoint import save_checkpoint
+from anyorder.machine.surroundings import NAMES
 from anyorder.training.plan import lines_of
 from anyorder.training.start import check_options, model_config, never_reached, start_checkpoint, start_model
 from configurator import configure
@@ -85,9 +89,9 @@ def test_a_run_begins_in_an_order_with_its_number(typed, order):
 
 
 @pytest.mark.parametrize('batch_size, steps, world_size, said', [
-    (16, 1, 8, '--batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256 '),
-    (12, 3, 4, '--batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43 '),
-    (16, 12, 8, '--batch_size=12 --gradient_accumulation_steps=16 --eval_iters=43 '),
+    (16, 1, 8, '.* --batch_size=2 --gradient_accumulation_steps=8 --eval_iters=256$'),
+    (12, 3, 4, '.* --batch_size=9 --gradient_accumulation_steps=4 --eval_iters=43$'),
+    (16, 12, 8, '.* --batch_size=12 --gradient_accumulation_steps=16 --eval_iters=43$'),
     (5, 6, 4, 'its 30 sequences of an update neither: make .* a multiple of 4'),
     (4, 1, 8, 'its 4 sequences of an update neither')])
 def test_processes_that_cannot_share_an_update_are_told_what_to_type(batch_size, steps, world_size, said):
@@ -128,3 +132,23 @@ def test_what_a_learning_rate_never_does_is_said_by_the_plan_and_of_a_resumed_ru
         assert name in never_reached(config)
         planned = configure(vars(train), ['--init_from=resume', f'--out_dir={tmp_path}', typed, '--plan=H100'])
         assert never_reached(config) in [*lines_of(planned)]
+
+
+@pytest.mark.parametrize('there, start', [
+    ({}, ['python']),
+    ({'WORLD_SIZE': '8', 'LOCAL_WORLD_SIZE': '8'}, ['torchrun', '--standalone', '--nproc_per_node=8']),
+    ({'WORLD_SIZE': '8', 'LOCAL_WORLD_SIZE': '4'}, ['torchrun', '...'])])
+def test_the_way_on_of_processes_that_cannot_share_an_update_is_a_command(monkeypatch, there, start):
+    typed = [os.path.join(ROOT, 'config', 'quickstart.py'), '--out_dir=a b', '--batch_size=16']
+    for name in there and NAMES:
+        monkeypatch.setenv(name, '0')
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr('sys.argv', ['train.py', *typed])
+    with pytest.raises(ValueError, match='cannot be shared by 8 processes') as e:
+        check_options(configure(vars(train), typed), 8)
+    words = shlex.split(str(e.value).partition('orders: ')[2])
+    assert words[:len(start) + 1] == [*start, 'train.py']
+    config = configure(vars(train), words[len(start) + 1:])
+    check_options(config, 8)
+    assert config.out_dir == 'a b' and config.batch_size * config.gradient_accumulation_steps == 16

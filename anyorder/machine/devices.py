@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-from configurator import check_choice
-
 
 def resolve_device(device, dtype):
     """(torch.device, dtype name) that two options mean. Raises ValueError for a device that is not there. 'auto' is a
@@ -60,7 +58,6 @@ def autocast(device, dtype, cache=True):
 
 def resolve_compile(compile, device, flops, max_iters):
     """(whether to compile, why). 'auto' wants a compiler and a long run, since compiling takes a minute."""
-    check_choice('compile', compile, 'auto', True, False)   # 1 is True
     cuda = device.type == 'cuda'
     if compile == 'auto' and device.type == 'mps':
         return False, 'not tried on this device'

@@ -6,6 +6,15 @@ NUMBERS = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_PORT')
 NAMES = (*NUMBERS, 'MASTER_ADDR')
 
 
+def launcher(n_processes):
+    """What to type before the name of a script that so many processes run, as this one was started."""
+    if n_processes == 1:
+        return 'python'
+    if os.environ.get('LOCAL_WORLD_SIZE') == str(n_processes):   # all are on this machine
+        return f'torchrun --standalone --nproc_per_node={n_processes}'
+    return 'torchrun ...'
+
+
 def surroundings():
     """{'RANK', 'LOCAL_RANK', 'WORLD_SIZE'} as torchrun has set them; {} where none of NAMES is set.
 

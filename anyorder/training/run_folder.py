@@ -24,6 +24,7 @@ import torch
 from anyorder.checkpoint import Checkpoint, entries_of, write_checkpoint
 from anyorder.machine.files import replace_file, whole_files
 from anyorder.machine.processes import processes
+from anyorder.machine.surroundings import launcher
 from anyorder.machine.terminal import say
 
 
@@ -185,6 +186,5 @@ class RunFolder:
         """What to do after a stop or a failure."""
         if self.saved is None:
             return 'start again, nothing was saved yet'
-        launcher = 'python' if processes()[1] == 1 else 'torchrun ...'
-        out_dir = shlex.quote(self.out_dir)
-        return f'go on from iteration {self.saved} with: {launcher} train.py --init_from=resume --out_dir={out_dir}'
+        start, out_dir = launcher(processes()[1]), shlex.quote(self.out_dir)
+        return f'go on from iteration {self.saved} with: {start} train.py --init_from=resume --out_dir={out_dir}'

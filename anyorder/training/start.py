@@ -1,5 +1,7 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another; the same in all processes."""
 import os
+import shlex
+import sys
 from dataclasses import fields
 
 import torch
@@ -10,6 +12,7 @@ from anyorder.fast import lean
 from anyorder.grids import wants_shape
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
+from anyorder.machine.surroundings import launcher
 from anyorder.orders import check_order, derive_seed, family_of, order_of, order_option
 from anyorder.tokens.blocks import N_MARKS
 from anyorder.training.run_folder import open_newest
@@ -76,7 +79,8 @@ def check_options(c, world_size):
     check_choice('compile', c.compile, 'auto', True, False)
     if c.gradient_accumulation_steps % world_size:
         total, same = c.batch_size * c.gradient_accumulation_steps, same_update(c, world_size, c.batch_size)
-        way = (f'{same} has the same {total} sequences in an update, of other blocks and orders' if same else
+        again = f'{launcher(processes()[1])} {shlex.join(sys.argv)} {same}'   # of an option the last value counts
+        way = (f'with the same {total} sequences in an update, of other blocks and orders: {again}' if same else
                f'its {total} sequences of an update neither: make batch_size times it a multiple of {world_size}')
         raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
                          f'{world_size} processes; {way}')
