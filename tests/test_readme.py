@@ -35,6 +35,7 @@ from anyorder.tokens.tokenizers import Bytes
 from anyorder.training import update as training
 from anyorder.training.start import check_options
 from anyorder.training.update import TrainState, make_optimizers
+from anyorder.writer import Writer
 from configurator import Config, configure
 from model import EMA
 
@@ -262,6 +263,40 @@ def test_the_cheap_commands_run(script, tmp_path):
         found = runpy.run_path('program.py')
     assert max(block.count('\n') for block in blocks) <= 5 and found['text'].startswith('If ')
     assert out.getvalue().count('is returned.') >= 5 and '\nThe ·····' not in out.getvalue()
+
+
+# options with which the commands of the front page take seconds, by script, and by script and first word
+SHORT = {'train.py': '--n_layer=1 --n_head=2 --n_embd=16 --max_iters=2 --warmup_iters=0 --eval_iters=1 --device=cpu',
+         'train.py config/bytes256.py': '--block_size=32', 'sample.py': '--device=cpu',
+         'eval_ppl.py': '--n_blocks=2 --device=cpu', 'eval_puzzle.py': '--n_puzzles=3 --device=cpu',
+         'data/prepare.py': '--data_dir=data', 'bench.py': '--device=cpu',
+         'bench.py frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= --block_lengths=',
+         'bench.py grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 --batch_size=2 '
+                          '--steps=2,4 --n_updates=1'}
+
+
+@pytest.mark.slow
+def test_all_commands_of_the_front_page_run_in_their_order(script, tmp_path):
+    """On what the commands before them have made. A finding, which takes hours, is read alone."""
+    (tmp_path / 'YOUR.txt').write_text(read('README.md')[:5000])
+    os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
+    ran = []
+    for launcher, name, *args in commands('README.md') + inline_commands('README.md'):
+        if launcher == 'pip' or name == '-m':   # pytest
+            continue
+        if name == 'config/findings/run.py':
+            configure(vars(findings), args)
+            continue
+        kinds = name, f'{name} {args[0]}'
+        ran += kinds
+        script(name, *args, *(option for kind in kinds for option in SHORT.get(kind, '').split()))
+    assert {*ran} >= {*SHORT} and ran[1] == 'train.py config/quickstart.py'
+    measured = json.loads((tmp_path / 'ppl.json').read_text())['results']
+    assert {row['dataset'] for row in measured} == {'pydocs', 'YOUR.txt'}
+    assert os.path.getsize('replay.html') and os.path.isfile('out/finetune/ckpt.pt')
+    notebook, = re.findall('`(from anyorder import Writer; [^`]+)`', read('README.md'))
+    text = eval(notebook.partition('; ')[2], {'Writer': Writer})
+    assert text.startswith('The ') and text.endswith('.')
 
 
 def test_every_command_has_a_manual_and_every_option_of_the_pages_is_in_one(script):
