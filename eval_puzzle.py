@@ -70,7 +70,8 @@ from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, judge_of
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
-from anyorder.tokens.sets import PADDING, kind_of, read_meta
+from anyorder.tokens.meta import kind_of, read_meta
+from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
 from anyorder.writer import order_and_policy
 
@@ -180,7 +181,7 @@ def open_puzzles(checkpoint, c):
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     check_choice('split', c.split, *SHARES)
     meta = read_meta(os.path.join(data_dir, name))
-    kind = meta or ({} if c.dataset else checkpoint.set)
+    kind = kind_of(meta) if meta else {} if c.dataset else checkpoint.set
     if kind.get('tokenizer') in TEXT and not kind.get('prompts'):
         split = f' --split={c.split}' if 'split' in c.given else ''   # the defaults differ
         raise ValueError(f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py '

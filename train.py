@@ -107,7 +107,8 @@ from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
 from anyorder.seeds import DRAWS
 from anyorder.tokens.blocks import all_blocks, check_length
-from anyorder.tokens.sets import PADDING, kind_of
+from anyorder.tokens.meta import kind_of
+from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import END_OF_TEXT, tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.chart import Chart
@@ -117,20 +118,20 @@ from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # n
 
 
 class Data:
-    """The data set of a run: its splits, its kind, see anyorder/tokens/sets.py, and its tokenizer."""
+    """The data set of a run: its splits, its kind, see anyorder/tokens/meta.py, and its tokenizer."""
 
     def __init__(self, config):
         with processes.first_process_first():   # it makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
-        if config.fim_ratio and (self.train.marked or meta.get('row_length')):
+        if config.fim_ratio and (self.train.marked or meta.row_length):
             raise ValueError(f'fim_ratio moves the middle of a text, and {config.dataset} has rows, or positions that '
                              'are given: leave fim_ratio out')
         for name, split in (('train', self.train), ('val', self.val)):
             check_length(split, config.block_size, f'{config.dataset}/{name}')
-        self.kind, self.source, self.splits = kind_of(meta), meta['splits']['train']['source'], meta['splits']
+        self.kind, self.source, self.splits = kind_of(meta), meta.splits['train'].source, meta.splits
         self.tokenizer = tokenizer_of_set(self.kind)
-        self.hashes = {split: meta['splits'][split]['sha256'] for split in ('train', 'val')}
+        self.hashes = {split: meta.splits[split].sha256 for split in ('train', 'val')}
         # (n, N) tokens that every validation measures, and which of them are given, as the clues of a puzzle are
         self.blocks, self.given = all_blocks(self.val, config.block_size, config.eval_iters * config.batch_size)
         self.n_blanks = int((~self.given).sum())

@@ -4,24 +4,42 @@ import shlex
 
 from anyorder.machine.files import check_names
 from anyorder.puzzles.rules import SHARES, TASKS
+from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import bin_path, read_meta, read_split
+from anyorder.tokens.sets import bin_path, read_split
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
 
 
 def open_split(data_dir, name, split, kind=None):
-    """(its Split, dict of meta.json) of a prepared split. A missing set that needs no source and no time is made.
+    """(its Split, Meta) of a prepared split. A missing set that needs no source and no time is made.
     Raises ValueError with the command to run where another set is missing, one of this `kind` if there is no meta.json,
     or a file is not what meta.json says."""
     check_names(dataset=name)
     data_dir = home(data_dir)
     directory = os.path.join(data_dir, name)
     meta = read_meta(directory)
-    if split not in meta.get('splits', {}) or not os.path.isfile(bin_path(directory, split)):
-        meta = make_split(data_dir, name, split, meta, meta or name not in TASKS and kind or {})
-    return read_split(directory, meta, split), meta
+    if not meta or split not in meta.splits or not os.path.isfile(bin_path(directory, split)):
+        kind = {} if name in TASKS else kind or {}
+        meta = make_split(data_dir, name, split, meta, kind_of(meta) if meta else kind)
+    found = read_unless_replaced(directory, meta, split)
+    return (found, meta) if found else open_split(data_dir, name, split, kind)
+
+
+def read_unless_replaced(directory, meta, split):
+    """The Split; None where another command has put another file in its place since this Meta was read."""
+    error = None
+    try:
+        found = read_split(directory, meta, split)
+    except (ValueError, FileNotFoundError) as e:
+        error = e
+    now = read_meta(directory)
+    if not now or now.splits.get(split) != meta.splits[split]:
+        return None
+    if error:
+        raise error
+    return found
 
 
 def make_split(data_dir, name, split, meta, kind):
@@ -46,6 +64,6 @@ def make_split(data_dir, name, split, meta, kind):
     words += ' --tokenizer=bytes' * (not meta and kind.get('tokenizer') == 'bytes')   # by default it is gpt2
     if meta or split not in parts or row and row.splits:
         words += f' --split={split}'
-    there = ', '.join(other for other in meta.get('splits', ()) if other != split)
+    there = ', '.join(other for other in (meta.splits if meta else ()) if other != split)
     raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}' + f', only {there}' * bool(there) +
                      f'; make it with: python data/{words} --data_dir={shlex.quote(str(data_dir))}')

@@ -30,8 +30,9 @@ if __name__ == '__main__':   # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.sets import print_meta, read_meta
+from anyorder.tokens.sets import print_meta
 from configurator import check_choice, configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}

@@ -21,6 +21,7 @@ from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
 from anyorder.orders import derive_seed, draw_orders, given_first, order_of
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split, write_splits
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
@@ -42,10 +43,9 @@ def network(**kind):
 
 
 def write(folder, pairs, tokenizer='bytes', splits=('train', 'val')):
-    """A prepared set of these pairs in `folder`; returns its meta.json."""
+    """A prepared set of these pairs in `folder`; returns its Meta."""
     tok = get_tokenizer(tokenizer)
-    meta = {'name': folder.name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': True,
-            'prompts': True}
+    meta = Meta(folder.name, tok.name, tok.n_tokens, tok.eos, {}, given=True, prompts=True)
     parts = {split: (len(pairs), encode_documents(pairs, tok)) for split in splits}
     return write_splits(folder, meta, {}, 'by hand', parts)
 
@@ -95,7 +95,7 @@ def test_a_large_vocabulary_has_room_for_the_mark(tmp_path, tokenizer, dtype):
     except ValueError:
         pytest.skip('the GPT-2 vocabulary is not cached')
     split, tok = read_split(tmp_path / 'qa', meta, 'val'), get_tokenizer(tokenizer)
-    assert split.packed.dtype == dtype and meta['splits']['val']['text_bytes'] == 8 + 1 and split.mark >= GIVEN
+    assert split.packed.dtype == dtype and meta.splits['val'].text_bytes == 8 + 1 and split.mark >= GIVEN
     tokens, given = all_blocks(split, 50)
     for row, mask, (prompt, text) in zip(tokens, given, pairs, strict=True):
         row, mask = row[row != PADDING], mask[row != PADDING]
@@ -265,7 +265,7 @@ def test_rows_with_prompts_become_a_set(split, tmp_path, monkeypatch):
     rows = [{'prompt': prompt, 'text': text} for prompt, text in PAIRS * 5]
     (tmp_path / 'qa.jsonl').write_text('\n'.join(map(json.dumps, rows)))
     meta = prepare('text', 'data', 'qa', 'qa.jsonl', tokenizer='bytes')
-    assert meta['given'] and meta['prompts'] and [s['rows'] for s in meta['splits'].values()] == [18, 2]
+    assert meta.given and meta.prompts and [s.rows for s in meta.splits.values()] == [18, 2]
     wanted = {(*row, n) for row, n in map(row_of, PAIRS)}
     for part in (open_split('data', 'qa', name)[0] for name in ('train', 'val')):
         tokens, given = all_blocks(part, 9)
@@ -276,7 +276,7 @@ def test_rows_with_prompts_become_a_set(split, tmp_path, monkeypatch):
     assert corpora[0].n_bytes == 5 * (1 + 3 + 2 + 7)
     assert corpora[0].label == 'qa.jsonl, 5 of 20 documents cut at 9' and split.cut(99) == ''
     assert corpora[1].n_bytes == int(((corpora[1].blocks < 256) & ~corpora[1].given).sum())
-    assert 'prompts' not in prepare('text', 'data', 'plain', 'qa.jsonl', tokenizer='bytes', prompt_key='')
+    assert not prepare('text', 'data', 'plain', 'qa.jsonl', tokenizer='bytes', prompt_key='').prompts
     (tmp_path / 'more.jsonl').write_text('{"text": "no prompt"}')
     before = sorted(tmp_path.rglob('*'))
     with one_line('all splits of qa must have prompts, or none'):

@@ -13,9 +13,10 @@ import train
 from anyorder.datasets import open_split
 from anyorder.tokens.arrays import prepare_tokens
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
+from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import Split, kind_of, read_meta
+from anyorder.tokens.sets import Split
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from configurator import configure
 from data import prepare as command
@@ -64,7 +65,7 @@ def test_a_text_through_tokens_is_the_same_run(tmp_path, monkeypatch):
     for split in ('train', 'val'):
         with open(f'data/words/{split}.bin', 'rb') as a, open(f'data/mine/{split}.bin', 'rb') as b:
             assert a.read() == b.read()
-    assert (meta['n_tokens'], meta['eos'], meta['splits']['val']['rows']) == (257, 256, 3)
+    assert (meta.n_tokens, meta.eos, meta.splits['val'].rows) == (257, 256, 3)
     (log, state), (log_of_mine, mine) = trained('words', 8), trained('mine', 8)
     assert log == log_of_mine and all(torch.equal(p, mine['model'][name]) for name, p in state['model'].items())
 
@@ -87,9 +88,9 @@ def test_every_kind_of_file_holds_the_same_rows(tmp_path, monkeypatch):
     for name, source in (('stream', ROWS[0]), ('rows', ROWS)):   # without a shape lists are documents
         np.save(f'{name}.npy', source)
         meta = prepare_tokens('data', name, f'{name}.npy', force=True)
-        assert meta.get('row_length') == {'stream': None, 'rows': 6}[name]
+        assert meta.row_length == {'stream': None, 'rows': 6}[name]
         assert sum(open_split('data', name, s)[0].packed.size for s in ('train', 'val')) == source.size
-    assert prepare_tokens('data', 'lists', 'a.jsonl', split='test', end=9)['splits']['test']['tokens'] == 28
+    assert prepare_tokens('data', 'lists', 'a.jsonl', split='test', end=9).splits['test'].tokens == 28
 
 
 @pytest.mark.parametrize('name', ['a.NPY', 'a.Npz', 'a.PARQUET', 'a.JSONL', 'a.Jsonl.GZ', 'caf\udce9.npy',
@@ -145,7 +146,7 @@ def test_a_split_that_is_added_must_be_of_the_same_kind(tmp_path, monkeypatch):
     for source, shape in (('b', '2x3'), ('a', '3x2')):
         with one_line('--force replaces it'):
             prepare_tokens('data', 'mine', f'{source}.npy', shape=shape)
-    assert [*prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3')['splits']] == ['train', 'val', 'test']
+    assert [*prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3').splits] == ['train', 'val', 'test']
     os.remove('data/mine/test.bin')
     with one_line('python data/prepare.py tokens --name=mine --source=FILE --shape=2x3 --split=test'):
         open_split('data', 'mine', 'test')

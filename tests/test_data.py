@@ -17,6 +17,7 @@ from conftest import ROOT, one_line
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.meta import SplitMeta, read_meta
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import GPT2, Bytes, get_tokenizer
@@ -69,10 +70,10 @@ def test_documents_are_divided_once_and_come_back(jsonl, tmp_path):
     train, val = (read_documents(tmp_path / 'mine', s) for s in ('train', 'val'))
     assert sorted(train + val) == sorted(TEXTS) and len(val) == 2
     for split, texts in (('train', train), ('val', val)):
-        s, raw = meta['splits'][split], (tmp_path / 'mine' / f'{split}.bin').read_bytes()
-        assert s == {'rows': len(texts), 'tokens': len(raw) // 2, 'text_bytes': len(raw) // 2 - len(texts),
-                     'sha256': hashlib.sha256(raw).hexdigest(), 'source': name_source(jsonl)}
-    assert json.loads((tmp_path / 'mine' / 'meta.json').read_text()) == meta
+        s, raw = meta.splits[split], (tmp_path / 'mine' / f'{split}.bin').read_bytes()
+        assert s == SplitMeta(len(texts), len(raw) // 2, len(raw) // 2 - len(texts), hashlib.sha256(raw).hexdigest(),
+                              name_source(jsonl))
+    assert read_meta(tmp_path / 'mine') == meta
     again = p.prepare('text', tmp_path / 'elsewhere', name='mine', source=str(jsonl), tokenizer='bytes')
     assert again == meta
 
@@ -86,7 +87,7 @@ def test_packed_files_and_given_splits(jsonl, tmp_path, opener, ending):
     meta = p.prepare('text', tmp_path, source=str(tmp_path / 'v.txt'), split='val')   # in the tokenizer of the folder
     assert read_documents(tmp_path / 'text', 'train') == TEXTS
     assert read_documents(tmp_path / 'text', 'val') == ['held out\n\nin one piece']
-    assert meta['splits'].keys() == {'train', 'val'} and meta['tokenizer'] == 'bytes'
+    assert meta.splits.keys() == {'train', 'val'} and meta.tokenizer == 'bytes'
 
 
 def test_a_document_alone_is_cut(tmp_path):
@@ -244,7 +245,7 @@ def test_zero_shot_rows_are_detokenized(tmp_path, name, end):
     rows = DETOKENIZED[name]
     (tmp_path / 'rows.txt').write_text(''.join(row for row, _ in rows).replace('\n', end), newline='')
     meta = p.prepare(name, tmp_path, source=str(tmp_path / 'rows.txt'), tokenizer='bytes')
-    assert meta['splits']['test']['rows'] == len(rows)
+    assert meta.splits['test'].rows == len(rows)
     assert read_documents(tmp_path / name, 'test') == [clean for _, clean in rows]
 
 
@@ -422,7 +423,7 @@ def test_names_and_endings_of_files_are_free(tmp_path, kind, name):
     os.rename(write_rows(kind.lower(), tmp_path), path)
     meta = p.prepare('text', tmp_path, source=os.fsdecode(path), split='test', tokenizer='bytes', prompt_key='')
     assert read_documents(tmp_path / 'text', 'test') == [row['text'] for row in ROWS]
-    meta['splits']['test']['source'].encode()
+    meta.splits['test'].source.encode()
 
 
 LONG = 'The end \n\n  of it.\r\n' * 9
@@ -610,7 +611,7 @@ def test_wikitext2_comes_with_both_splits_from_the_hub(tmp_path, monkeypatch):
     p.prepare('wikitext2', tmp_path, tokenizer='bytes')
     assert asked == [('Salesforce/wikitext', 'wikitext-2-raw-v1', split) for split in ('test', 'train')]
     assert read_documents(tmp_path / 'wikitext2', 'train') == ['', ' = train =\n']
-    assert p.prepare('wikitext2', tmp_path, tokenizer='bytes')['splits'].keys() == {'train', 'test'} and len(asked) == 2
+    assert p.prepare('wikitext2', tmp_path, tokenizer='bytes').splits.keys() == {'train', 'test'} and len(asked) == 2
 
 
 def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
@@ -624,7 +625,7 @@ def test_openwebtext_goes_through_datasets(tmp_path, monkeypatch, jsonl):
         return datasets.Dataset.from_dict({'text': TEXTS})
     monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
     meta = p.prepare('openwebtext', tmp_path, tokenizer='bytes')
-    assert asked == [None, 'refs/convert/parquet'] and meta['splits']['val']['rows'] == 1
+    assert asked == [None, 'refs/convert/parquet'] and meta.splits['val'].rows == 1
     train, val = (read_documents(tmp_path / 'openwebtext', split) for split in ('train', 'val'))
     assert sorted(train + val) == sorted(TEXTS)
     monkeypatch.setattr(datasets, 'load_dataset', lambda *a, **k: (_ for _ in ()).throw(ConnectionError('no\nroute')))

@@ -47,8 +47,8 @@ def folder(tmp_path_factory):
     for name, n_tokens in ('sudoku4', 4), ('nae_sat', 2):
         model = make_model(block_size=16, vocab_size=64, n_tokens=n_tokens).float()
         run = {'dataset': name, 'data_dir': str(path / 'data')}
-        save_checkpoint(path / f'{name}.pt', model, EMA(model, 0.9), tokenizer=metas[name]['tokenizer'], config=run,
-                        puzzle=metas[name]['puzzle'])
+        save_checkpoint(path / f'{name}.pt', model, EMA(model, 0.9), tokenizer=metas[name].tokenizer, config=run,
+                        puzzle=metas[name].puzzle)
     (path / 'words.txt').write_text('some words of text ' * 50)
     prepare('text', path / 'data', 'words', str(path / 'words.txt'), 'test', 'bytes')
     return path

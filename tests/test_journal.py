@@ -53,6 +53,17 @@ def test_it_runs_what_is_missing_and_drops_a_cut_line(tmp_path):
         assert there.missing(other, 3) == [0, 1, 2]   # set, blocks and work are all in the key
 
 
+def test_evaluations_at_once_share_a_journal_and_cut_what_a_killed_one_began(tmp_path):
+    path = str(tmp_path / 'j.jsonl')
+    one, other = Journal(path, {'seed': 1}), Journal(path, {'seed': 1})
+    one.add({(*NAME, 0): [1.0]})
+    with open(path, 'a') as f:
+        f.write('["a set", "12ab", "orders", 5, [5.')   # by a third one
+    other.add({(*NAME, 1): [2.0], (*NAME, 2): [3.0]})
+    one.add({(*NAME, 3): [4.0]})
+    assert Journal(path, {'seed': 1}).done == {(*NAME, n): [n + 1.0] for n in range(4)}
+
+
 def test_the_bar_counts_blocks(monkeypatch):
     counted = []
     monkeypatch.setattr(estimates, 'progress', lambda total, **_: nullcontext(SimpleNamespace(update=counted.append)))

@@ -17,6 +17,7 @@ from anyorder.puzzles.rules import SHARES, TASKS, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens import puzzles
 from anyorder.tokens.blocks import all_blocks
+from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.puzzles import fractions, make_puzzles, prepare_puzzles
 from anyorder.tokens.sets import GIVEN
 from anyorder.training.update import TrainState, make_optimizers, update, validate
@@ -33,12 +34,12 @@ def test_splits_share_no_solution_up_to_relabelling(tmp_path):
         packed = rows.packed
         tokens = packed & (GIVEN - 1)
         keys[split] = {tuple(row) for row in rules.key(tokens.astype(int)).tolist()}
-        assert packed.shape == (meta['splits'][split]['rows'], 16) and tokens.max() == 3
+        assert packed.shape == (meta.splits[split].rows, 16) and tokens.max() == 3
         assert 0.2 < (packed >= GIVEN).mean() < 0.6
     assert all(keys.values()) and not any(a & b for a, b in itertools.combinations(keys.values(), 2))
     assert len(set.union(*keys.values())) <= 12
     again = prepare_puzzles('sudoku4', tmp_path / 'b', n_rows={'train': 500, 'val': 100, 'test': 100})
-    assert again['splits'] == meta['splits']                      # a function of the seed
+    assert again.splits == meta.splits                      # a function of the seed
     grid = rules.random_grids(1, np.random.default_rng(0))
     relabelled = np.array([0, 3, 1, 4, 2])[grid]
     assert (rules.key(grid - 1) == rules.key(relabelled - 1)).all()
@@ -61,7 +62,7 @@ def test_generated_splits_share_no_solution(task, at_once, monkeypatch):
 
 def test_small_zebra_puzzles_in_the_tokens_of_all(tmp_path):
     meta = prepare_puzzles('zebra', tmp_path, n_rows={'train': 30, 'val': 5, 'test': 5}, largest=3)
-    assert meta['puzzle'] == {'task': 'zebra'} and meta['splits']['test']['source'] == 'zebra, seed 0, up to 3 houses'
+    assert meta.puzzle == {'task': 'zebra'} and meta.splits['test'].source == 'zebra, seed 0, up to 3 houses'
     split = open_split(tmp_path, 'zebra', 'train')[0]
     tokens, given = split.unpack(split.packed)
     house = tokens[:, 30:].reshape(30, 6, 6)
@@ -99,10 +100,10 @@ def test_the_options_of_the_command_reach_the_set(tmp_path, monkeypatch):
 
     def sizes(*argv):
         command.main(configure(vars(command), [*argv, f'--data_dir={tmp_path}']))
-        meta = json.loads((tmp_path / argv[-1].partition('=')[2] / 'meta.json').read_text())
-        assert {info['source'] for info in meta['splits'].values()} <= {'sudoku4, seed 0', 'nae_sat, seed 5',
-                                                                        'zebra4, seed 0, up to 3 houses'}
-        return [meta['splits'][split]['rows'] for split in ('train', 'val', 'test')], meta['puzzle']
+        meta = read_meta(tmp_path / argv[-1].partition('=')[2])
+        assert {info.source for info in meta.splits.values()} <= {'sudoku4, seed 0', 'nae_sat, seed 5',
+                                                                  'zebra4, seed 0, up to 3 houses'}
+        return [meta.splits[split].rows for split in ('train', 'val', 'test')], meta.puzzle
     assert sizes('sudoku4', '--name=a') == ([10, 4, 3], {'task': 'sudoku4'})
     assert sizes('sudoku4', '--n_train=6', '--n_test=2', '--name=b')[0] == [6, 4, 2]
     assert sizes('nae_sat', '--seed=5', '--n_latents=9', '--n_observations=4', '--name=c') == (
@@ -125,7 +126,7 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
     for spoil in (path.unlink, lambda: path.write_bytes(b'1')):
         rows = path.read_bytes()
         spoil()
-        assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, split='val') | {'splits': 0} == meta | {'splits': 0}
+        assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, split='val').with_splits({}) == meta.with_splits({})
         assert path.read_bytes() == rows and len(open_split(tmp_path, 'sudoku4', 'test')[0].packed) == 5
     meta_path = tmp_path / 'sudoku4' / 'meta.json'
     # as if its symbols had been others
@@ -134,12 +135,12 @@ def test_a_split_whose_file_is_lost_is_made_again(tmp_path):
         open_split(tmp_path, 'sudoku4', 'test')
     with pytest.raises(ValueError, match='--force replaces it'):
         prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)
-    meta_path.write_text(json.dumps(meta))
+    write_meta(tmp_path / 'sudoku4', meta)
     with pytest.raises(ValueError, match='--force replaces it'):                             # other sizes, another seed
         prepare_puzzles('sudoku4', tmp_path, n_rows=sizes | {'val': 6})
     with pytest.raises(ValueError, match='from sudoku4, seed 0'):
         prepare_puzzles('sudoku4', tmp_path, n_rows=sizes, seed=1)
-    assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes)['splits'] == meta['splits']
+    assert prepare_puzzles('sudoku4', tmp_path, n_rows=sizes).splits == meta.splits
     with pytest.raises(ValueError, match='plain name'):
         prepare_puzzles('sudoku4', tmp_path, name='../other')
 

@@ -10,9 +10,10 @@ import torch
 from anyorder.datasets import open_split
 from anyorder.machine.processes import processes
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank
+from anyorder.tokens.meta import kind_of
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.prompts import Spelling
-from anyorder.tokens.sets import Split, kind_of
+from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import open_texts
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, HuggingFace, Symbols, encode_documents, tokenizer_of_set
 
@@ -118,11 +119,11 @@ def sizes_of(texts, documents, tokenizer):
 def read_set(name, split, data_dir, tokenizer):
     """(Split, origin) of a split of a prepared set."""
     tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
-    if meta['tokenizer'] != tokenizer.name:
+    if meta.tokenizer != tokenizer.name:
         prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
         way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'
         raise ValueError(f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
-                         f"{meta['tokenizer']} tokens: {way_out}")
+                         f'{meta.tokenizer} tokens: {way_out}')
     if tokenizer.name == OWN and tokenizer_of_set(kind_of(meta)).texts != tokenizer.texts:
         raise ValueError(f'{name} has another vocabulary than the set of the training: name another set')
-    return tokens, {key: meta['splits'][split][key] for key in ('source', 'sha256')}
+    return tokens, {key: getattr(meta.splits[split], key) for key in ('source', 'sha256')}

@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 from tqdm import tqdm
 
 from anyorder.machine.files import check_checkpoint, is_out_of_memory
 from anyorder.machine.surroundings import surroundings
 from configurator import configure
+
+tqdm.set_lock(threading.RLock())   # tqdm's own is shared with forked processes, and one that is killed keeps it
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 
 from anyorder.machine.files import reading, reading_text
+from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.prepared import DATA_SETS, check_source_is_new, divide
-from anyorder.tokens.sets import GIVEN, is_there, kind_of, set_to_write, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, is_there, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
@@ -124,7 +125,7 @@ def prepare_tokens(data_dir, name='', source='', split='', end=None, vocabulary=
 
 
 def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, force):
-    """As `prepare_tokens`, into a folder with this meta.json, which no other process writes meanwhile."""
+    """As `prepare_tokens`, into a folder with this Meta, which no other process writes meanwhile."""
     if not source:
         raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
     grid = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', shape)
@@ -151,18 +152,18 @@ def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, f
     # the kind of the set
     wanted = sorted(rows) if '' not in rows else ['train', 'val']
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
-    names = read_names(vocabulary) if vocabulary else meta.get('vocabulary') if kept else None
+    names = read_names(vocabulary) if vocabulary else meta.vocabulary if kept else None
     largest = max([int((part & most).max()) for part in rows.values() for part in part if len(part)] + [end or 0])
-    n_tokens = len(names) if names else meta['n_tokens'] if kept else largest + 1
+    n_tokens = len(names) if names else meta.n_tokens if kept else largest + 1
     if largest >= n_tokens:
         raise ValueError(f'{source} has the token {largest}, and there are only {n_tokens} '
                          f'{"names" if names else f"in {directory}"}: each token wants one')
-    kind = {'tokenizer': OWN, 'n_tokens': n_tokens, 'eos': end, 'given': marked, 'row_length': row_length,
-            'shape': shape, 'vocabulary': names}
-    if is_there(directory, meta, wanted, origin, kind_of(meta) == kind, force):
+    new = Meta(name, OWN, n_tokens, end, kept, given=marked, row_length=row_length, shape=shape, vocabulary=names)
+    kind, old_kind = kind_of(new), kind_of(meta or new)
+    if is_there(directory, meta, wanted, origin, old_kind == kind, force):
         return meta
-    if kept and kind_of(meta) != kind:
-        differs = [field for field in kind if kind[field] != kind_of(meta).get(field)]
+    if kept and old_kind != kind:
+        differs = [field for field in kind if kind[field] != old_kind.get(field)]
         raise ValueError(f'{directory} holds {", ".join(kept)} of another kind ({", ".join(differs)}): name another')
     check_source_is_new(origin, kept)
     if row_length and '' in rows and len(rows['']) < 2:
@@ -170,4 +171,4 @@ def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, f
     tail = np.array([] if end is None else [end], '<u2')
     parts = divide(rows, DATA_SETS['text'].val_ratio).items()
     splits = {s: (n, ((np.append(row, tail), 0) for row in part)) for s, (n, part) in parts}
-    return write_splits(directory, {'name': name} | kind, kept, origin, splits)
+    return write_splits(directory, new, kept, origin, splits)

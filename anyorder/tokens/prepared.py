@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import is_there, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
 from anyorder.tokens.tokenizers import Begun, encode_documents, get_tokenizer
@@ -96,7 +97,7 @@ def chosen(documents, is_chosen):
 def check_source_is_new(origin, kept):
     """Raise ValueError if a split that is `kept` is from a source of the same content: no two splits may share text."""
     _, is_own, content = origin.rpartition(', ')   # its hash or fingerprint
-    twice = [split for split, info in kept.items() if info['source'].rpartition(', ')[2] == content]
+    twice = [split for split, info in kept.items() if info.source.rpartition(', ')[2] == content]
     if is_own and twice:
         raise ValueError(f'{origin} is the source of {twice[0]} already, and no two splits may share text: name '
                          'another file, or divide this one by --force without --split')
@@ -113,7 +114,7 @@ def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', forc
 
 
 def prepare_into(directory, meta, data_set, name, source, split, tokenizer, force, **keys):
-    """As `prepare`, into a folder with this meta.json, which no other process writes meanwhile."""
+    """As `prepare`, into a folder with this Meta, which no other process writes meanwhile."""
     row = DATA_SETS[data_set]
     if split and not source and not row.splits:
         raise ValueError(f'{data_set} is whole: leave out --split={split}' + ', or name a --source' * (not row.offline))
@@ -125,7 +126,7 @@ def prepare_into(directory, meta, data_set, name, source, split, tokenizer, forc
     origin, documents = name_source(source) if row.splits and source else data_set, {}
     if not row.splits and (source or not row.documents):
         origin, documents = open_source(source, split, **keys)
-    if is_there(directory, meta, wanted, origin, tokenizer in ('', meta.get('tokenizer')), force):
+    if is_there(directory, meta, wanted, origin, not tokenizer or meta and meta.tokenizer == tokenizer, force):
         return meta
     if os.path.isdir(source or '') and (said := say_left_out(source)):
         print(said)
@@ -135,15 +136,14 @@ def prepare_into(directory, meta, data_set, name, source, split, tokenizer, forc
     documents = documents or ({s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents()})
     if not all(map(any, documents.values())):
         raise ValueError(f'{origin} holds no text')
-    tok = get_tokenizer(tokenizer or (meta['tokenizer'] if kept else row.tokenizer))
-    if kept and tok.name != meta['tokenizer']:
-        raise ValueError(f"{directory} holds {', '.join(kept)} in the tokenizer {meta['tokenizer']}, not {tok.name}: "
+    tok = get_tokenizer(tokenizer or (meta.tokenizer if kept else row.tokenizer))
+    if kept and tok.name != meta.tokenizer:
+        raise ValueError(f"{directory} holds {', '.join(kept)} in the tokenizer {meta.tokenizer}, not {tok.name}: "
                          'one folder has one tokenizer; use another --name')
     have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
-    if len(have | ({bool(meta.get('prompts'))} if kept else set())) > 1:
+    if len(have | ({meta.prompts} if kept else set())) > 1:
         raise ValueError(f"all splits of {name} must have prompts, or none: --prompt_key='' leaves prompts out")
     prompts, = have
-    meta = {'name': name, 'tokenizer': tok.name, 'n_tokens': tok.n_tokens, 'eos': tok.eos, 'given': prompts}
-    meta |= {'prompts': True} if prompts else {}
+    meta = Meta(name, tok.name, tok.n_tokens, tok.eos, kept, given=prompts, prompts=prompts)
     splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
     return write_splits(directory, meta, kept, origin, splits, 'text')

@@ -12,6 +12,7 @@ import numpy as np
 
 from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
+from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import GIVEN, is_there, read_split, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from configurator import home
@@ -75,12 +76,12 @@ def prepare_into(directory, meta, task, rules, puzzle, made, name, source, split
     origin += ''.join(f', {words.format(made[option])}' for option, words in row.made if option in made)
     n_rows = {'train': row.n_train} | N_ROWS | (n_rows or {})
     wanted, have, n_tokens = [split] if split else list(SHARES), whole_splits(directory, meta), len(row.symbols)
-    same = (meta.get('puzzle') == puzzle and meta['n_tokens'] == n_tokens
-            and all(source or have[s]['rows'] == n_rows[s] for s in wanted if s in have))
+    same = (meta and meta.puzzle == puzzle and meta.n_tokens == n_tokens
+            and all(source or have[s].rows == n_rows[s] for s in wanted if s in have))
     if is_there(directory, meta, wanted, origin, same, force):
         return meta
     kept = {s: info for s, info in have.items() if s not in wanted}
-    if kept and meta.get('puzzle') != puzzle:
+    if kept and meta.puzzle != puzzle:
         raise ValueError(f'{directory} holds {", ".join(kept)} of other puzzles: use another --name')
     rows = {s: rules.read(source) if source else make_puzzles(rules, s, n_rows[s], seed) for s in wanted}
     known = {s: tokens for s, (tokens, _) in rows.items()}
@@ -90,8 +91,8 @@ def prepare_into(directory, meta, task, rules, puzzle, made, name, source, split
     for s, t in itertools.combinations(keys, 2):
         if shared := len(keys[s] & keys[t]):
             raise ValueError(f'{shared} solutions of {s} are in {t}, no two splits may share one: use another --name')
-    meta = {'name': name, 'tokenizer': task, 'n_tokens': n_tokens, 'eos': None, 'row_length': known[wanted[0]].shape[1],
-            'given': True, 'shape': getattr(rules, 'shape', None), 'puzzle': puzzle}
+    meta = Meta(name, task, n_tokens, None, kept, given=True, row_length=known[wanted[0]].shape[1],
+                shape=getattr(rules, 'shape', None), puzzle=puzzle)
     splits = {s: (len(tokens), ((row, len(row)) for row in (tokens | GIVEN * given).astype('<u2')))
               for s, (tokens, given) in rows.items()}
     return write_splits(directory, meta, kept, origin, splits)

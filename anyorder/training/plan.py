@@ -15,8 +15,9 @@ from anyorder.machine.devices import GPU, GPUS, resolve_device, worth_compiling
 from anyorder.machine.files import on_hub
 from anyorder.orders import order_option
 from anyorder.others.weights import WithoutDraws
+from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import DATA_SETS
-from anyorder.tokens.sets import dtype_of, read_meta, whole_splits
+from anyorder.tokens.sets import dtype_of, whole_splits
 from anyorder.tokens.tokenizers import TOKENIZERS
 from anyorder.training.memory import memory
 from anyorder.training.start import (
@@ -50,21 +51,22 @@ def parse_machine(text):
 
 
 def vocabulary(config, checkpoint=None):
-    """(number of tokens, meta.json of the data set or {}, where both come from) for a run, maybe from a checkpoint."""
+    """(number of tokens, Meta of the data set or None, where both come from) for a run, maybe from a checkpoint."""
     meta = read_meta(os.path.join(config.data_dir, config.dataset))
     if checkpoint:
-        return checkpoint.config.n_real, meta or {}, f'{checkpoint.tokenizer.name}, as {checkpoint.name} was trained'
+        return checkpoint.config.n_real, meta, f'{checkpoint.tokenizer.name}, as {checkpoint.name} was trained'
     if meta:
-        return meta['n_tokens'], meta, f'{meta["tokenizer"]}, as {config.dataset} was prepared'
+        return meta.n_tokens, meta, f'{meta.tokenizer}, as {config.dataset} was prepared'
     row = DATA_SETS.get(config.dataset)
     name = row.tokenizer if row else config.dataset if config.dataset in TOKENIZERS else 'gpt2'
-    return TOKENIZERS[name].n_tokens, {}, f'{name}; {config.dataset} is not prepared here'
+    return TOKENIZERS[name].n_tokens, None, f'{name}; {config.dataset} is not prepared here'
 
 
 def width_of(config, meta):
     """Tokens of a sequence of the run: block_size, or those of the longest document if it is shorter and documents are
     the rows of a set that is prepared here."""
-    if not meta.get('prompts') or 'train' not in whole_splits(os.path.join(config.data_dir, config.dataset), meta):
+    directory = os.path.join(config.data_dir, config.dataset)
+    if not meta or not meta.prompts or 'train' not in whole_splits(directory, meta):
         return config.block_size
     return open_split(config.data_dir, config.dataset, 'train')[0].width(config.block_size)
 
@@ -147,5 +149,5 @@ def lines_of(config):
     yield f"  {'a checkpoint':<32}{a_file / GIB:>18,.2f}"
     yield f"  {f'{files} of them, while one is written':<32}{files * a_file / GIB:>18,.2f}"
     if meta:
-        n, size = sum(split['tokens'] for split in meta['splits'].values()), dtype_of(meta).itemsize
+        n, size = sum(split.tokens for split in meta.splits.values()), dtype_of(meta).itemsize
         yield f"  {config.dataset:<32}{size * n / GIB:>18,.2f}  {n:,} tokens of {size} bytes"
