@@ -20,7 +20,7 @@ from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, order_of, read_order, seeds_of, stream
 from anyorder.pictures.texts import token_texts
-from anyorder.tokens.prompts import encode, parse_prompts
+from anyorder.tokens.prompts import Spelling, parse_prompts, spans
 
 
 class Text(str):
@@ -211,10 +211,18 @@ class Writer:
         as the end of a document is. Raises ValueError for a text that the model never writes."""
         stops = [stop] * bool(stop) if isinstance(stop, str) else stop
         texts = isinstance(stops, list | tuple) and all(isinstance(one, str) for one in stops)
-        tokens = [encode(one, self.tokenizer) for one in stops] if texts else []
-        if not texts or not all(tokens) or not tokens and stop != '':
+        found = [spans(one, self.tokenizer) for one in stops] if texts else []
+        if not texts or not all(found) or not found and stop != '':
             raise ValueError(f'stop must be a text or a list of texts, got {stop!r:.60}: leave out what is empty')
-        return [self.tokenizer.decode(ids) if self.tokenizer.separator else one for one, ids in zip(stops, tokens)]
+        spelling = Spelling(self.tokenizer)
+        for one, tokens in zip(stops, found):
+            spelling.add(one, tokens)
+        if spelling.unknown:
+            raise ValueError(f'stop must be what the model can write, got {stop!r:.60}: {spelling.unknown[0]!r:.20} is '
+                             f'unknown to {self.tokenizer.name}')
+        if not self.tokenizer.separator:
+            return list(stops)
+        return [self.tokenizer.decode([token for token, _, _ in tokens]) for tokens in found]
 
     def check_context(self, context):
         if not 0 <= context < self.block_size:

@@ -365,6 +365,19 @@ def test_a_scaling_that_the_authors_code_does_not_have_is_refused(folders, tmp_p
 
 # ---- the commands
 
+@pytest.mark.slow
+def test_a_writer_says_what_is_unknown_and_begins_once(folders, capsys):
+    writer = Writer(f"masked:{folders('bert')[1]}", device='cpu')
+    how = {'length': 9, 'n_steps': 2, 'temperature': 0}
+    texts = writer.infill(['aÄ[[2]]', 'b[[1]]c', 'Ö[[1]]'], **how)
+    assert '2 of 5 tokens are unknown' in (said := capsys.readouterr().err) and "'Ä'" in said and said.count('\n') == 1
+    assert writer.infill('[CLS]b[[1]]c', **how) == texts[1]
+    assert writer.logprob('[CLS]b[[=d]]') == writer.logprob('b[[=d]]')
+    assert not capsys.readouterr().err
+    with one_line("'Ä' is unknown"):
+        writer.infill('a[[..]]', stop=['.', 'aÄ'])
+
+
 class Spied:
     """A model that writes down what is asked of it; so does its config."""
 

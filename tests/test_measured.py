@@ -103,6 +103,16 @@ def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind, texts):
         assert found.sizes[counted].tolist() == tokenizer.n_bytes[found.tokens[counted]].tolist()
 
 
+def test_bytes_of_a_large_text_are_those_of_its_pieces_together(tmp_path, monkeypatch):
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+    monkeypatch.setattr('anyorder.tokens.sources.PIECE', 3)
+    text, path = decomposed('é ü<|endoftext|>ñ å ' * 3), tmp_path / 'my.txt'
+    path.write_text(text)
+    found = open_corpus(str(path), 1, tokenizer_like('bytes NFC'), 'nowhere')
+    assert found.n_bytes == len(text.replace('<|endoftext|>', '').encode())
+
+
 def test_unknown_tokens_of_a_file_are_said_once(tmp_path, capsys):
     pytest.importorskip('tokenizers')
     from masked_kinds import tokenizer_like

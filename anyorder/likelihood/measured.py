@@ -15,7 +15,15 @@ from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.prompts import Spelling
 from anyorder.tokens.sets import Split
 from anyorder.tokens.sources import open_texts
-from anyorder.tokens.tokenizers import OWN, TOKENIZERS, HuggingFace, Symbols, encode_documents, tokenizer_of_set
+from anyorder.tokens.tokenizers import (
+    OWN,
+    TOKENIZERS,
+    HuggingFace,
+    Symbols,
+    cut_anew,
+    encode_documents,
+    tokenizer_of_set,
+)
 
 # which zero-shot sets are read from another split than test: 'paper' does as SEDD and its successors
 PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
@@ -102,7 +110,7 @@ def sizes_of(texts, documents, tokenizer):
     may write a text otherwise before it reads it. None where its texts do not come back. Unknown tokens are said."""
     spelling, sizes = Spelling(tokenizer), []
     n_end = 0 if tokenizer.eos is None else 1
-    for text, tokens in zip(texts, documents):
+    for text, tokens in zip(cut_anew(texts, tokenizer), documents, strict=True):
         *prompts, text = text if isinstance(text, tuple) else (text,)
         for prompt in prompts:
             spelling.add(prompt, tokenizer.spans(prompt))

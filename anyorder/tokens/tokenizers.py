@@ -125,6 +125,7 @@ class HuggingFace:
         self.unknown = vocabulary.get(self.unknown_text, parts['model'].get('unk_id'))   # the second is Unigram's
         if self.unknown is not None:
             self.unknown_text = backend.id_to_token(self.unknown)
+        self.is_left_out = functools.cache(self.is_left_out)
 
     def read(self, encode, texts, shown=False):
         self.backend.encode_special_tokens = not shown   # else special tokens are text
@@ -149,10 +150,11 @@ class HuggingFace:
         if self.unknown is not None:
             found = (text[start:end] for i, start, end in spans if i == self.unknown)
             return [part for part in found if part != self.unknown_text]   # somebody may have written it
-        if self.n_bytes is not None:
-            return []
-        lost = {one for one in {*text} if unicodedata.category(one)[0] in 'LNPS' and not self.encode(one)}
-        return [one for one in text if one in lost]
+        return [letter for letter in text if self.is_left_out(letter)]
+
+    def is_left_out(self, letter):
+        """Whether a letter, a digit or a sign makes no token, as where a vocabulary has none for what it lacks."""
+        return unicodedata.category(letter)[0] in 'LNPS' and not self.encode(letter)
 
     def sizes(self, text, spans):
         """(n,) bytes of the text as it was given that are behind the token before, up to the end of each token."""
