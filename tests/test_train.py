@@ -463,11 +463,15 @@ def test_wandb_gets_samples_and_a_resume_goes_on_with_its_run(data, monkeypatch)
     run(*options, '--max_iters=5')     # is finished
     run('--init_from=resume', '--max_iters=6', '--wandb_log=False')
     run(*options, '--max_iters=7')
+    assert [entry['iter'] for entry in sent] == [*range(1, 8)]   # what was trained without wandb, too
+    os.remove('out/wandb.json')   # as an older run, which sent its rows when it logged them
+    run(*options, '--max_iters=8')
+    assert sent.pop()['iter'] == 8 and len(sent) == 7 and begun.pop()['id'] == begun[0]['id']
     run(*options, '--max_iters=1', '--out_dir=other')
     ids = [how['id'] for how in begun]
     assert len(ids) == 3 and ids[0] == ids[1] == saved['config']['wandb_run_id'] != ids[2] and all(ids)
     assert all(how['resume'] == 'allow' for how in begun)
-    assert [e['iter'] for e in log() if 'environment' in e] == [1, 6, 7]
+    assert [e['iter'] for e in log() if 'environment' in e] == [1, 6, 7, 8]
 
 
 def test_weights_of_another_checkpoint_start_a_run(data, capsys):
