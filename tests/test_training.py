@@ -15,7 +15,7 @@ from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.machine.processes import processes, start_processes, summed
 from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
-from anyorder.tokens.blocks import middle_last, random_blocks
+from anyorder.tokens.blocks import middle_last, random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.training.start import make_run_model
 from anyorder.training.update import (
@@ -87,8 +87,8 @@ def test_updates_by_hand():
         leaves = {name: p.clone().requires_grad_() for name, p in weights.items()}
         for micro in range(2):
             torch.manual_seed(derive_seed(5, it, micro))
-            starts = torch.randint(len(TOKENS) - 8, (3, 1))
-            idx = torch.from_numpy(TOKENS.astype(np.int64))[starts + torch.arange(9)]
+            starts = uniform_below(len(TOKENS) - 8, 3)
+            idx = torch.from_numpy(TOKENS.astype(np.int64))[starts[:, None] + np.arange(9)]
             order = sample_order(3, 9, l2r_ratio=0.3)
             loss = loss + functional_call(state.model, leaves, (idx, order)).mean() / 2
         gradient = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
@@ -388,7 +388,7 @@ def test_what_is_given_costs_nothing_in_an_update():
         order = torch.stack([torch.cat([row[mask[row]], row[~mask[row]]]) for row, mask in zip(order, given)])
         return (model(idx, order) * (torch.arange(9) >= given.sum(1, keepdim=True))).sum(1)
     torch.manual_seed(derive_seed(5, 0, 0))
-    rows = torch.randint(20, (3,))
+    rows = uniform_below(20, 3)
     idx, mask = torch.from_numpy(tokens[rows].astype(np.int64)), torch.from_numpy(given[rows])
     loss = nats(idx, sample_order(3, 9), mask).sum() / (~mask).sum()
     state = start(learner())
