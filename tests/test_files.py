@@ -31,8 +31,8 @@ from anyorder.orders import read_order
 from anyorder.others.weights import read_json
 from anyorder.pictures.curves import read_run
 from anyorder.tokens.arrays import read_arrays, read_names
+from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prompts import read_prompts
-from anyorder.tokens.sets import read_meta
 from anyorder.tokens.sources import open_texts
 
 
@@ -131,7 +131,7 @@ READERS = [   # a name, parts of a file, what reads them, and what they hold
     ('log.jsonl', [b'{"iter": 1}\n', b'{"iter": 2}\n'], read_run, [{'iter': 1}, {'iter': 2}]),
     ('a.ini', [b'[a]\nb = 1\n', b'[c]\n'], lambda path: {name: {**row} for name, row in read_table(path).items()},
      {'DEFAULT': {}, 'a': {'b': '1'}, 'c': {}}),
-    ('meta.json', [META], lambda path: read_meta(os.path.dirname(path))['n_tokens'], 257)]
+    ('meta.json', [META], lambda path: read_meta(os.path.dirname(path)).n_tokens, 257)]
 
 
 @pytest.mark.parametrize('name, parts, read, found', READERS)
