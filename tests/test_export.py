@@ -363,6 +363,8 @@ def test_it_writes_by_its_own_law(written, how):
     hub, tokenizer = load(folder), transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     torch.manual_seed(1)
     if how == 'pipeline':
+        if transformers.__version__.startswith('5.2.'):
+            pytest.skip('whose pipelines have a temperature of 0.7, whatever the folder says')
         write = transformers.pipeline('text-generation', model=hub, tokenizer=tokenizer)
         texts = write(['A'] * n, max_new_tokens=1, return_tensors=True, batch_size=n)
         drawn = torch.tensor([text[0]['generated_token_ids'][1] for text in texts])

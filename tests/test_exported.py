@@ -130,6 +130,21 @@ def test_commands_take_a_folder(checkpoint, script, tmp_path, monkeypatch):
     assert digest(Writer('hf:me/mine').model) == digest(opened.model())
 
 
+@pytest.mark.slow
+def test_the_commands_of_the_page_say_the_same_of_a_folder_and_its_checkpoint(ckpt, script, tmp_path):
+    folder, found = f'{tmp_path}/hf', {}
+    script('export_hf.py', f'--ckpt={ckpt}', f'--out={folder}', '--weights=raw')
+    (tmp_path / 'text.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 20)
+    for name in (ckpt, folder):
+        which = f'--ckpt={name}', '--weights=raw'
+        script('sample.py', *which, '--order=margin', '--prompt=If [[6]] is [[..]].', '--out=s.json')
+        script('eval_ppl.py', *which, '--datasets=text.txt', '--n_blocks=4', '--out=ppl.json')
+        samples = json.loads((tmp_path / 's.json').read_text())['samples']
+        rows = json.loads((tmp_path / 'ppl.json').read_text())['results']
+        found[name] = [sample['tokens'] for sample in samples], [row['nats_per_token'] for row in rows]
+    assert found[ckpt] == found[folder] and len(found[ckpt][1]) > 1
+
+
 def test_a_folder_appears_whole_or_not_at_all(checkpoint, script, tmp_path, monkeypatch):
     path = checkpoint()
     (tmp_path / 'mine').mkdir()

@@ -54,7 +54,7 @@ class HubHead(Head):
     @property
     def bias(self):
         row, own = torch.arange(self.out_features, device=self.weight.device), self._parameters['bias']
-        if own is not None and own.device != self.weight.device:   # accelerate moves one after the other
+        if own is not None and (own.is_meta or own.device != self.weight.device):   # accelerate moves one by one
             return own
         return torch.where(row < self.n_real, self.weight.new_zeros(()) if own is None else own, NEVER)
 
