@@ -280,9 +280,9 @@ def test_a_picture_is_written_through_a_link(runs):
     assert (runs / 'x.svg').is_symlink() and os.listdir('shared') == ['x.svg']
 
 
-@pytest.mark.parametrize('labels', [['_first', 'second'], ['__', '_'], ['_nolegend_', '_: margin', 'a']])
-def test_a_label_that_begins_with_an_underscore_has_its_entry(runs, labels):
-    figure = draw([(label, read_run('a')) for label in labels], [('tokens', 'loss'), ('tokens', 'val_any')], 'x.png')
+def test_a_label_that_begins_with_an_underscore_has_its_entry(runs):
+    labels = ['_first', 'second', '__', '_nolegend_', '_: margin']
+    figure = draw([(label, read_run('a')) for label in labels], [('tokens', 'loss')], 'x.png')
     assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
 
 
