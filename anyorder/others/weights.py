@@ -49,19 +49,33 @@ class NumberKind:
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
+class NumberList(list):
+    """What a pickle gets where it asks for an array of numpy: its numbers."""
+
+    def __setstate__(self, state):
+        _, shape, kind, is_fortran, data = state
+        numbers = np.frombuffer(data, kind.dtype).reshape(shape, order='F' if is_fortran else 'C')
+        self[:] = np.atleast_1d(numbers).tolist()
+
+
 def plain_number(kind, data):
     """What a pickle gets where it asks for a number of numpy: the number of Python."""
     return np.frombuffer(data, kind.dtype)[0].item()
 
 
-# numpy's own functions, given what a malicious file says, would read any memory as an object; the last is of numpy 1
-NUMPY = [(NumberKind, 'numpy.dtype'), (plain_number, 'numpy._core.multiarray.scalar'),
-         (plain_number, 'numpy.core.multiarray.scalar')]
+def plain_array(*how):
+    return NumberList()
+
+
+# numpy's own functions, given what a malicious file says, would read any memory as an object
+NUMPY = [(NumberKind, 'numpy.dtype'), (NumberList, 'numpy.ndarray'), (bytes, 'builtins.bytes')]   # of an empty array
+for core in ('core', '_core'):   # before numpy 2, and since
+    NUMPY += [(plain_number, f'numpy.{core}.multiarray.scalar'), (plain_array, f'numpy.{core}.multiarray._reconstruct')]
 
 
 def load_pickle(path, shown, what, way_out):
-    """What torch.save wrote: tensors, plain values, and numbers of numpy, which become Python's. Never runs code from
-    the file. `shown` is how an error names it, `what` and `way_out` are as for files.reading."""
+    """What torch.save wrote: tensors, plain values, and numbers and arrays of numpy, which become Python's. Never runs
+    code from the file. `shown` is how an error names it, `what` and `way_out` are as for files.reading."""
     with reading(shown, what, way_out), torch.serialization.safe_globals(NUMPY):
         try:
             return torch.load(path, map_location='cpu', weights_only=True)
