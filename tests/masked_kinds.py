@@ -54,6 +54,8 @@ def tokenizer_like(kind):
         found = Tokenizer(models.Unigram([(word, -1.0 - (len(word) == 1)) for word in words], unk_id=0))
         scheme = kind.split()[1]
         found.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+        if kind.endswith('of words'):
+            found.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), found.pre_tokenizer])
         found.decoder = decoders.Metaspace(prepend_scheme=scheme)
     elif kind.startswith('sentences'):
         words = ['<unk>', '▁', *LETTERS, '▁a', '▁b', '▁d', *(f'<0x{byte:02X}>' for byte in range(256))]

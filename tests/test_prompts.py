@@ -91,7 +91,8 @@ def test_a_text_that_is_written_with_its_beginning_has_it_once(text, prefix, wan
 
 
 @pytest.mark.parametrize('kind', ['bytes', 'bytes behind a space', 'bytes NFC', 'metaspace always', 'metaspace first',
-                                  'metaspace never', 'sentences', 'wordpiece', 'ends of words'])
+                                  'metaspace never', 'metaspace always of words', 'sentences', 'wordpiece',
+                                  'ends of words'])
 @pytest.mark.parametrize('prompt', [
     'ab[[=cd]]ef', 'a b[[=c]] d', 'abc[[=d]]', 'a b [[=c]] d', 'a [[=b]][[=c]]', '[[=ab]]cd', 'a b[[=c ]]d',
     'a([[=b]].)', '[[=a]] b [[=c]]ef', 'a[[= b]]'])

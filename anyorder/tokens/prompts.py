@@ -78,19 +78,24 @@ class Spelling:
     """How a tokenizer spells the texts of a command: what is said once, in a line, if it is not as it seems."""
 
     def __init__(self, tokenizer):
-        self.tokenizer, self.n_tokens, self.unknown, self.behind_space = tokenizer, 0, [], []
+        self.tokenizer, self.n_tokens = tokenizer, 0
+        self.unknown, self.first_text = [], ''   # what no token spells, and the text of the first
+        self.behind_space = []                   # texts with a blank behind a space
 
     def add(self, text, found):
         """Count a text and its spans. A token that is unknown is no likelihood of what stands in the text."""
         self.n_tokens += len(found)
-        if isinstance(self.tokenizer, HuggingFace):
-            self.unknown += self.tokenizer.unspelt(text, found)
+        unknown = self.tokenizer.unspelt(text, found) if isinstance(self.tokenizer, HuggingFace) else []
+        if unknown and not self.unknown:
+            place = text.index(unknown[0])
+            self.first_text = text[max(0, place - 20):place + 40]
+        self.unknown += unknown
 
     def say(self):
         if self.unknown:
             print(f'{len(self.unknown):,} of {self.n_tokens:,} tokens are unknown to {self.tokenizer.name}, the first '
-                  f'is {self.unknown[0][:40]!r}: the model does not read what stands there, and its numbers are not of '
-                  'these texts', file=sys.stderr)
+                  f'is {self.unknown[0][:40]!r} in {self.first_text!r}: the model does not read what stands there, and '
+                  'its numbers are not of these texts', file=sys.stderr)
         if self.behind_space:
             text = self.behind_space[0][-30:]
             print(f'a blank behind {text!r}: its last space is a token by itself, which texts hardly have there; write '
