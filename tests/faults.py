@@ -578,9 +578,11 @@ FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers', [
     ['if longest >= block_size', 'if longest > block_size'],
     ['len(tokens) - block_size + 1', 'len(tokens) - block_size'],
     ['np.arange(n_blocks) * n // n_blocks', 'np.arange(n_blocks)'],
-    ['columns < split.ends[numbers, None]', 'columns <= split.ends[numbers, None]'],
-    ['(split.ends - split.lengths)[numbers, None]', '(split.ends - split.lengths)[numbers, None] + 1'],
-    ['starts + block_size, split.ends)', 'starts + block_size + 1, split.ends)'],
+    ['columns < ends[:, None]', 'columns <= ends[:, None]'],
+    ['columns = starts[:, None]', 'columns = 1 + starts[:, None]'],
+    ['starts + block_size, ends) - 1', 'starts + block_size + 1, ends) - 1'],
+    ['len(split.packed) - last - 1', 'len(split.packed) - last'],
+    ['prepend=last).max() - 1', 'prepend=-1).max() - 1'],
     ['(n_visits < blocks.size(1)).any()', '(n_visits < blocks.size(1)).all()'],
 ]
 FAULTS['anyorder/tokens/sources.py'] = 'test_data', [
@@ -604,7 +606,8 @@ FAULTS['anyorder/tokens/tokenizers.py'] = 'test_tokenizers test_answers', [
 FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
     ['(blocks >= self.mark) | padding', 'blocks >= self.mark'],
     [' - padding * self.mark', ''],
-    ['np.flatnonzero(tokens == meta.eos) + 1', 'np.flatnonzero(tokens == meta.eos)'],
+    ['- self.before[piece]] + 1', '- self.before[piece]]'],
+    ['np.diff(ends, prepend=last)', 'np.diff(ends, prepend=0)'],
     ['meta.n_tokens > GIVEN', 'meta.n_tokens > 2 * GIVEN'],
     ['min(block_size, int(self.lengths.max()))', 'block_size'],
 ]

@@ -1,18 +1,31 @@
 """Prepared sets: their border, where they are missing, and their blocks."""
 import json
 import os
+import re
+import tracemalloc
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from conftest import one_line
 
 from anyorder.datasets import open_split
 from anyorder.likelihood.tables import token_counts
-from anyorder.tokens.blocks import all_blocks, check_length, middle_last, random_blocks, uniform_below
+from anyorder.tokens import sets
+from anyorder.tokens.blocks import (
+    all_blocks,
+    check_length,
+    first_full,
+    longest_given,
+    middle_last,
+    random_blocks,
+    uniform_below,
+)
+from anyorder.tokens.meta import Meta, SplitMeta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import GIVEN, Split, largest_id
+from anyorder.tokens.sets import GIVEN, Ends, Split, largest_id, read_split
 
 
 @pytest.fixture(scope='session')
@@ -154,6 +167,69 @@ def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')                     # text under the name of a puzzle
     with pytest.raises(ValueError, match='python data/puzzles.py sudoku --name=sudoku --split=test'):
         open_split(sets_of_mine, 'sudoku', 'test')
+
+
+def some_documents(n_tokens, seed):
+    """(tokens (n,), which of them are given, ends) of documents of random lengths; 9 is their end."""
+    rng = np.random.default_rng(seed)
+    ends = np.unique(rng.integers(1, n_tokens + 1, n_tokens // 5))
+    tokens, given = rng.integers(0, 9, n_tokens), np.zeros(n_tokens, bool)
+    ends[-1] = n_tokens
+    tokens[ends - 1] = 9
+    for start, end in zip([0, *ends], ends):
+        given[start:start + rng.integers(0, end - start)] = True
+    return (tokens | GIVEN * given).astype('<u2'), given, ends
+
+
+@pytest.mark.parametrize('piece, part', [(1, 1), (4, 6), (64, 7), (1000, 1000)])
+def test_documents_are_found_piece_by_piece(monkeypatch, piece, part):
+    monkeypatch.setattr(sets, 'PIECE', piece)
+    monkeypatch.setattr(sets, 'PART', part)
+    monkeypatch.setattr('anyorder.tokens.blocks.DOCUMENTS', 3)
+    for seed in range(20):
+        tokens, given, ends = some_documents(200, seed)
+        split, whole = Split(tokens, True, Ends(tokens, 9)), Split(tokens, True, ends)
+        numbers = np.random.default_rng(seed).integers(0, len(ends), 30)
+        assert len(split.ends) == len(ends) and (split.ends[numbers] == ends[numbers]).all()
+        assert split.lengths.tolist() == np.diff(ends, prepend=0).tolist()
+        for N in (2, 5, 40):
+            for ours, theirs in zip(all_blocks(split, N), all_blocks(whole, N), strict=True):
+                assert torch.equal(ours, theirs)
+            blocks = [given[start:min(end, start + N)] for start, end in zip([0, *ends], ends)]
+            full = [i for i, block in enumerate(blocks) if block.all()]
+            assert first_full(split, N) == first_full(whole, N) == min(full, default=None)
+        runs = re.findall('1+', ''.join(map(str, given.astype(int))))
+        assert longest_given(Split(tokens, True)) == max(map(len, runs), default=0)
+
+
+def test_a_document_longer_than_two_bytes_count():
+    tokens = np.append(np.zeros(70_000, '<u2'), [9, 0, 9]).astype('<u2')
+    assert Ends(tokens, 9).lengths().tolist() == [70_001, 2]
+
+
+@pytest.mark.parametrize('kind', [{'prompts': True, 'eos': 9}, {'row_length': 50}, {}])
+def test_to_open_and_check_a_set_takes_no_memory_of_its_size(tmp_path, monkeypatch, kind):
+    """What is kept of a set with prompts are two bytes a document, and some a piece."""
+    monkeypatch.setattr(sets, 'PART', 1 << 12)
+    monkeypatch.setattr('anyorder.tokens.blocks.DOCUMENTS', 1 << 8)
+    row = [1 + GIVEN] * 20 + [2] * 29 + [9]
+    np.tile(np.array(row, '<u2'), 10_000).tofile(tmp_path / 'train.bin')
+    there = {'train': SplitMeta(10_000, 500_000, 0, '0', 'x')}
+    meta = Meta('x', 'own', 10, splits=there, given=True, **{'eos': None} | kind)
+    tracemalloc.start()
+    split = read_split(tmp_path, meta, 'train')
+    check_length(split, 50, 'x')
+    random_blocks(split, 2, 50)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 0.2 * os.path.getsize(tmp_path / 'train.bin')
+
+
+def test_a_document_that_does_not_end_is_one_line(tmp_path):
+    np.array([1 + GIVEN, 2, 9, 1], '<u2').tofile(tmp_path / 'train.bin')
+    meta = Meta('x', 'own', 10, 9, {'train': SplitMeta(1, 4, 0, '0', 'x')}, given=True, prompts=True)
+    with one_line('train.bin does not end with the end of a document'):
+        read_split(tmp_path, meta, 'train')
 
 
 def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):

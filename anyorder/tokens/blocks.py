@@ -5,7 +5,9 @@ import numpy as np
 import torch
 
 from anyorder.machine.devices import widest
-from anyorder.tokens.sets import PADDING
+from anyorder.tokens.sets import PADDING, parts_of
+
+DOCUMENTS = 1 << 14   # that are looked at together
 
 
 def check_length(split, block_size, name):
@@ -14,19 +16,37 @@ def check_length(split, block_size, name):
         raise ValueError(f'the rows of {name} are {tokens.shape[1]} tokens: block_size must be {tokens.shape[1]}, '
                          f'got {block_size}')
     if split.ends is not None:
-        starts = split.ends - split.lengths
-        n_blanks = np.append(0, np.cumsum(tokens < split.mark))   # before each token
-        whole = n_blanks[np.minimum(starts + block_size, split.ends)] == n_blanks[starts]
-        if whole.any():
-            raise ValueError(f'the prompt of document {whole.argmax() + 1} of {name} fills its block: leave it out, or '
+        full = first_full(split, block_size)
+        if full is not None:
+            raise ValueError(f'the prompt of document {full + 1} of {name} fills its block: leave it out, or '
                              f'choose a model of more positions or a larger block_size, got {block_size}')
     elif tokens.ndim == 1 and len(tokens) < block_size:
         raise ValueError(f'block_size={block_size} is beyond the data: {name} takes --block_size={tokens.size} or less')
     elif tokens.ndim == 1 and split.marked:
-        blank = np.flatnonzero(tokens < split.mark)
-        longest = np.diff(blank, prepend=-1, append=len(tokens)).max() - 1
+        longest = longest_given(split)
         if longest >= block_size:
             raise ValueError(f'{name} has {longest} given tokens in a row: block_size must be larger, got {block_size}')
+
+
+def first_full(split, block_size):
+    """The number of the first document whose block ends within its prompt, which stands before its text; or None."""
+    n = len(split.ends)
+    for first in range(0, n, DOCUMENTS):
+        starts, ends = split.spans(np.arange(first, min(n, first + DOCUMENTS)))
+        is_full = split.packed[np.minimum(starts + block_size, ends) - 1] >= split.mark
+        if is_full.any():
+            return first + int(is_full.argmax())
+    return None
+
+
+def longest_given(split):
+    """How many given tokens of a stream stand in a row, at most."""
+    longest, last = 0, -1   # where the last blank stood
+    for start, part in parts_of(split.packed):
+        blank = np.flatnonzero(part < split.mark) + start
+        if len(blank):
+            longest, last = max(longest, np.diff(blank, prepend=last).max() - 1), blank[-1]
+    return max(longest, len(split.packed) - last - 1)
 
 
 def random_blocks(split, batch_size, block_size):
@@ -48,8 +68,9 @@ def uniform_below(n, size):
 
 def documents(split, numbers, block_size):
     """(B, N) int64, these documents as on disk, N = split.width(block_size): long ones are cut, short ones padded."""
-    columns = (split.ends - split.lengths)[numbers, None] + np.arange(split.width(block_size))
-    inside = columns < split.ends[numbers, None]
+    starts, ends = split.spans(numbers)
+    columns = starts[:, None] + np.arange(split.width(block_size))
+    inside = columns < ends[:, None]
     return torch.from_numpy(np.where(inside, split.packed[np.where(inside, columns, 0)].astype(np.int64), PADDING))
 
 

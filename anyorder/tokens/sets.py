@@ -17,6 +17,8 @@ from anyorder.tokens.tokenizers import TOKENIZERS
 
 GIVEN = 1 << 15      # in a token of 16 bits of a set with given positions
 PADDING = -1         # in a block, behind a document that is shorter
+PIECE = 1 << 11      # tokens that are looked at together to find where a document ends
+PART = 1 << 18       # tokens that are looked at together where all are: what is made of them is small beside a set
 CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
@@ -44,12 +46,54 @@ def print_meta(out, meta, before, force):
               f'{split.sha256[:16]}...')
 
 
+def parts_of(tokens, size=None):
+    """Yields (place of the first token, tokens) of pieces of a stream, PART tokens each."""
+    size = size or PART
+    for start in range(0, len(tokens), size):
+        yield start, tokens[start:start + size]
+
+
+class Ends:
+    """Where the documents of a stream end: behind each token `eos`. As an array (rows,), but what is kept is only how
+    many end before each piece of the stream; the pieces that hold the asked ones are read again."""
+
+    def __init__(self, tokens, eos):
+        self.tokens, self.eos = tokens, eos
+        counts = [np.count_nonzero(part == eos) for _, part in parts_of(tokens, PIECE)]
+        self.before = np.append(0, np.cumsum(counts, dtype=np.int64))   # (pieces + 1,)
+
+    def __len__(self):
+        return int(self.before[-1])
+
+    def __getitem__(self, numbers):
+        """(B,) ends of the documents of these numbers (B,)."""
+        pieces, ends = np.searchsorted(self.before, numbers, 'right') - 1, np.empty(len(numbers), np.int64)
+        for piece in np.unique(pieces):
+            start, asked = piece * PIECE, pieces == piece
+            found = np.flatnonzero(self.tokens[start:start + PIECE] == self.eos)
+            ends[asked] = start + found[numbers[asked] - self.before[piece]] + 1
+        return ends
+
+    def lengths(self):
+        """(rows,) tokens of each document, in as few bytes as the longest one needs."""
+        lengths, last, row = np.empty(len(self), np.uint16), 0, 0
+        for start, part in parts_of(self.tokens):
+            ends = np.flatnonzero(part == self.eos) + start + 1
+            new = np.diff(ends, prepend=last)
+            if len(new) and new.max() > np.iinfo(lengths.dtype).max:
+                lengths = lengths.astype(np.uint32)
+            lengths[row:row + len(new)] = new
+            row += len(new)
+            last = ends[-1] if len(ends) else last
+        return lengths
+
+
 @dataclass
 class Split:
     """The tokens of a split."""
     packed: np.ndarray     # as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
     marked: bool = False   # whether the highest bit of a token says that it is given
-    ends: np.ndarray | None = None   # of a stream whose documents are rows: where each of them ends, (rows,)
+    ends: np.ndarray | Ends | None = None   # of a stream whose documents are rows: where each of them ends, (rows,)
 
     @property
     def mark(self):
@@ -58,7 +102,12 @@ class Split:
     @cached_property
     def lengths(self):
         """(rows,) tokens of each document."""
-        return np.diff(self.ends, prepend=0)
+        return self.ends.lengths() if isinstance(self.ends, Ends) else np.diff(self.ends, prepend=0)
+
+    def spans(self, numbers):
+        """(starts, ends), (B,) each, of the documents of these numbers (B,)."""
+        ends = self.ends[numbers]
+        return ends - self.lengths[numbers], ends
 
     def width(self, block_size):
         """Tokens of a block, which is no longer than the longest document."""
@@ -153,7 +202,9 @@ def read_split(directory, meta, split):
         raise ValueError(f'{directory} has {meta.n_tokens} {meta.tokenizer} tokens, there are '
                          f'{tokenizer.n_tokens} now: {again}')
     tokens = np.memmap(path, dtype=dtype, mode='r')
-    found = Split(tokens, meta.given, np.flatnonzero(tokens == meta.eos) + 1 if meta.prompts else None)
+    found = Split(tokens, meta.given, Ends(tokens, meta.eos) if meta.prompts else None)
+    if meta.prompts and tokens[-1] != meta.eos:
+        raise ValueError(f'{path} does not end with the end of a document: {again}')
     largest = largest_id(tokens, found.mark - 1 if found.marked else 0xffff)
     if largest >= meta.n_tokens:
         raise ValueError(f'{path} has the token {largest}, {meta.tokenizer} tokens are below {meta.n_tokens}: {again}')
@@ -167,4 +218,4 @@ def largest_id(tokens, mask):
     n_pieces = 64 if len(tokens) > CHECKED else 1
     size = min(len(tokens), CHECKED) // n_pieces
     starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
-    return max(int((tokens[start:start + size] & mask).max()) for start in starts)
+    return max(int((part & mask).max()) for start in starts for _, part in parts_of(tokens[start:start + size]))
