@@ -426,7 +426,8 @@ def test_two_processes_that_are_asked_to_end_save_first_and_a_lost_one_ends_the_
     _, err = p.communicate(timeout=60)
     saved = load_checkpoint('out/ckpt.pt')['iter_num']
     assert p.returncode != 0 and saved == log()[-1]['iter']
-    assert f'stopped and saved; go on from iteration {saved} with: torchrun ... train.py --init_from=resume' in err
+    assert (f'go on from iteration {saved} with: torchrun --standalone --nproc_per_node=2 train.py --init_from=resume'
+            in err)
     assert os.path.getsize(*glob.glob('wandb/offline-run-*/*.wandb')) > 1000
 
     p = torchrun('--init_from=resume', '--wandb_log=False')
