@@ -465,8 +465,8 @@ def of_kind(sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sizes', KINDS)
-@pytest.mark.parametrize('how', ['auto', 'balanced', 'sequential', 'cpu'])
+@pytest.mark.parametrize('sizes, how', [*((sizes, 'auto') for sizes in KINDS), (KINDS[0], 'balanced'),
+                                        (KINDS[1], 'sequential'), (KINDS[1], 'cpu')])
 def test_a_device_map_keeps_the_network_whole_and_right(views, sizes, how):
     accelerate = pytest.importorskip('accelerate')
     load = views(**sizes)[1]
@@ -500,8 +500,8 @@ def offloads(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sizes', KINDS)
-@pytest.mark.parametrize('how', ['cpu', 'disk', 'in part', 'preloaded', 'map'])
+@pytest.mark.parametrize('sizes, how', [*((sizes, 'disk') for sizes in KINDS), *(
+    (KINDS[0], how) for how in ('cpu', 'in part', 'preloaded', 'map')), (KINDS[1], 'preloaded'), (KINDS[1], 'map')])
 def test_weights_that_are_offloaded_are_right_or_refused(views, tmp_path, sizes, how):
     pytest.importorskip('accelerate')
     load = views(**sizes)[1]

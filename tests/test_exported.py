@@ -210,8 +210,8 @@ def test_a_broken_folder_is_one_line(checkpoint, script, tmp_path):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize('prefix', ['network.', 'module.network.', 'network._orig_mod.', ''])
-@pytest.mark.parametrize('stored', ['head', 'both', 'apart'])
+@pytest.mark.parametrize('prefix, stored', [('network.', 'head'), ('network.', 'both'), ('network.', 'apart'),
+                                            ('module.network.', 'head'), ('network._orig_mod.', 'apart'), ('', 'head')])
 def test_a_tied_head_of_a_folder(tmp_path, prefix, stored):
     from safetensors.torch import save_file
     model = make_model(target_position='input', gpt2_blocks=True).float()

@@ -297,8 +297,8 @@ def write_scaled(folder, kind, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('spelling', SPELLINGS)
-@pytest.mark.parametrize('kind', ['llama', 'qwen2', 'qwen3'])
+@pytest.mark.parametrize('kind, spelling', [*(('llama', spelling) for spelling in SPELLINGS),
+                                            ('qwen2', 'transformers 4, type'), ('qwen3', 'transformers 5')])
 def test_rotary_positions_are_scaled_by_the_formula_in_every_spelling(tmp_path, kind, spelling):
     for way, scaling, formula in SCALED:
         write_scaled(tmp_path, kind, SPELLINGS[spelling](way, scaling))

@@ -183,8 +183,8 @@ def test_the_trainer_trains_on_whole_blocks(folder, more):
     assert found[0] > found[1] > found[2]
 
 
-@pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-@pytest.mark.parametrize('smooth', [0.0, 0.1])
+@pytest.mark.parametrize('attention, smooth', [('bidirectional', 0.0), ('bidirectional', 0.1), ('mixed', 0.1),
+                                               ('causal', 0.1)])
 def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(tmp_path, attention, smooth):
     """Smoothing is the Trainer's, outside of the view, over all labels: a known token that had one would cost 1e4."""
     model = make_model(vocab_size=320, n_tokens=257, block_size=N, attention=attention).float()
@@ -200,7 +200,7 @@ def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(tmp_p
         return seen[-1]
     rows = [tokenizer(f'{prompt}{answer}<|endoftext|>', return_special_tokens_mask=True) for prompt, answer in PAIRS]
     args = options(str(tmp_path), label_smoothing_factor=smooth, remove_unused_columns=False, learning_rate=0.0)
-    args.max_steps = 12
+    args.max_steps = 6
     found = losses(transformers.Trainer(view, args, train_dataset=rows, data_collator=collate))
     for loss, batch in zip(found, seen, strict=True):
         labels, blank = batch['labels'], batch['input_ids'] == 257
