@@ -106,14 +106,15 @@ class AnyOrderLM(TemplateLM):
     def _encode_pair(self, context, continuation, spelling=None):
         """(context tokens, tokens that are scored) of a text, with the tokens of the whole text: those that end within
         the context, and all others. As lm-eval has it, the blanks at the end of a context belong to what follows."""
-        found, end = self.spans(context + continuation, spelling), len(context.rstrip())
+        found = self.spans(context + continuation, spelling)
+        tokens = [token for token, _, _ in found]
         if not continuation:
-            return [token for token, _, _ in found], []
-        n = sum(stop <= end for _, _, stop in found)
-        if n == len(found):
+            return tokens, []
+        if not found or found[-1][2] <= len(context):
             raise ValueError(f'{self.writer.tokenizer.name} makes no token of {continuation[:60]!r} behind '
                              f'{context[-60:]!r}, so that its likelihood says nothing: leave this text out')
-        tokens = [token for token, _, _ in found]
+        border = len(context.rstrip())
+        n = sum(end <= border for _, _, end in found)
         return tokens[:n], tokens[n:]
 
     def all_gather(self, tensor):

@@ -330,9 +330,11 @@ def test_a_text_without_a_token_is_refused(harness, tmp_path):
                             mask_token='[MASK]', unk_token='[UNK]').save_pretrained(tmp_path)
     lm = harness.AnyOrderLM.create_from_arg_obj({'ckpt': f'masked:{tmp_path}'}, {'device': 'cpu'})
     assert lm._encode_pair('[CLS]th', 'e end') == ([5], [6, 7]) and lm._encode_pair('th ', 'end') == ([5], [7])
-    for answer in (lambda: lm.loglikelihood(asked(('th', ' '))), lambda: lm.loglikelihood_rolling(asked('\n'))):
+    for pair in (('th', ' '), ('th ', ' '), ('', '[CLS]')):
         with one_line('makes no token of'):
-            answer()
+            lm.loglikelihood(asked(pair))
+    with one_line('makes no token of'):
+        lm.loglikelihood_rolling(asked('\n'))
 
 
 @pytest.mark.slow

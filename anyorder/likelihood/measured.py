@@ -108,7 +108,8 @@ def read_file(path, tokenizer, ckpt):
 def sizes_of(texts, documents, tokenizer):
     """(n,) bytes of the texts, as they were given, of each token of the `documents`, by a tokenizer of others, which
     may write a text otherwise before it reads it. None where its texts do not come back. Unknown tokens are said."""
-    spelling, sizes = Spelling(tokenizer), []
+    spelling = Spelling(tokenizer)
+    sizes = []
     n_end = 0 if tokenizer.eos is None else 1
     for text, tokens in zip(cut_anew(texts, tokenizer), documents, strict=True):
         *prompts, text = text if isinstance(text, tuple) else (text,)

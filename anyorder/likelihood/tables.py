@@ -43,7 +43,8 @@ def entropy(counts):
 def unigram_row(tokens, tokenizer, block_size, sizes=None):
     """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table.
     `sizes` (n_tokens,) are the bytes of text of the tokens, None as the tokenizer says."""
-    counts, n_bytes = token_counts(tokens, tokenizer.n_tokens), None
+    counts = token_counts(tokens, tokenizer.n_tokens)
+    n_bytes = None
     if sizes is not None:
         n_bytes = int(sizes.sum())
     elif tokenizer.n_bytes is not None:

@@ -57,7 +57,8 @@ def spans(text, tokenizer):
     read = partial(tokenizer.spans, shown=True) if isinstance(tokenizer, HuggingFace) else tokenizer.spans
     if tokenizer.eos is None or getattr(tokenizer, 'special', {}).get(END_OF_TEXT) == tokenizer.eos:
         return read(text)
-    found, here = [], 0
+    found = []
+    here = 0
     for n, part in enumerate(text.split(END_OF_TEXT)):
         if n > 0:
             found.append((tokenizer.eos, here, here + len(END_OF_TEXT)))
@@ -78,9 +79,11 @@ class Spelling:
     """How a tokenizer spells the texts of a command: what is said once, in a line, if it is not as it seems."""
 
     def __init__(self, tokenizer):
-        self.tokenizer, self.n_tokens = tokenizer, 0
-        self.unknown, self.first_text = [], ''   # what no token spells, and the text of the first
-        self.behind_space = []                   # texts with a blank behind a space
+        self.tokenizer = tokenizer
+        self.n_tokens = 0
+        self.unknown = []        # what no token spells
+        self.first_text = ''     # where the first of it stands
+        self.behind_space = []   # texts with a blank behind a space
 
     def add(self, text, found):
         """Count a text and its spans. A token that is unknown is no likelihood of what stands in the text."""
@@ -105,7 +108,8 @@ class Spelling:
 def parse_prompts(prompts, tokenizer, length, prefix=()):
     """parse_prompt of each prompt. If there are several, an error says which prompt is wrong. One line each says that
     tokens are unknown, and that a blank stands behind a space."""
-    rows, spelling = [], Spelling(tokenizer)
+    rows = []
+    spelling = Spelling(tokenizer)
     for n, prompt in enumerate(prompts, 1):
         try:
             rows.append(parse_prompt(prompt, tokenizer, length, prefix, spelling))
@@ -131,17 +135,17 @@ def spaces_into_blanks(pieces, tokenizer):
     """The pieces with the space before an [[=answer]] in the answer, where the token of its word begins with it."""
     pieces = list(pieces)
     for i in range(1, len(pieces)):
-        text, answer = pieces[i - 1][0], pieces[i][0]
-        if pieces[i][1] == 'answer':
+        (text, _), (answer, kind) = pieces[i - 1:i + 1]
+        if kind == 'answer':
             border = len(text) - joined_blanks(text, answer, tokenizer)
-            pieces[i - 1] = text[:border], 'known'
-            pieces[i] = text[border:] + answer, 'answer'
+            pieces[i - 1:i + 1] = [(text[:border], 'known'), (text[border:] + answer, 'answer')]
     return pieces
 
 
 def joined_blanks(text, follows, tokenizer):
     """How many blanks at the end of a text are in one token with the beginning of what follows."""
-    n, n_blanks = len(text), len(text) - len(text.rstrip())
+    n = len(text)
+    n_blanks = n - len(text.rstrip())
     if not n_blanks:
         return 0
     across = [n - start for _, start, end in spans(text + follows, tokenizer) if start < n < end]
@@ -150,7 +154,8 @@ def joined_blanks(text, follows, tokenizer):
 
 def encode_pieces(pieces, tokenizer, prefix, spelling):
     """The pieces with tokens in place of texts. They are tokenized one by one, and spell what is typed."""
-    found, before = [], None   # the text right before a piece; '' behind a blank, None at the start
+    found = []
+    before = None   # the text right before a piece; '' behind a blank, None at the start
     for i, (value, kind) in enumerate(pieces):
         if not isinstance(value, str):
             found.append((value, kind))
@@ -186,7 +191,8 @@ def spans_behind(before, text, tokenizer):
         return alone
     letter = (text.strip() or 'x')[0]
     context = before or letter
-    ids, right = encode(context, tokenizer), shown(encode(context + text, tokenizer), tokenizer)
+    ids = encode(context, tokenizer)
+    right = shown(encode(context + text, tokenizer), tokenizer)
     ways = (behind(left, text, tokenizer) for left in (context[-16:], letter, 'x', 'e', '1', '.'))
     for found in itertools.chain([alone], ways):
         if found is not None and shown(ids + [token for token, _, _ in found], tokenizer) == right:
@@ -203,7 +209,8 @@ def shown(ids, tokenizer):
 
 def behind(left, text, tokenizer):
     """Spans of a text as they are behind the text `left`; None where a token has letters of both."""
-    found, n = spans(left + text, tokenizer), len(left)
+    found = spans(left + text, tokenizer)
+    n = len(left)
     if any(start < n < end for _, start, end in found):
         return None
     return [(token, start - n, end - n) for token, start, end in found if start >= n]

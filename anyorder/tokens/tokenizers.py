@@ -158,7 +158,8 @@ class HuggingFace:
 
     def sizes(self, text, spans):
         """(n,) bytes of the text as it was given that are behind the token before, up to the end of each token."""
-        ids, n_bytes = [i for i, _, _ in spans], len(text.encode())
+        ids = [i for i, _, _ in spans]
+        n_bytes = len(text.encode())
         if self.backend.normalizer is None and self.n_bytes[ids].sum() == n_bytes:
             return self.n_bytes[ids]
         before = np.cumsum([0, *(len(one.encode()) for one in text)])   # of each letter
