@@ -145,6 +145,9 @@ def test_a_resume_sends_what_wandb_lacks(folder, wandb):
     assert sent(folder, wandb)[0] == [2, 4, 6, 8]               # was trained without wandb
     assert sent(folder, wandb, iter_num=6)[0] == [2, 4, 6]      # no checkpoint has more
     assert sent(folder, wandb, has=8)[0] == []                  # an older run, which sent its rows as it logged them
+    steps, chart = sent(folder, wandb, disabled=True)
+    chart.finish()
+    assert steps == [] and sent(folder, wandb)[0] == [2, 4, 6, 8]   # WANDB_MODE=disabled
     steps, chart = sent(folder, wandb, resumed=True, step=5)
     assert steps == [6, 8]                                      # wandb itself says what it has
     assert sent(folder, wandb)[0] == [2, 4, 6, 8]               # a process that was not ended may have lost them

@@ -44,13 +44,12 @@ class Chart:
                                allow_val_change=True)
             if getattr(begun, 'resumed', False):   # online
                 self.sent = begun.step - 1
+            self.wandb = None if getattr(begun, 'disabled', False) else wandb   # WANDB_MODE=disabled keeps no rows
         except Exception as e:
             unreachable = isinstance(e, getattr(wandb, 'CommError', ()))
             if isinstance(e, (wandb.Error, ValueError)) and not unreachable:   # an option of its own is wrong
                 raise ValueError(f'wandb: {in_one_line(e)}; WANDB_MODE=offline needs no login') from None
             say_off(e)
-        else:
-            self.wandb = wandb
 
     def lacking(self, iter_num):
         """The rows of the log that wandb lacks, up to the iteration of a checkpoint."""
