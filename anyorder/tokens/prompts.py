@@ -137,19 +137,19 @@ def spaces_into_blanks(pieces, tokenizer):
     for i in range(1, len(pieces)):
         (text, _), (answer, kind) = pieces[i - 1:i + 1]
         if kind == 'answer':
-            border = len(text) - joined_blanks(text, answer, tokenizer)
+            border = len(text) - joined_spaces(text, answer, tokenizer)
             pieces[i - 1:i + 1] = [(text[:border], 'known'), (text[border:] + answer, 'answer')]
     return pieces
 
 
-def joined_blanks(text, follows, tokenizer):
-    """How many blanks at the end of a text are in one token with the beginning of what follows."""
+def joined_spaces(text, follows, tokenizer):
+    """How many spaces at the end of a text are in one token with the beginning of what follows."""
     n = len(text)
-    n_blanks = n - len(text.rstrip())
-    if not n_blanks:
+    n_spaces = n - len(text.rstrip())
+    if not n_spaces:
         return 0
     across = [n - start for _, start, end in spans(text + follows, tokenizer) if start < n < end]
-    return max((k for k in across if k <= n_blanks), default=0)
+    return max((k for k in across if k <= n_spaces), default=0)
 
 
 def encode_pieces(pieces, tokenizer, prefix, spelling):
@@ -176,10 +176,10 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
 
 
 def is_lone_space(text, found, tokenizer):
-    """Whether a text ends in a token of blanks that a letter behind it would join."""
+    """Whether a text ends in a token of spaces, the last of which a letter behind it would join."""
     if not found or not text[found[-1][1]:].isspace():
         return False
-    return any(joined_blanks(text, letter, tokenizer) for letter in 'aest')
+    return any(joined_spaces(text, letter, tokenizer) for letter in 'aest')
 
 
 def spans_behind(before, text, tokenizer):
