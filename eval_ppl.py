@@ -34,7 +34,8 @@ looks at the truth, so no sampler has this likelihood, and it is greedy, so anot
 A set is cut once into consecutive blocks of block_size, and its tail is dropped. Documents with prompts are a block
 each, and longer ones are cut. What is given is read in the order of the row, by a policy from left to right. The orders
 and contexts of a block are a function of the seed and of its number among the evaluated blocks: batch size and
-processes do not change them. Errors are standard errors over blocks, as if these were independent."""
+processes do not change them. Errors are standard errors over blocks, as if these were independent. The set of the
+training is named where it was prepared anew since: its text may be what the model was trained on."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least, check_choice, names_in, numbers
 
@@ -88,6 +89,7 @@ from typing import NamedTuple
 import torch
 
 from anyorder.checkpoint import digest, open_checkpoint
+from anyorder.datasets import changed_since
 from anyorder.fast import freeze
 from anyorder.generation import PROBABILITIES, SCORES, Drawing, Unmasking
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
@@ -264,6 +266,8 @@ def main(config):
 
     model, results = freeze(model, getattr(torch, dtype)), []
     for text in texts:
+        if anew := changed_since(checkpoint, data_dir, text.name):
+            say(f'\n{anew}')
         rows = evaluate(model, text, estimates, journal)
         say(report(text, rows, tokenizer), flush=True)
         origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}

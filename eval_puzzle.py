@@ -11,7 +11,8 @@ blank, the likeliest token.
 What is given is read first. solved is the share of puzzles or rows without a mistake, right the share of right blanks.
 A blank of a set without rules is right if it is what the set says; for nae_sat right is the share of observations that
 agree with the latents that the model itself wrote. slots and seconds are what a puzzle costs: the slots that the
-network ran, without padding, and its time. Errors are standard errors over puzzles.
+network ran, without padding, and its time. Errors are standard errors over puzzles. The set of the training is named
+where it was prepared anew since: the model may have been trained on its puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, names_in, numbers
@@ -57,7 +58,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.checkpoint import open_checkpoint
-from anyorder.datasets import open_split
+from anyorder.datasets import changed_since, open_split
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Unmasking
 from anyorder.generation.fill import fill
@@ -173,10 +174,15 @@ class Puzzles(NamedTuple):
         return [torch.tensor(x) for x in self.task.check_answer(tokens, self.given.numpy(), answer)]
 
 
+def where(c, run):
+    """(name, data_dir) of the set that is asked for; `run` are the options of the training."""
+    return c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
+
+
 def open_puzzles(checkpoint, c):
     """The Puzzles that are asked for."""
     run, tokenizer = checkpoint.run, checkpoint.tokenizer
-    name, data_dir = c.dataset or run.get('dataset', ''), c.data_dir or run.get('data_dir', 'data')
+    name, data_dir = where(c, run)
     if not name:
         raise ValueError('the checkpoint does not name its data set: say which with --dataset=')
     check_choice('split', c.split, *SHARES)
@@ -266,6 +272,7 @@ def main(config):
         check_out(name, config[name], endings, config.ckpt)
     checkpoint = open_checkpoint(config.ckpt)
     _, tokens, given, label, _ = puzzles = open_puzzles(checkpoint, config)
+    name, data_dir = where(config, checkpoint.run)
     if not puzzles.check_answer(tokens)[0].any():
         raise ValueError(f'{label}: the rules judge none of the blanks, choose others')
     idle = config.given & {'policies', 'n_steps', 'noises', 'unmask', 'block_length', 'revise', 'html', 'show'}
@@ -285,6 +292,8 @@ def main(config):
     print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n{label}: {len(tokens):,} rows of '
           f'{tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature {config.temperature:g}, '
           f"{device}, {dtype}, seed {config.seed}{', revised' * bool(config.revise)}")
+    if anew := changed_since(checkpoint, data_dir, name):
+        print(anew)
     model = freeze(model, getattr(torch, dtype))
     with autocast(device, dtype):
         if config.error_map:

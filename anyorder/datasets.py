@@ -42,6 +42,19 @@ def read_unless_replaced(directory, meta, split):
     return found
 
 
+def changed_since(checkpoint, data_dir, name):
+    """A line on the set of this name, if it is the set that a checkpoint was trained on and has other contents now; ''
+    where it has not, or where the checkpoint does not say. No set is read: meta.json and checkpoint have hashes."""
+    meta = read_meta(os.path.join(home(data_dir), name)) if name == checkpoint.run.get('dataset') else None
+    hashes = {'train': checkpoint.entries.get('data'), 'val': checkpoint.entries.get('val_data')}
+    other = [split for split, sha256 in hashes.items()
+             if meta and sha256 and split in meta.splits and meta.splits[split].sha256 != sha256]
+    if not other:
+        return ''
+    return (f'{name} was prepared anew since the training, its {" and ".join(other)} changed: the model may have been '
+            'trained on what is measured')
+
+
 def make_split(data_dir, name, split, meta, kind):
     """The meta of a set that is made now, if it is a quick one. Raises ValueError with its command for any other."""
     row, parts = DATA_SETS.get(name), ('train', 'val')

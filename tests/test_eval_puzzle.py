@@ -22,6 +22,7 @@ from anyorder.orders import derive_seed, draw_orders
 from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.tokens.blocks import all_blocks, only_blank
+from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import get_tokenizer
@@ -274,3 +275,16 @@ def test_a_checkpoint_of_text_solves_nothing_wherever_its_data_are(tmp_path):
     save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', config={'dataset': 'novels'})
     with pytest.raises(ValueError, match='novels is text'):
         eval_puzzle.main(options_of(f"--ckpt={tmp_path / 'c.pt'}", '--weights=raw', f'--data_dir={tmp_path}'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name, key', [('eval_puzzle.py', 'data'), ('eval_ppl.py', 'val_data'), ('', '')])
+def test_both_evaluations_say_that_a_set_was_prepared_anew(folder, script, name, key):
+    model = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
+    splits = read_meta(folder / 'data' / 'sudoku4').splits
+    hashes = {'data': splits['train'].sha256, 'val_data': splits['val'].sha256} | ({key: 'other'} if key else {})
+    save_checkpoint(folder / 'anew.pt', model, config={'dataset': 'sudoku4', 'data_dir': str(folder / 'data')},
+                    tokenizer='sudoku4', **hashes)
+    for command in [name] if name else ['eval_puzzle.py', 'eval_ppl.py']:
+        said = script(command, f'--ckpt={folder}/anew.pt', '--weights=raw', '--split=val', '--device=cpu').stdout
+        assert ('anew since the training' in said) == bool(key)

@@ -4,13 +4,14 @@ import os
 import re
 import tracemalloc
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import one_line
 
-from anyorder.datasets import open_split
+from anyorder.datasets import changed_since, open_split
 from anyorder.likelihood.tables import token_counts
 from anyorder.tokens import sets
 from anyorder.tokens.blocks import (
@@ -22,7 +23,7 @@ from anyorder.tokens.blocks import (
     random_blocks,
     uniform_below,
 )
-from anyorder.tokens.meta import Meta, SplitMeta
+from anyorder.tokens.meta import Meta, SplitMeta, read_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sets import GIVEN, Ends, Split, largest_id, read_split
@@ -121,6 +122,20 @@ def test_missing_sets_name_the_command(tmp_path):
         open_split(tmp_path, 'pydocs', 'test', {'tokenizer': 'bytes'})   # it has none of its own
     with pytest.raises(ValueError, match='leave out --split=test'):
         prepare('pydocs', tmp_path, split='test')
+
+
+@pytest.mark.parametrize('data, val_data, dataset, said', [
+    ('', '', 'text', ''), ('other', '', 'text', 'its train changed'), ('', 'other', 'text', 'its val changed'),
+    ('other', 'other', 'text', 'its train and val changed'), (None, None, 'text', ''), ('other', None, 'text', 'train'),
+    ('other', 'other', 'another set', ''), ('other', 'other', None, ''), ('other', 'other', 'gone', '')])
+def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(prepared, data, val_data, dataset, said):
+    """'' stands for the hash of the set as it is, None for none, as in older checkpoints."""
+    splits = read_meta(prepared / 'text').splits
+    kept = {'data': ('train', data), 'val_data': ('val', val_data)}
+    entries = {key: value or splits[split].sha256 for key, (split, value) in kept.items() if value is not None}
+    checkpoint = SimpleNamespace(run={'dataset': dataset} if dataset else {}, entries=entries)
+    found = changed_since(checkpoint, prepared, 'gone' if dataset == 'gone' else 'text')
+    assert said in found and bool(said) == bool(found)
 
 
 def test_blocks():

@@ -21,7 +21,8 @@ from anyorder.tokens.tokenizers import Symbols
 COPIED = {'model.py': 'model.py', 'modeling_aogpt.py': 'anyorder/others/modeling_aogpt.py', 'LICENSE-CODE': 'LICENSE'}
 VIEWS = {'AutoConfig': 'AOGPTHubConfig', 'AutoModel': 'AOGPTModel', 'AutoModelForCausalLM': 'AOGPTForCausalLM',
          'AutoModelForMaskedLM': 'AOGPTForMaskedLM'}
-ENTRIES = 'iter_num', 'tokenizer', 'set', 'puzzle'   # in a checkpoint; the last in older ones
+# in a checkpoint; puzzle in older ones; data and val_data are hashes
+ENTRIES = 'iter_num', 'tokenizer', 'set', 'puzzle', 'data', 'val_data'
 # options that say how the weights were trained; none is a path on a machine
 OPTIONS = ('dataset', 'block_size', 'shape', 'order', 'order_seed', 'l2r_ratio', 'fim_ratio', 'batch_size',
            'gradient_accumulation_steps', 'max_iters', 'optimizer', 'learning_rate', 'muon_learning_rate', 'min_lr',

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from anyorder.checkpoint import Checkpoint
+from anyorder.datasets import changed_since
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import PROBABILITIES, SCORES, Canvas, Drawing, Unmasking
 from anyorder.generation.canvas import sample_of
@@ -71,6 +72,7 @@ class Frontier:
         name, data_dir = (c[key] or checkpoint.run.get(key, '') for key in ('dataset', 'data_dir'))
         self.text = open_corpus(name, self.n_tokens, self.tokenizer, data_dir or 'data', n_blocks=c.n_blocks,
                                 ckpt=c.ckpt) if name and c.temperature else None
+        self.anew = changed_since(checkpoint, data_dir or 'data', name)
         self.judge = open_judge(c.judge or c.ckpt, self.tokenizer)
         self.model = checkpoint.model(checkpoint.weights, device)
         with autocast(device, dtype):
@@ -148,6 +150,7 @@ class Frontier:
         measured = (f'nats and cost: {held_out}, {len(self.text.blocks)} blocks{clues}, {law}' if held_out else
                     'neither nats nor cost: they want a '
                     + ('--dataset' if self.c.temperature else 'temperature above 0'))
+        measured += f'\n{self.anew}' if self.anew else ''
         left_out = ''.join(f"left out: {', '.join(ways)} ({why})\n" for why, ways in self.left_out.items())
         print(f'{checkpoint.about(checkpoint.weights)}, {self.model.n_parameters():,} parameters, {self.device}, '
               f'{self.dtype}, torch {torch.__version__}\n{self.c.n_samples} samples of {self.n_tokens} '
