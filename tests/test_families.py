@@ -43,6 +43,14 @@ def test_a_folder_is_read_without_its_code_and_gives_the_logits_of_its_authors(f
     assert digest(checkpoint.model()) == digest(open_checkpoint(f'masked:{folder}').model())
 
 
+def test_kept_answers_are_of_one_config_json(tmp_path):
+    KINDS['bert'](tmp_path)
+    one = digest(open_checkpoint(f'masked:{tmp_path}').model())
+    path = tmp_path / 'config.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'layer_norm_eps': 0.1}))
+    assert digest(open_checkpoint(f'masked:{tmp_path}').model()) != one
+
+
 def test_an_encoder_that_ends_its_texts_does_not_write_the_end(tmp_path):
     """RoBERTa calls the token behind every text the end of text: a separator, which it never writes."""
     from transformers import AutoTokenizer

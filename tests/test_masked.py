@@ -10,7 +10,7 @@ pytest.importorskip('transformers')
 
 from types import SimpleNamespace
 
-from anyorder.checkpoint import open_checkpoint
+from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
@@ -194,3 +194,11 @@ def test_the_network_sets_the_mode():
     assert MaskedModel(layer, MaskedConfig(4, 6, 5)).training
     assert not MaskedModel(layer.eval(), MaskedConfig(4, 6, 5)).training
     assert not MaskedModel(count_calls()[0], MaskedConfig(4, 6, 5)).training
+
+
+def test_a_network_of_another_config_json_is_another_one():
+    """Its weights do not say how positions are scaled."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(2, 2)
+    digests = {digest(MaskedModel(layer, MaskedConfig(4, 6, 5, file=file))) for file in ('', 'a', 'b', 'a')}
+    assert len(digests) == 3 and MaskedConfig(4, 6, 5, file='a') == MaskedConfig(4, 6, 5)

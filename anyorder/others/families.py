@@ -1,6 +1,8 @@
 """Which folders of others hold a masked model? `masked:FOLDER` or `masked:OWNER/REPO` on the hub names one; its
 config.json says which. Weights go into networks of transformers or of mdlm.py. No code of a folder is ever run."""
 import contextlib
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -254,7 +256,8 @@ class MaskedCheckpoint:
             rows -= 2 if (pad := file.get('pad_token_id')) is None else pad + 1
         around = {special.get(what) for what in ('pad', 'cls', 'sep', 'bos')} | {*prefix, *suffix}
         return MaskedConfig(rows - len(prefix) - len(suffix), n_tokens, mask_id, family.shift,
-                            tuple(sorted(around - {None, end})), prefix, suffix)
+                            tuple(sorted(around - {None, end})), prefix, suffix,
+                            hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()[:16])
 
     def model(self, weights='raw', device='cpu'):
         """The MaskedModel in evaluation mode, in the dtype of its file, which has one set of weights by any name."""

@@ -4,7 +4,7 @@
 
     model = MaskedModel(network, MaskedConfig(block_size=4096, n_tokens=126349, mask_id=126336))
     idx = generate(model, idx, order, n_known, n_steps=64, policy='margin')"""
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -24,6 +24,8 @@ class MaskedConfig:
     banned: tuple = ()    # further tokens that are never written
     prefix: tuple = ()    # tokens before every text, as [CLS] of BERT; idx and order know nothing of them
     suffix: tuple = ()    # tokens behind every text, as [SEP]
+    # a hash of the network's config.json: kept answers are of a network with these scales and positions, too
+    file: str = field(default='', compare=False)
     slots: ClassVar = EncoderSlots
     attention: ClassVar = 'bidirectional'
     vocab_size = n_real = property(lambda self: self.n_tokens)
