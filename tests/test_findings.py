@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 
 from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.prepared import prepare
 from configurator import configure
 
 spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'config', 'findings', 'run.py'))
@@ -127,3 +128,32 @@ def test_a_run_that_starts_from_another_comes_after_it(findings):
                     for option in ('--out_dir=', '--init_from='))
     assert [start.endswith('before_seed7/ckpt.pt') for start in starts if start] == [True, True]
     assert all(os.path.dirname(start) in made[:n] for n, start in enumerate(starts) if start)
+
+
+def test_evaluations_of_other_weights_are_made_anew_and_trainings_on_other_data_refused(findings, tmp_path):
+    def prepared(text):
+        (tmp_path / 'a.txt').write_text(text * 40)
+        prepare('text', tmp_path / 'there', 'pydocs', str(tmp_path / 'a.txt'), tokenizer='bytes', force=True)
+
+    def weights(content):
+        for path in (tmp_path / 'my out').glob('*_seed1'):
+            path.mkdir(exist_ok=True)
+            (path / 'ckpt.pt').write_text(content)
+
+    arguments = 'networks', '--seeds=1'
+    prepared('some text ')
+    first = findings(*arguments, data='there')
+    measured, trained = of(first, 'eval_ppl.py'), of(first, 'train.py')
+    assert measured and trained
+    for c in trained:
+        os.makedirs(next(word.partition('=')[2] for word in c if word.startswith('--out_dir=')))
+    for content, again in (('one', measured), ('one', []), ('other', measured), ('other', [])):
+        weights(content)
+        assert of(findings(*arguments, data='there'), 'eval_ppl.py') == again
+    prepared('other text ')
+    with pytest.raises(ValueError, match='made of other data or weights'):
+        findings(*arguments, data='there')
+    prepared('some text ')
+    for path in (tmp_path / 'my out').glob('*.txt'):   # as earlier programs left it
+        path.write_text(re.sub('\nreads .*', '', path.read_text()))
+    assert not of(findings(*arguments, data='there'), 'train.py')

@@ -4,8 +4,10 @@
     python config/findings/run.py sudoku --jobs=2 --data_dir=elsewhere
     python config/findings/run.py orders --out=out/longer -- --max_iters=12000
 
-A table has the mean over the seeds, its standard error and their number. What is finished is not made again. Make one
-finding at a time in a folder, since they share runs. Options behind -- go to every train.py."""
+A table has the mean over the seeds, its standard error and their number. What is finished is not made again, unless it
+evaluates weights or data that are others now. Make one finding at a time in a folder, since they share runs. Options
+behind -- go to every train.py."""
+import hashlib
 import itertools
 import os
 import shlex
@@ -20,6 +22,7 @@ if __name__ == '__main__':   # the project's folder in place of this one
 from anyorder.machine.files import read_table
 from anyorder.machine.locks import locked
 from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.meta import read_meta
 from configurator import at_least, configure, numbers
 
 seeds = '1,2'          # one training each, with commas between
@@ -64,29 +67,55 @@ def plan(lines, c, more):
     return stages
 
 
-def is_made(path, words):
-    """Whether this command has made `path`: what it said is then in `path`.txt, under the command."""
+def read_by(words, dataset, c):
+    """A line of what a command reads: hashes of the weights that its options name, and of its sets by meta.json. A
+    training reads two splits of the set of its finding."""
+    options = dict(word.partition('=')[::2] for word in words)
+    found = [f'{path} {hash_of(path)}' for path in options.values() if path.endswith('.pt') and os.path.isfile(path)]
+    for name in dict.fromkeys([dataset, *filter(None, [options.get('--dataset')])]):
+        meta = read_meta(os.path.join(c.data_dir, name))
+        splits = meta.splits if meta else {}
+        found += [f'{name}/{split} {info.sha256[:16]}' for split, info in splits.items()
+                  if words[0] != 'train.py' or split in ('train', 'val')]
+    return f'reads {", ".join(found)}'
+
+
+def hash_of(path):
+    with open(path, 'rb') as f:
+        sha = hashlib.sha256()
+        while chunk := f.read(2 ** 20):
+            sha.update(chunk)
+    return sha.hexdigest()[:16]
+
+
+def is_made(path, words, reads):
+    """Whether this command has made `path` of what it `reads` now: what it said is then in `path`.txt, under both.
+    Evaluations of other weights or data are made anew; trainings are hours, and refused."""
     if not os.path.exists(f'{path}.txt'):
         return False
-    made_by = Path(f'{path}.txt').read_text(encoding='utf-8').partition('\n')[0].rstrip()
-    if made_by != shlex.join(['python', *words]):
+    made_by, of, *_ = f'{Path(f"{path}.txt").read_text(encoding="utf-8")}\n\n'.split('\n')
+    if made_by.rstrip() != shlex.join(['python', *words]):
         raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
-    return True
+    same = of == reads or not of.startswith('reads ')   # which older ones do not say
+    if not same and words[0] == 'train.py':
+        raise ValueError(f'{path} was made of other data or weights ({of}; now it {reads}): choose another --out')
+    return same
 
 
-def make(path, words):
+def make(path, words, read):
     """Run the command, unless another program has made `path` meanwhile. What it says is in `path`.part until it has
-    ended well, then in `path`.txt."""
+    ended well, then in `path`.txt. `read` gives of the words what read_by says."""
     with locked(path):
-        if not is_made(path, words):
-            run(path, words)
+        reads = read(words)
+        if not is_made(path, words, reads):
+            run(path, words, reads)
 
 
-def run(path, words):
+def run(path, words, reads):
     command = shlex.join(['python', *words])
     print(f'{command}\n', end='', flush=True)   # in one piece, beside other jobs
     with open(f'{path}.part', 'w', encoding='utf-8') as f:
-        print(command, file=f, flush=True)
+        print(f'{command}\n{reads}', file=f, flush=True)
         code = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False).returncode
     if code:
         print(f'failed, and {path}.part has what it said: {command}', flush=True)   # others may run for an hour
@@ -94,12 +123,17 @@ def run(path, words):
     os.replace(f'{path}.part', f'{path}.txt')
 
 
-def make_all(stages, jobs):
+def make_all(stages, jobs, read):
     """Make what is not made, `jobs` commands at a time, one stage after the other. After a failure none begins."""
-    for stage in [[item for item in stage.items() if not is_made(*item)] for stage in stages]:
+    def to_make(stage):
+        return [(path, words) for path, words in stage.items() if not is_made(path, words, read(words))]
+
+    for stage in stages:
+        to_make(stage)   # what is refused is refused before the work
+    for stage in stages:
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                for done in as_completed([pool.submit(make, *item) for item in stage]):
+                for done in as_completed([pool.submit(make, *item, read) for item in to_make(stage)]):
                     done.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -123,7 +157,7 @@ def main(config, more):
     stages = plan([line for _, lines in figures.values() for line in lines.values()], config, more)
     if not os.path.exists(os.path.join(config.data_dir, dataset)):
         subprocess.run([sys.executable, *command, f'--data_dir={config.data_dir}'], check=True)
-    make_all(stages, config.jobs)
+    make_all(stages, config.jobs, lambda words: read_by(words, dataset, config))
     for picture, (options, lines) in figures.items():
         paths = [path_of(line, seed, config) for line in lines.values() for seed in numbers(config, 'seeds')]
         words = ['plot.py', '-o', f'{config.out}/{picture}.png', *options, f'--labels={",".join(lines)}', *paths]
