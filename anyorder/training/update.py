@@ -74,7 +74,7 @@ class TrainState:
 
     def sum_seen(self):
         """Add up what the processes have seen since the last call; all of them call it at once."""
-        self.n_summed += int(summed(torch.as_tensor(self.n_own, device=self.device)))
+        self.n_summed += int(summed(torch.zeros((), dtype=torch.long, device=self.device) + self.n_own))
         self.n_own = 0
 
     def entries(self):
