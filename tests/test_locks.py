@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from conftest import ROOT, one_line
 
+from anyorder import datasets
 from anyorder.datasets import open_split
 from anyorder.likelihood.journal import Journal
 from anyorder.machine import locks
 from anyorder.machine.files import write_json
 from anyorder.machine.locks import locked, temporary_name, tidy
 from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from sample import save
@@ -133,6 +135,50 @@ def test_temporary_files_go_if_their_maker_is_gone(tmp_path):
 
 def test_every_temporary_name_is_another(tmp_path):
     assert len({temporary_name(tmp_path / 'x') for _ in range(9)}) == 9
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a set that is replaced
+
+@pytest.fixture
+def replaced(tmp_path):
+    """replaced(text) prepares the set x anew, of this text."""
+    def prepared(text):
+        (tmp_path / 'a.txt').write_text(text * 30)
+        return prepare('text', tmp_path, 'x', str(tmp_path / 'a.txt'), tokenizer='bytes', force=True)
+    return prepared
+
+
+@pytest.mark.parametrize('text', ['a longer text', 'other'])   # of another size, and of the same
+def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(tmp_path, monkeypatch, replaced, text):
+    replaced('texts')
+    read = datasets.read_split
+
+    def read_late(*args):
+        monkeypatch.setattr(datasets, 'read_split', read)
+        replaced(text)
+        return read(*args)
+    monkeypatch.setattr(datasets, 'read_split', read_late)
+    split, meta = open_split(tmp_path, 'x', 'val')
+    assert hashlib.sha256(split.packed.tobytes()).hexdigest() == meta.splits['val'].sha256
+    assert meta == read_meta(tmp_path / 'x')
+
+
+def test_a_replacement_that_is_killed_leaves_no_entry_of_another_file(tmp_path, monkeypatch, replaced):
+    replaced('texts')
+    calls = []
+
+    def killed(*args):
+        calls.append(args)
+        if len(calls) == 2:   # the files are the new ones
+            raise KeyboardInterrupt
+        write_meta(*args)
+    monkeypatch.setattr('anyorder.tokens.sets.write_meta', killed)
+    with pytest.raises(KeyboardInterrupt):
+        replaced('other')
+    assert read_meta(tmp_path / 'x').splits == {}
+    monkeypatch.undo()
+    assert replaced('other') == read_meta(tmp_path / 'x')
 
 
 # ---------------------------------------------------------------------------------------------------------------------

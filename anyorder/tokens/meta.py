@@ -157,7 +157,8 @@ def check_fields(found, rules, needed, path, of=''):
 def damaged(path, field, rule, *value):
     """The error of a field, whose value may be missing."""
     got = f'got {value[0]!r:.60}' if value else 'it is missing'
-    return ValueError(f'{path} is damaged: {field} must be {rule}, {got}; {WAY_OUT}')
+    return ValueError(f'{path} is damaged: {field} must be {rule}, {got}; copy it again, or remove its folder and '
+                      'prepare the set again')
 
 
 def kind_of(meta):
