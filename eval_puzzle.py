@@ -66,10 +66,11 @@ from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
-from anyorder.orders import check_order, derive_seed, draw_orders, given_first, name_of, order_of
+from anyorder.orders import check_order, draw_orders, given_first, name_of, order_of
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import REPLAYS, write_replay
 from anyorder.puzzles.rules import SHARES, judge_of
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.sets import PADDING

@@ -13,7 +13,8 @@ from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import derive_seed, order_of
+from anyorder.orders import order_of
+from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import Spelling, behind_beginning, parse_prompt, spans
 from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
 from anyorder.writer import Writer, order_and_policy

@@ -13,7 +13,7 @@ import torch
 from anyorder.grids import by_columns, by_rows, by_squares, load_order, loaded, size_for, spiral
 from anyorder.machine.devices import widest
 from anyorder.machine.files import read_text, reading
-from anyorder.seeds import derive_seed, keys_of, seeds_of, stream, uniform  # noqa: F401
+from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (the first two for other programs)
 from configurator import home
 
 # families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second

@@ -18,8 +18,9 @@ from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
-from anyorder.orders import check_order, order_of, read_order, seeds_of, stream
+from anyorder.orders import check_order, order_of, read_order
 from anyorder.pictures.texts import token_texts
+from anyorder.seeds import seeds_of, stream
 from anyorder.tokens.prompts import Spelling, parse_prompts, spans
 
 

@@ -19,7 +19,8 @@ from anyorder.likelihood.ensemble import group_contexts, pair_gaps
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
-from anyorder.orders import derive_seed, draw_orders, given_first, order_of
+from anyorder.orders import draw_orders, given_first, order_of
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare

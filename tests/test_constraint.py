@@ -16,7 +16,8 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Unmasking, unmask_schedule
-from anyorder.orders import derive_seed, order_of
+from anyorder.orders import order_of
+from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
 
 NETWORKS = [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'}, {'target_position': 'two_stream'}]

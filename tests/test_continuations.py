@@ -10,7 +10,8 @@ from conftest import make_model
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.continuations import LEFT_TO_RIGHT, Reading, continuation_scores, last_words, pieces
 from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
-from anyorder.orders import derive_seed, order_of
+from anyorder.orders import order_of
+from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import Bytes
 from model import Slots
 

@@ -14,7 +14,8 @@ from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll, draw_known, one_by_one
-from anyorder.orders import ORDERS, derive_seed, draw_orders, order_of, sample_order, stream
+from anyorder.orders import ORDERS, draw_orders, order_of, sample_order
+from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.tokenizers import Bytes
 from configurator import configure
 

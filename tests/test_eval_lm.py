@@ -19,7 +19,8 @@ from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoi
 from anyorder.generation.scroll import Scroll
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.nll import block_nll
-from anyorder.orders import derive_seed, order_of
+from anyorder.orders import order_of
+from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
 
 N = 32

@@ -18,9 +18,10 @@ from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Unmasking
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.tables import share_error
-from anyorder.orders import derive_seed, draw_orders
+from anyorder.orders import draw_orders
 from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, only_blank
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import prepare

@@ -12,7 +12,8 @@ from toy_runs import assert_same_runs, resume, run
 import train
 from anyorder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from anyorder.grids import LOADED
-from anyorder.orders import check_order, kept_order, name_of, order_of, read_order, sample_order, stream
+from anyorder.orders import check_order, kept_order, name_of, order_of, read_order, sample_order
+from anyorder.seeds import stream
 from anyorder.tokens.sets import Split
 from anyorder.training.start import start_checkpoint
 from anyorder.training.update import update

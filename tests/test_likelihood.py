@@ -25,7 +25,8 @@ from anyorder.likelihood.nll import (
     estimate_of,
     one_by_one,
 )
-from anyorder.orders import draw_orders, stream
+from anyorder.orders import draw_orders
+from anyorder.seeds import stream
 from model import Slots
 
 

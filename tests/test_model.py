@@ -7,7 +7,8 @@ import torch
 from conftest import make_model
 
 from anyorder.likelihood.nll import nll_of_blanks, one_by_one
-from anyorder.orders import sample_order, stream
+from anyorder.orders import sample_order
+from anyorder.seeds import stream
 from model import AOGPT, ATTENTION, EMA, AOGPTConfig, KVCache, Slots
 
 close = dict(rtol=0, atol=1e-10)

@@ -12,7 +12,8 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.scroll import Scroll, end_of
 from anyorder.generation.unmasking import Unmasking
-from anyorder.orders import derive_seed, order_of, sample_order
+from anyorder.orders import order_of, sample_order
+from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 

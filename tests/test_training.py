@@ -14,7 +14,8 @@ from anyorder.fast import lean
 from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.machine.processes import processes, start_processes, summed
-from anyorder.orders import derive_seed, draw_orders, given_first, sample_order
+from anyorder.orders import draw_orders, given_first, sample_order
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import middle_last, random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
 from anyorder.training.start import make_run_model

@@ -15,7 +15,8 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.generation.fill import generate
 from anyorder.generation.scroll import end_of
 from anyorder.likelihood.nll import ensemble_nll
-from anyorder.orders import derive_seed, sample_order
+from anyorder.orders import sample_order
+from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.writer import Writer
 from model import EMA

@@ -17,7 +17,8 @@ from anyorder.likelihood.ensemble import pair_gaps, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
-from anyorder.orders import draw_orders, order_of, stream
+from anyorder.orders import draw_orders, order_of
+from anyorder.seeds import stream
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report

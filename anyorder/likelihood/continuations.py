@@ -11,7 +11,8 @@ from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
 from anyorder.likelihood.ensemble import shuffled_contexts
 from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
-from anyorder.orders import check_order, derive_seed, draw_orders, given_first, has_several, order_of, stream
+from anyorder.orders import check_order, draw_orders, given_first, has_several, order_of
+from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
 

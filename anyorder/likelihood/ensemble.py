@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from anyorder.likelihood.nll import batches, ensemble_nll, score_visits
-from anyorder.orders import stream
+from anyorder.seeds import stream
 from configurator import at_least
 
 

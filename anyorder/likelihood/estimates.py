@@ -11,7 +11,8 @@ from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensembl
 from anyorder.likelihood.tables import figure, ratio_error, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import derive_seed, draw_orders, family_of, given_first, has_several, name_of, order_of
+from anyorder.orders import draw_orders, family_of, given_first, has_several, name_of, order_of
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import visits_of
 
 QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
-from anyorder.orders import stream
+from anyorder.seeds import stream
 from anyorder.tokens.blocks import visits_of
 from model import KVCache, float32_or_better
 

@@ -15,7 +15,8 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.orders import derive_seed, has_several
+from anyorder.orders import has_several
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import visits_of
 
 

@@ -13,7 +13,8 @@ from anyorder.grids import wants_shape
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.surroundings import launcher
-from anyorder.orders import check_order, derive_seed, family_of, order_of, order_option
+from anyorder.orders import check_order, family_of, order_of, order_option
+from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import N_MARKS
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
