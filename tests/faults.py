@@ -523,6 +523,7 @@ FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
 ]
 FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer test_lengths', [
     ["before[-1:] == ['rest'] or", ''],
+    ['return [typed(prompt)]', 'return [prompt]'], ["r'\\n' if found[1] else", "r'\\\\n' if found[1] else"],
     ['-1 <= token < n_tokens', '-1 <= token <= n_tokens'],
     ['-1 <= token < n_tokens', '-2 <= token < n_tokens'],
 ]
@@ -569,7 +570,21 @@ FAULTS['anyorder/speed/frontier.py'] = 'test_frontier', [
     ['slots / n_tokens', 'slots / sum(passes)'],
     ['n_blocks=c.n_blocks', 'n_blocks=0'],
 ]
+FAULTS['configurator.py'] = 'test_configurator', [
+    ['(?<![^,:])~', '~'], ['(?=[/\\\\])|$', '|$'],
+    ["    words = [home(arg)", "    words = [(arg)"], [' and key not in texts})', '})'],
+    ['text if key in texts else parse', 'parse'], ['name.strip()', 'name'], [r"r'\.py:[^,]*$'", r"r'\.py:.*'"],
+    ['range(len(parts), 1, -1)', 'range(2, len(parts) + 1)'], ['text.lower() in BOOLS', 'text in BOOLS'],
+    ['name.lower() in BOOLS', 'name in BOOLS'], ['value in (0, 1)', 'value == 1'], [".replace('\\ufeff', '')", ''],
+]
+FAULTS['anyorder/machine/files.py'] = 'test_files test_plot', [
+    [".replace('\\ufeff', '')", ".removeprefix('\\ufeff')"],
+    ['if os.path.islink(path) else path', 'if False else path'],
+    ['folder = os.path.dirname(real)', 'folder = os.path.dirname(path) or "."'],
+    ['map(os.path.basename, (path, real))', '(os.path.basename(path),)'],
+]
 FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
+    ['            text.set_text(name)', '            pass'], ['behind_link(path)', 'path'],
     ['colors.setdefault(policy, len(colors))', 'colors.setdefault(way, len(colors))'],
     ['rounds[way] + (solid != policy)', 'rounds[way]'],
     ["WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x))", "WORDS['axes'].get(x, x)"],

@@ -49,7 +49,7 @@ def test_a_file_has_a_bool_in_the_same_words(tmp_path, text, value):
 
 @pytest.mark.parametrize('typed, path', [
     ('~', 'HOME'), ('~/a b', 'HOME/a b'), ('auto:~/c.pt', 'auto:HOME/c.pt'), ('masked:~/m', 'masked:HOME/m'),
-    ('l2r,~/o.json,~/f.py:g', 'l2r,HOME/o.json,HOME/f.py:g'), ('a~', 'a~'), ('a/~/b', 'a/~/b'), ('~a', '~a'),
+    ('l2r,~/o.json,~/f.py:g', 'l2r,HOME/o.json,HOME/f.py:g'), ('a~', 'a~'), ('a/~/b', 'a/~/b'), ('~root', '~root'),
     ('~1', '~1'), ('~nobody.here/a', '~nobody.here/a'), ('a ~/b', 'a ~/b')])
 def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     monkeypatch.setenv('HOME', '/home/me')
@@ -60,6 +60,7 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     config = configure(options, [f'--compile={typed}', f'--prompt={typed}', typed])
     assert (config.compile, config.prompt, config.words) == (path, typed, (path,))
     assert config.out_dir == '/home/me/default'
+    assert configure({'key': 'auto', 'TEXTS': ('key',)}, ['--key=3']).key == '3'
     assert configure(OPTIONS, [str(tmp_path / 'c.py')]).out_dir == path
 
 
@@ -79,10 +80,11 @@ def test_every_option_but_a_text_may_be_a_path_in_the_home_folder(monkeypatch, m
     ('ptb,lm1b', ['ptb', 'lm1b']), ('', ['']), ('notes, old.txt', ['notes, old.txt']), ('a,b', ['a,b']),
     ('ptb,notes, old.txt,a', ['ptb', 'notes, old.txt', 'a']), ('a,b,c', ['a,b', 'c']), (' a,b,x', [' a,b', 'x']),
     ('l2r,an, order.py:by_rows,margin', ['l2r', 'an, order.py:by_rows', 'margin']),
-    ('notes,old.txt', ['notes', 'old.txt']), ('a, b', ['a', ' b']), ('folder,x', ['folder', 'x'])])
+    ('notes,old.txt', ['notes', 'old.txt']), ('a, b', ['a', ' b']), ('x,y,z,x,y', ['x,y,z', 'x,y']),
+    ('folder,x', ['folder', 'x'])])
 def test_a_comma_in_the_name_of_a_file_parts_nothing(tmp_path, monkeypatch, text, names):
     monkeypatch.chdir(tmp_path)
-    for name in ('notes, old.txt', 'a,b', 'an, order.py'):
+    for name in ('notes, old.txt', 'a,b', 'an, order.py', 'x,y', 'x,y,z'):
         (tmp_path / name).touch()
     (tmp_path / 'folder,x').mkdir()
     assert names_in(text) == names
