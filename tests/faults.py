@@ -638,6 +638,43 @@ FAULTS['anyorder/tokens/sets.py'] = 'test_sets test_answers', [
     ['min(block_size, int(self.lengths.max()))', 'block_size'],
 ]
 
+FAULTS['anyorder/machine/surroundings.py'] = 'test_surroundings', [
+    ["not there['MASTER_ADDR'] or not all", 'not all'],
+    ['max(rank, local) >= n_processes', 'rank >= n_processes'],
+    ["'[0-9]+', there", "'[0-9]*', there"],
+]
+
+FAULTS['anyorder/machine/terminal.py'] = 'test_terminal test_surroundings', [
+    ['if prints_results and out.error', 'if out.error'],
+    ['and not isinstance(out.error, BrokenPipeError)', ''],
+    ["open(os.devnull, 'w') if stream is None else stream", 'stream'],
+    ["getattr(self.stream, 'closed', False) or ", ''],
+    ['or not hasattr(self.stream, method)', ''],
+    ['while number <= 2:', 'while number < 2:'],
+    ['os.set_inheritable(number, number <= 2)', 'pass'],
+    ['not checkpoints or not surroundings()', 'True'],
+]
+
+FAULTS['anyorder/training/chart.py'] = 'test_chart', [
+    ['self.sent < entry', 'self.safe <= entry'],
+    ["entry.get('iter', 0) <= iter_num", "entry.get('iter', 0)"],
+    ['if int(i) <= folder.saved', ''],
+    ['if folder.mine else {}', ''],
+    ["if kept.get('run') == run_id:", 'if kept:'],
+    ['self.sent = begun.step - 1', 'self.sent = begun.step'],
+    [' and not unreachable', ''],
+    ["if getattr(begun, 'disabled', False) else", 'if False else'],
+    ['self.safe, self.samples = self.sent, {}', 'pass'],
+    ["if name != 'environment'", ''],
+]
+
+FAULTS['anyorder/training/run_folder.py'] = 'test_run_folder test_chart', [
+    ['[0-9]{7,}', '[0-9]{7}'],
+    ['is not None], key=number_of)', 'is not None])'],
+    ['number_of(name) <= number_of(kept)', 'name <= kept'],
+    ['self.log_path, self.chart_path', 'self.log_path'],
+]
+
 FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
     ['preserve_rng_state=draws', 'preserve_rng_state=False'],
     ['again = None if model.training else True', 'again = None'],
@@ -664,6 +701,10 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes tes
     ["config.init_from in ('scratch', 'resume')", "config.init_from == 'scratch'"],
     ['digest(model, checkpoint.config)', 'digest(model)'],
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
+    ['if n <= warmup:', 'if n < warmup:'],
+    ['if decay <= warmup:', 'if decay < warmup:'],
+    ['c.lr_decay_iters or c.max_iters', 'c.lr_decay_iters'],
+    ['if c.min_lr == c.learning_rate:', 'if False:'],
 ]
 
 FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids test_answers', [
@@ -698,6 +739,7 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
     ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
     ['device=device, **order_of(config))', 'device=device)'],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
+    ['idx.numel() if n_visits is None else n_visits.sum()', 'idx.numel()'],
 ]
 
 def faults_of(words):

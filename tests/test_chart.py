@@ -127,7 +127,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkdir('out')
     with open('out/log.jsonl', 'w') as f:
-        f.writelines(json.dumps({'iter': it}) + '\n' for it in (2, 4, 6, 8))
+        f.writelines(json.dumps({'iter': it, 'environment': {}}) + '\n' for it in (2, 4, 6, 8))
     return run_folder.RunFolder('out', resumed=8)
 
 
@@ -148,7 +148,7 @@ def test_a_resume_sends_what_wandb_lacks(folder, wandb):
     steps, chart = sent(folder, wandb, disabled=True)
     chart.finish()
     assert steps == [] and sent(folder, wandb)[0] == [2, 4, 6, 8]   # WANDB_MODE=disabled
-    steps, chart = sent(folder, wandb, resumed=True, step=5)
+    steps, chart = sent(folder, wandb, resumed=True, step=6)   # the next one
     assert steps == [6, 8]                                      # wandb itself says what it has
     assert sent(folder, wandb)[0] == [2, 4, 6, 8]               # a process that was not ended may have lost them
     chart.finish()
@@ -167,8 +167,9 @@ def test_samples_wait_for_their_rows_on_the_disk(folder, wandb):
         chart = Chart(folder, 'a', True)
         chart.start(Options(), {})
         chart.send(8)
-        assert [row.get('samples') for row in charts()['a']] == [None, None, None, [
-            ['order', 'text'], [['left to right', '8']]]]
+        table = [['order', 'text'], [['left to right', '8']]]
+        assert charts()['a'] == [{'iter': 2}, {'iter': 4}, {'iter': 6}, {'iter': 8, 'samples': table}]
+        assert chart.samples.keys() == {'8'}
 
 
 def test_an_earlier_runs_wandb_is_not_a_new_ones(folder, wandb):

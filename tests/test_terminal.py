@@ -66,6 +66,7 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
             print('a line', file=sys.stderr, flush=True)
             assert list(progress(range(3))) == [0, 1, 2] and not sys.stdout.isatty()
             say('a line')
+            assert stream is not None or sys.stderr.fileno() > 2   # which libraries ask for
         assert sys.stdout is stream
     if isinstance(stream, Bare):
         assert stream.said.count('a line\n') == 4 and '3/3' in stream.said
