@@ -17,12 +17,20 @@ from conftest import ROOT, one_line
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.duplicates import Hashes
 from anyorder.tokens.meta import SplitMeta, read_meta
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.sources import from_hub, name_source, open_source, pydocs
 from anyorder.tokens.tokenizers import GPT2, Bytes, get_tokenizer
 
 TEXTS = ['Grüße, Welt.\n', 'a second "document"', '', 'three\nlines\r\nhere'] + [f'document {i}' for i in range(16)]
+
+
+def need_gpt2():
+    try:
+        GPT2()
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached')
 
 
 @pytest.fixture
@@ -473,10 +481,7 @@ def test_a_row_with_a_prompt_is_one_document(tmp_path, row, said):
 @pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
 def test_a_text_in_pieces_is_cut_and_read_as_the_whole(tmp_path, monkeypatch, tokenizer):
     if tokenizer == 'gpt2':
-        try:
-            GPT2()
-        except ValueError:
-            pytest.skip('the GPT-2 vocabulary is not cached')
+        need_gpt2()
     text = LONG + 'Grüße, 中文。 ' * 7
     (tmp_path / 'a.txt').write_text(text, newline='')
     cut, tok = int(len(text) * 0.9), get_tokenizer(tokenizer)
@@ -503,10 +508,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 @pytest.mark.parametrize('kind', ['txt', 'txt.gz', 'jsonl'])
 def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer):
     if tokenizer == 'gpt2':
-        try:
-            GPT2()
-        except ValueError:
-            pytest.skip('the GPT-2 vocabulary is not cached')
+        need_gpt2()
     line, peak = 'The quick brown fox jumps over the lazy dog again\n', []
     line = json.dumps({'text': line * 2000}) + '\n' if kind == 'jsonl' else line
     for megabytes in (2, 22):
@@ -518,6 +520,49 @@ def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer):
                               capture_output=True, check=True)
         peak.append(int(done.stdout.split()[-1]) * 1024)
     assert peak[1] - peak[0] < 10 ** 7
+
+
+DUPLICATES = [f'document {i % 20}' for i in range(40)]
+
+
+@pytest.mark.parametrize('texts, n', [(DUPLICATES, 4), (DUPLICATES[:20], 0), (['', 'a', 'b', 'c'] + [''] * 36, 0),
+                                      ([LONG * 400] * 6 + ['a' + LONG * 400] * 4, 1), (['same'] * 30, 3)])
+@pytest.mark.parametrize('tokenizer', ['bytes', 'gpt2'])
+@pytest.mark.parametrize('has_prompts', [False, True])
+def test_documents_of_two_splits_are_told(tmp_path, monkeypatch, capsys, texts, n, tokenizer, has_prompts):
+    if tokenizer == 'gpt2':
+        need_gpt2()
+    monkeypatch.setattr('anyorder.tokens.sources.PIECE', 999)
+    rows = [{'text': text} | ({'prompt': text[:5]} if has_prompts else {}) for text in texts if text or not has_prompts]
+    path = tmp_path / 'rows.jsonl'
+    path.write_text('\n'.join(map(json.dumps, rows)))
+    p.prepare('text', tmp_path, source=str(path), tokenizer=tokenizer)
+    said = capsys.readouterr().out
+    assert ('duplicates' in said) == (n > 0) and said.startswith(f'{n} of ' if n else '')
+
+
+def test_a_split_that_is_added_is_compared_with_those_that_are_there(tmp_path, capsys):
+    for name, texts in (('train', ['a', 'b', LONG * 4000]), ('val', ['b', LONG * 4000, 'c']), ('test', ['d'])):
+        (tmp_path / name).mkdir()
+        for i, text in enumerate(texts):
+            (tmp_path / name / f'{i}.txt').write_text(text, newline='')
+        p.prepare('text', tmp_path, name='mine', source=str(tmp_path / name), split=name, tokenizer='bytes')
+        said = capsys.readouterr().out
+        assert said.startswith('2 of 3 documents of val stand in train too' if name == 'val' else '')
+        assert name == 'val' or not said
+
+
+def test_hashes_depend_on_documents_alone():
+    rng, found = np.random.default_rng(0), []
+    sizes = 1, 5, 32766, 32767, 32768, 70000
+    documents = [np.append(rng.integers(0, 256, n), 256).astype('<u2') for n in sizes]
+    for size in (1, 1000, 32768, 10 ** 6):
+        hashes = Hashes(256, np.dtype('<u2'))
+        for tokens in documents:
+            for start in range(0, len(tokens), size):
+                hashes.update(tokens[start:start + size].tobytes())
+        found.append(hashes.found.tolist())
+    assert found.count(found[0]) == 4 and len({*found[0]}) == len(sizes)
 
 
 @pytest.mark.parametrize('names, split, wanted', [

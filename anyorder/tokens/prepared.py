@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from anyorder.tokens.duplicates import Hashes, hashes_on_disk, say_shared
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import is_there, set_to_write, whole_splits, write_splits
+from anyorder.tokens.sets import bin_path, dtype_of, is_there, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
 from anyorder.tokens.tokenizers import Begun, encode_documents, get_tokenizer
 from configurator import home
@@ -146,4 +147,13 @@ def prepare_into(directory, meta, data_set, name, source, split, tokenizer, forc
     prompts, = have
     meta = Meta(name, tok.name, tok.n_tokens, tok.eos, kept, given=prompts, prompts=prompts)
     splits = {s: (n, encode_documents(texts, tok)) for s, (n, texts) in divide(documents, row.val_ratio).items()}
-    return write_splits(directory, meta, kept, origin, splits, 'text')
+    if row.splits:   # whose protocol says what they share
+        return write_splits(directory, meta, kept, origin, splits, 'text')
+    form = tok.eos, dtype_of(meta)
+    hashes = {s: Hashes(*form) for s in splits}
+    meta = write_splits(directory, meta, kept, origin, splits, 'text', hashes)
+    for s in kept:
+        hashes[s] = hashes_on_disk(bin_path(directory, s), *form)
+    if said := say_shared(hashes, kept):
+        print(said)
+    return meta

@@ -156,15 +156,18 @@ def is_there(directory, meta, wanted, source, same, force):
                      '--split=NAME adds a split')
 
 
-def write_splits(directory, meta, kept, source, splits, unit='row'):
+def write_splits(directory, meta, kept, source, splits, unit='row', digests=None):
     """Write {split: (number of rows, rows)} beside the splits that are `kept`; returns the new Meta. A row, which the
-    bar calls `unit`, is (tokens as on disk, number of bytes of its text), or several of these, its pieces."""
+    bar calls `unit`, is (tokens as on disk, number of bytes of its text), or several of these, its pieces. A split's
+    object in `digests` is given all its bytes, by an `update` as hashlib has it."""
     os.makedirs(directory, exist_ok=True)
     try:
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
             bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
-            new = {split: write_rows(path, bar, splits[split][0], source)
-                   for split, path, bar in zip(splits, paths, bars)}
+            new = {}
+            for split, path, bar in zip(splits, paths, bars):
+                more = [digests[split]] if digests else []
+                new[split] = write_rows(path, bar, splits[split][0], source, more)
             if empty := [name for name, split in new.items() if not split.tokens]:
                 raise ValueError(f'{empty[0]} of {source} would be empty: name its --split, or a longer source')
             flush(*paths)
@@ -178,14 +181,15 @@ def write_splits(directory, meta, kept, source, splits, unit='row'):
     return meta
 
 
-def write_rows(path, rows, n_rows, source):
-    """Write `n_rows` rows from this source into `path`; returns their SplitMeta."""
+def write_rows(path, rows, n_rows, source, digests):
+    """Write `n_rows` rows from this source into `path`, their bytes also into `digests`; returns their SplitMeta."""
     n_tokens, text_bytes, sha = 0, 0, hashlib.sha256()
     with open(path, 'wb') as f:
         for tokens, n_bytes in rows:
             written = tokens.tobytes()
             f.write(written)
-            sha.update(written)
+            for digest in (sha, *digests):
+                digest.update(written)
             n_tokens += len(tokens)
             text_bytes += n_bytes
     return SplitMeta(n_rows, n_tokens, text_bytes, sha.hexdigest(), source)

@@ -200,12 +200,22 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
             raise ValueError(f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
                              "fields by --text_key and --prompt_key of prepare.py, or no prompt by --prompt_key=''")
         for key in keys:
-            with reading(f'{key} in {where}', 'text', 'write a string in valid Unicode, or leave the row out'):
-                row[key].encode()   # half a surrogate pair is no text
+            if not is_text(row[key]):
+                raise ValueError(f'{key} in {where} must be a string in valid Unicode: write one, or leave the row out')
         if prompt:
             yield pair(row[prompt], row[text_key], where)
         else:
             yield from parted_text(row[text_key])
+
+
+def is_text(value):
+    """Whether it is a string in valid Unicode, which half a surrogate pair is not."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def pair(prompt, text, where):
