@@ -1,4 +1,5 @@
 """A terminal that is not there, has gone or is full ends no command."""
+import codecs
 import contextlib
 import io
 import os
@@ -37,7 +38,12 @@ def full():
     return open('/dev/full', 'w', buffering=1)
 
 
-STREAMS = {'none': lambda: None, 'bare': Bare, 'closed': closed, 'lost reader': lost_reader, 'full': full}
+def ascii_only():
+    return codecs.getwriter('ascii')(io.BytesIO())   # which cannot be told to replace letters
+
+
+STREAMS = {'none': lambda: None, 'bare': Bare, 'closed': closed, 'ascii': ascii_only,
+           'lost reader': lost_reader, 'full': full}
 if not os.path.exists('/dev/full'):
     del STREAMS['full']
 
@@ -63,6 +69,7 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
         Watch(Bytes())([97], [0], 0, [-1.0])
         with one_line_errors():
             print('a line', flush=True)
+            print('ø', file=sys.stderr)
             print('a line', file=sys.stderr, flush=True)
             assert list(progress(range(3))) == [0, 1, 2] and not sys.stdout.isatty()
             say('a line')

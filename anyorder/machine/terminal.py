@@ -84,11 +84,11 @@ class Surviving:
 
     def attempt(self, method, *args, **how):
         """What the method of the stream returns; None where it fails, the stream has no such method or is closed."""
-        if getattr(self.stream, 'closed', False) or not hasattr(self.stream, method):
-            return None
         try:
+            if getattr(self.stream, 'closed', False) or not hasattr(self.stream, method):
+                return None
             return getattr(self.stream, method)(*args, **how)
-        except OSError as e:
+        except (OSError, ValueError) as e:   # ValueError: a letter that it cannot spell
             self.error = self.error or e
             return None
 
