@@ -123,7 +123,7 @@ def never_reached(c):
                 f'{c.learning_rate:.3g} to min_lr={c.min_lr:.3g} in one update')
     if decay < n:
         return (f'lr_decay_iters={decay} comes before max_iters={n}: the learning rate stays at min_lr={c.min_lr:.3g} '
-                f'for the last {n - decay} updates')
+                'from then on')
     if decay > n:
         return (f'lr_decay_iters={decay} comes after max_iters={n}: the learning rate ends at {last}, above '
                 f'min_lr={c.min_lr:.3g}')
