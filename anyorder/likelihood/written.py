@@ -16,7 +16,7 @@ from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
 from anyorder.orders import has_several
-from anyorder.seeds import derive_seed
+from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.blocks import visits_of
 
 
@@ -56,7 +56,8 @@ class Written(Along):
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive   # as Canvas.of_texts has them for a policy
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
-        self.work = f'{label} {derive_seed(order, unmasking, drawing, "known l2r"):x}'   # no journal of another reading
+        law = order, unmasking, drawing, 'known l2r', DRAWS
+        self.work = f'{label} {derive_seed(*law):x}'   # no journal of another reading, or of other draws
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
