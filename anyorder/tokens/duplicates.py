@@ -44,12 +44,15 @@ def hashes_on_disk(path, eos, dtype):
 
 def say_shared(hashes, kept):
     """'' or a sentence on the documents that two splits share, of {split: Hashes}; nothing of two that were `kept`."""
-    shared = []
-    for first, second in itertools.combinations(sorted(hashes, key=lambda split: split != LEARNED), 2):
-        found = hashes[second].found
-        n = int(np.isin(found, hashes[first].found).sum())
+    shared, found = [], {}
+    for split in sorted(hashes, key=lambda split: split != LEARNED):
+        found[split] = np.asarray(hashes[split].found)   # the same memory
+        found[split].sort()
+    for first, second in itertools.combinations(found, 2):
+        places = np.searchsorted(found[first], found[second])
+        n = int((found[first].take(places, mode='clip') == found[second]).sum()) if len(found[first]) else 0
         if n and not {first, second} <= kept.keys():
-            shared.append(f'{n:,} of {len(found):,} documents of {second} stand in {first} too')
+            shared.append(f'{n:,} of {len(found[second]):,} documents of {second} stand in {first} too')
     if not shared:
         return ''
     return f'{", ".join(shared)}: a model knows duplicates of what it learned, so leave them out of the source'

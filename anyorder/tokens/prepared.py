@@ -69,9 +69,11 @@ def divide(splits, val_ratio):
         length = sum(map(len, documents))
         cut = int(length * (1 - val_ratio))
         return {'train': (1, part_of(documents, 0, cut)), 'val': (1, part_of(documents, cut, length))}
-    val = set(random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))))
-    return {'train': (n - len(val), chosen(documents, lambda i: i not in val)),
-            'val': (len(val), chosen(documents, lambda i: i in val))}
+    is_val = bytearray(n)
+    for number in random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))):
+        is_val[number] = 1
+    n_val = sum(is_val)
+    return {'train': (n - n_val, chosen(documents, is_val, 0)), 'val': (n_val, chosen(documents, is_val, 1))}
 
 
 def part_of(pieces, start, end):
@@ -86,11 +88,11 @@ def part_of(pieces, start, end):
         yield Begun(kept)
 
 
-def chosen(documents, is_chosen):
-    """Yields the documents whose numbers `is_chosen`."""
+def chosen(documents, marks, mark):
+    """Yields the documents that have this mark, of a mark for each."""
     number = 0
     for document in documents:
-        if is_chosen(number):
+        if marks[number] == mark:
             yield document
         number += not isinstance(document, Begun)
 

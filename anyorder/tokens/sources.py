@@ -135,7 +135,18 @@ def lines(path):
 def texts_of_lines(paths):
     for path in paths:
         for line in lines(path):
-            yield from parted_text(line)
+            if is_one_piece(line):
+                yield line
+            else:
+                yield from parted(slices(line))
+
+
+def is_one_piece(text):
+    return len(text) <= PIECE and END_OF_TEXT not in text
+
+
+def slices(text):
+    return (text[i:i + PIECE] for i in range(0, len(text), PIECE))
 
 
 def parted(chunks):
@@ -153,12 +164,6 @@ def parted(chunks):
             rest, is_begun = rest[PIECE:], True
     if is_begun or rest.strip() or not is_parted:
         yield rest
-
-
-def parted_text(text):
-    if len(text) <= PIECE and END_OF_TEXT not in text:
-        return [text]
-    return parted(text[i:i + PIECE] for i in range(0, len(text), PIECE))
 
 
 def csv_rows(path):
@@ -187,7 +192,7 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
     for number, row in enumerate(rows(), 1):
         where = f'row {number} of {source}'
         if isinstance(row, str):
-            if not row.strip():
+            if row.isspace():
                 continue
             with reading(where, 'JSON', 'write {"text": "..."} in valid Unicode'):
                 row = {**json.loads(row)}
@@ -204,8 +209,10 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
                 raise ValueError(f'{key} in {where} must be a string in valid Unicode: write one, or leave the row out')
         if prompt:
             yield pair(row[prompt], row[text_key], where)
+        elif is_one_piece(row[text_key]):
+            yield row[text_key]
         else:
-            yield from parted_text(row[text_key])
+            yield from parted(slices(row[text_key]))
 
 
 def is_text(value):

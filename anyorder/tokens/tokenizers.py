@@ -243,14 +243,15 @@ def encode_documents(documents, tokenizer):
                   for ids in tokenizer.encode_batch(part)] or [end[:0]] * len(texts)
         for prompt, ids, text in zip(marked, tokenizer.encode_batch(texts), texts):
             tail = end[:0] if isinstance(text, Begun) else end
-            yield np.concatenate([prompt, np.asarray(ids, dtype), tail]), len(text.encode())
+            n_bytes = len(text) if text.isascii() else len(text.encode())
+            yield np.concatenate([prompt, np.asarray(ids, dtype), tail]), n_bytes
 
 
 def cut_anew(documents, tokenizer):
     """Yields documents whose pieces end where the tokens are those of the whole text."""
     rest = ''
     for document in documents:
-        if isinstance(document, tuple):
+        if not rest and not isinstance(document, Begun):
             yield document
             continue
         rest += document
