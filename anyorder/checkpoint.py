@@ -118,9 +118,10 @@ def model_from_checkpoint(path_or_dict, weights='ema', device='cpu'):
     state = raw_weights(checkpoint) if weights == 'raw' else ema_weights(checkpoint, list(shapes))
     if model.config.gpt2_blocks:
         state = tie(state, *TIED, 'the checkpoint')
-    there = {name: getattr(p, 'shape', 'no tensor') for name, p in state.items()}
-    wrong = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
+    there = {name: p.shape for name, p in state.items()}
+    wrong = [name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name)]
     if wrong:
+        wrong.sort(key=lambda name: (name in shapes, name))   # first what is there and has no place
         raise ValueError(f'the checkpoint is not an AO-GPT of its model_args: {len(wrong)} weights differ in name or '
                          f'shape, the first is {wrong[0]}')
     broken = [name for name, p in state.items() if not p.float().norm().isfinite()]   # which training does not save

@@ -84,6 +84,22 @@ def test_a_tied_matrix_may_be_stored_in_two_dtypes_and_hold_nan():
     assert tie({'wte': wte, 'head': wte.double()}, 'head', 'wte', '/x').keys() == {'wte'}
 
 
+@pytest.mark.parametrize('value, said', [
+    (3, 'int'), (None, 'NoneType'), (torch.empty(3, device='meta'), 'meta'), (torch.ones(3).to_sparse(), 'sparse'),
+    (torch.ones(3, dtype=torch.complex64), 'complex64')])
+def test_a_weight_is_a_tensor_of_real_numbers(value, said):
+    with one_line(f'module.head .*{said}'):
+        unwrapped({'head': torch.ones(3), 'module.head': value})
+
+
+def test_a_tied_matrix_in_eight_bits_differs_from_one_in_more():
+    wte = torch.tensor([0.5, 1.1])
+    eight = wte.to(torch.float8_e4m3fn)
+    assert tie({'wte': eight.float(), 'head': eight}, 'head', 'wte', '/x').keys() == {'wte'}
+    with one_line('/x has a head of its own'):
+        tie({'wte': wte, 'head': eight}, 'head', 'wte', '/x')
+
+
 def header(*parts):
     """The JSON of tensors of bytes, each a name and where its numbers start and end."""
     entries = (f'"{name}": {{"dtype": "U8", "shape": [{end - start}], "data_offsets": [{start}, {end}]}}'

@@ -60,7 +60,7 @@ class NumberList(list):
 
 def plain_number(kind, data):
     """What a pickle gets where it asks for a number of numpy: the number of Python."""
-    return np.frombuffer(data, kind.dtype)[0].item()
+    return np.ndarray((), kind.dtype, data).item()
 
 
 def plain_array(*how):
@@ -92,20 +92,32 @@ WRAPPERS = {'module', '_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_
 
 
 def unwrapped(weights):
-    """{name: weight} without the parts of names that DistributedDataParallel, torch.compile and FSDP put there."""
+    """{name: weight} without the parts of names that DistributedDataParallel, torch.compile and FSDP put there. Raises
+    ValueError for what is no weight, and for two different ones of one name."""
     found = {}
     for name, p in weights.items():
+        check_weight(name, p)
         own = '.'.join(part for part in str(name).split('.') if part not in WRAPPERS)
         if not is_same(found.setdefault(own, p), p):
             raise ValueError(f'there are two different weights {own}, one of them named {name}')
     return found
 
 
+def check_weight(name, p):
+    if not isinstance(p, torch.Tensor):
+        found = type(p).__name__
+    elif p.is_meta or p.is_quantized or p.is_complex() or p.layout != torch.strided:
+        found = f'a tensor {p.dtype}, {p.layout} on the device {p.device}'
+    else:
+        return
+    raise ValueError(f'the weight {name} must be a tensor that holds all its real numbers, got {found}')
+
+
 def is_same(a, b):
     """Whether two weights have the same numbers, whatever their dtype. A NaN is the same as a NaN."""
     if a is b:
         return True
-    wide = torch.promote_types(a.dtype, b.dtype)
+    wide = a.dtype if a.dtype == b.dtype else torch.float64
     return a.shape == b.shape and torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
 
 
