@@ -291,6 +291,9 @@ SPELLINGS = {
     'theta beside it': lambda kind, scaling: {'rope_parameters': scaling | {'rope_type': kind}, 'rope_theta': THETA},
     'scaled later': lambda kind, scaling: {'rope_parameters': {'rope_type': 'default', 'rope_theta': THETA},
                                            'rope_scaling': scaling | {'type': kind}},
+    'both, where one says less': lambda kind, scaling: {
+        'rope_parameters': scaling | {'rope_type': kind, 'rope_theta': THETA},
+        'rope_scaling': scaling | {'type': kind}},
     'the length beside it': lambda kind, scaling: {
         'rope_scaling': {name: value for name, value in scaling.items() if name != ORIGINAL} | {'type': kind},
         'rope_theta': THETA, **{name: value for name, value in scaling.items() if name == ORIGINAL}}}
@@ -356,7 +359,11 @@ def test_a_scaled_encoder_of_transformers_is_scaled_in_either_spelling(folders, 
     ({'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0}}, 'low_freq_factor'),
     ({'rope_parameters': {'full_attention': {'rope_type': 'yarn', 'factor': 4.0}}}, 'full_attention'),
     ({'rope_parameters': {'rope_type': 'linear', 'factor': 2.0}, 'rope_scaling': {'type': 'linear', 'factor': 4.0}},
-     'rope_parameters and rope_scaling differ'),
+     'factor is 4.0 and 2.0'),
+    ({'rope_parameters': {'rope_type': 'linear', 'factor': 2.0}, 'rope_scaling': {'type': 'dynamic', 'factor': 2.0}},
+     'rope_type is dynamic and linear'),
+    ({'rope_scaling': ['linear', 2.0]}, 'rope_scaling must be'),
+    ({'rope_parameters': 'yarn'}, 'rope_parameters must be'),
     ({'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}, 'rope_theta': 1e6}, 'rope_theta is 1'),
     ({'rope_scaling': {'type': 'yarn', **YARN}, ORIGINAL: 32}, f'{ORIGINAL} is 32 and 16')])
 def test_a_scaling_that_is_not_understood_is_named(said, error):

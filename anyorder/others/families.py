@@ -62,6 +62,14 @@ def without(config, *names):
     return {name: value for name, value in config.items() if name not in names}
 
 
+def entries_of(name, config):
+    """The entries of a table of config.json, {} where there is none."""
+    table = config.get(name)
+    if table is None or isinstance(table, dict):
+        return table or {}
+    raise ValueError(f'{name} must be names and values, got {table!r}')
+
+
 def with_rope_type(scaling):
     """The scaling, with its kind under the name that it has today."""
     return {'rope_type': scaling.get('type', 'default')} | without(scaling, 'type')
@@ -70,27 +78,32 @@ def with_rope_type(scaling):
 def rotary(config):
     """rope_parameters as transformers 5 has them, of a config.json that transformers 4 or 5 wrote. Whatever is not
     understood is a ValueError: it would be left out, and the network another one."""
-    parts = [with_rope_type(config[name]) for name in ('rope_parameters', 'rope_scaling') if config.get(name)]
-    scaled = [part for part in parts if part['rope_type'] != 'default']
-    if len(scaled) == 2 and scaled[0] != scaled[1]:
-        raise ValueError('rope_parameters and rope_scaling differ: leave one of them')
-    found = {'rope_type': 'default'}
-    for part in (*parts, *scaled):
-        found |= part
+    found = {}
+    for name in ('rope_parameters', 'rope_scaling'):
+        scaling = with_rope_type(entries_of(name, config))
+        if scaling['rope_type'] == 'default':   # it may be scaled by the other one
+            del scaling['rope_type']
+        add_entries(found, scaling)
+    found.setdefault('rope_type', 'default')
     kind = found['rope_type']
     if kind not in list(ROTARY):
         raise ValueError(f'rope_type={kind!r} is not understood: it may be {", ".join(ROTARY)}')
     needed, more = ROTARY[kind]
-    for name in ('rope_theta', ORIGINAL):
-        beside = config.get(name)   # the scaling
-        if name not in ('rope_theta', *needed, *more) or beside is None:
-            continue
-        if found.setdefault(name, beside) != beside:
-            raise ValueError(f'{name} is {beside} and {found[name]}: leave one of them')
+    beside = {name: config[name] for name in ('rope_theta', ORIGINAL) if config.get(name) is not None}
+    if ORIGINAL not in (*needed, *more):
+        beside.pop(ORIGINAL, None)
+    add_entries(found, beside)
     given = found.keys() - {'rope_type', 'rope_theta'}
     if not {*needed} <= given <= {*needed, *more}:
         raise ValueError(f'rope_type={kind!r} must say {needed}, and may say {more}, got {found}')
     return found
+
+
+def add_entries(found, more):
+    """Add entries to those of `found`. Raises ValueError where the two say different things of one name."""
+    for name, value in more.items():
+        if found.setdefault(name, value) != value:
+            raise ValueError(f'{name} is {value} and {found[name]}: leave one of them')
 
 
 def load_llada(config, weights):
@@ -167,8 +180,8 @@ def check_weights(wrong):
 def load_mlm(config, weights):
     """A masked language model of transformers itself, which knows older names of the weights too."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-    if config.get('rope_scaling'):   # ModernBERT would not find the older name
-        config = {**config, 'rope_scaling': with_rope_type(config['rope_scaling'])}
+    if scaling := entries_of('rope_scaling', config):   # ModernBERT would not find the older name
+        config = {**config, 'rope_scaling': with_rope_type(scaling)}
     config = own_attention(CONFIG_MAPPING[config['model_type']].from_dict({**config}))
     network, info = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
         None, config=config, state_dict=weights, dtype='auto', output_loading_info=True, ignore_mismatched_sizes=True)
