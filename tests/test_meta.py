@@ -18,7 +18,7 @@ MISSING = object()
 DAMAGES = [MISSING, None, True, -1, 2 ** 63, 1.5, '', [1, 2], {'a': 1}]
 # what is no damage: {set: {field: values}}
 GRID = [None, MISSING, [1, 2]]   # blocks of a text may be grids
-FINE = {'text': {'eos': [None], 'given': [MISSING], 'shape': GRID},
+FINE = {'text': {'given': [MISSING], 'shape': GRID},
         'qa': {'given': [True], 'prompts': [True], 'shape': GRID},
         'rows': {'eos': [None], 'given': [True], 'shape': [None], 'vocabulary': [None]},
         'nae_sat': {'eos': [None], 'given': [MISSING, True], 'shape': [None, MISSING]}}
@@ -88,7 +88,8 @@ def test_every_damage_of_every_field_is_named(sets, tmp_path, name):
     (('qa', 'given'), False, 'given'), (('qa', 'prompts'), False, 'given'), (('rows', 'prompts'), True, 'given'),
     (('text', 'puzzle'), {'task': 'sudoku4'}, 'puzzle'), (('text', 'tokenizer'), 'braille', 'tokenizer'),
     (('text', 'row_length'), 7, 'row_length'), (('text', 'splits'), {'../x': {}}, 'splits'),
-    (('qa', 'eos'), None, 'eos'), (('rows', 'splits', 'val'), 7, 'splits.val'),
+    (('qa', 'eos'), None, 'eos'), (('text', 'eos'), 3, 'eos'), (('rows', 'n_tokens'), 2 ** 16 + 1, 'n_tokens'),
+    (('rows', 'splits', 'val'), 7, 'splits.val'),
     (('rows', 'shape'), [3, 3], 'shape'), (('rows', 'row_length'), 5, 'shape'),
     (('rows', 'vocabulary'), list('abc'), 'vocabulary'), (('rows', 'vocabulary'), list('aabcde'), 'vocabulary'),
     (('rows', 'splits', 'val', 'rows'), 7, 'row_length'), (('nae_sat', 'puzzle', 'task'), 'zebra', 'puzzle')])

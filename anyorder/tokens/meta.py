@@ -83,7 +83,7 @@ FLAG = 'true or false', lambda value: isinstance(value, bool)
 FIELDS = {
     'name': ('a text', is_text),
     'tokenizer': (f'one of {", ".join([*TOKENIZERS, OWN])}', lambda value: value in [*TOKENIZERS, OWN]),
-    'n_tokens': ('a whole number from 1 to 2^31', lambda value: is_number(value, 1, 2 ** 31)),
+    'n_tokens': ('a whole number from 1 to 2^16', lambda value: is_number(value, 1, 2 ** 16)),   # in 16 bits
     'eos': ('a token, or null', lambda value: value is None or is_number(value)),
     'splits': ('an object of splits by their names',
                lambda value: isinstance(value, dict) and all(re.fullmatch(r'\w[\w.-]*', name) for name in value)),
@@ -102,7 +102,8 @@ TOGETHER = (
     ('eos', 'a token below n_tokens', lambda meta: meta.eos is None or meta.eos < meta.n_tokens),
     ('given', 'true in a set with prompts, and false in a text without prompts',
      lambda meta: meta.given == meta.prompts if meta.tokenizer in TEXT else not meta.prompts),
-    ('eos', 'a token in a set with prompts', lambda meta: not meta.prompts or meta.eos is not None),
+    ('eos', 'the end of text of its tokenizer, where the set is text',
+     lambda meta: meta.tokenizer not in TEXT or meta.eos == TEXT[meta.tokenizer].eos),
     ('puzzle', 'an object of the task that the tokenizer names, or null where it names none',
      lambda meta: (meta.puzzle or {}).get('task') == (meta.tokenizer if meta.tokenizer in TASKS else None)),
     ('row_length', 'a number in a set of puzzles', lambda meta: meta.puzzle is None or meta.row_length is not None),
