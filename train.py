@@ -310,6 +310,8 @@ def main(config):
             changed.append(f'the {said} data')
     if config.init_from == 'resume' and checkpoint.entries.get('draws') != DRAWS:
         changed.append('the random draws, which an earlier version made of the same seed')
+        if config.optimizer == 'muon':
+            changed.append('Muon, which takes Q, K and V each by itself now')
     del checkpoint, model   # its weights are in the state
 
     # build: how the model is run, and where the run is kept

@@ -615,10 +615,9 @@ FAULTS['anyorder/tokens/sources.py'] = 'test_data', [
     ['enumerate(rows(), 1)', 'enumerate(rows())'],
     ['keys != first or not', 'not'],
     [' or not row.keys() >= {*keys}', ''],
-    ['prompt and not row[text_key]', 'not row[text_key]'],
     ['if None in row', 'if False'],
     ['csv.DictReader(f, strict=True)', 'csv.DictReader(f)'],
-    ['os.path.relpath(file, path).encode()', "b''"],
+    ['sha.update(os.fsencode(os.path.relpath(file, path)))', 'pass'],
     ["{'train', val} <= {*names}", "{'train', 'val'} <= {*names}"],
     ["names[0] if len(names) == 1 else 'train'", 'names[0]'],
     ["for found in sets.values())}'", "for found in [*sets.values()][:1])}'"],
@@ -679,7 +678,6 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
     ['preserve_rng_state=draws', 'preserve_rng_state=False'],
     ['again = None if model.training else True', 'again = None'],
     ['for unit in (*model.transformer.h, model)', 'for unit in model.transformer.h'],
-    ['func is torch.Tensor.bfloat16 and', 'False and'],
     ['block.__class__ = RecomputedBlock', 'pass'],
 ]
 
@@ -705,6 +703,14 @@ FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes tes
     ['if decay <= warmup:', 'if decay < warmup:'],
     ['c.lr_decay_iters or c.max_iters', 'c.lr_decay_iters'],
     ['if c.min_lr == c.learning_rate:', 'if False:'],
+]
+
+FAULTS['anyorder/training/muon.py'] = 'test_training test_sharding', [
+    ['n_matrices = 3 if', 'n_matrices = 1 if'], ['math.sqrt(max(1, A / B))', '1.0'],
+    ['A, B = p.size(0) // n_matrices,', 'A, B = p.size(0),'],
+    ["p.mul_(1 - group['lr'] * group['weight_decay'])", 'pass'],
+    ['            update = update.full_tensor()', '            update = update.to_local()'],
+    ["p.grad.lerp(momentum, group['momentum'])", 'momentum'], ["lerp_(p.grad, 1 - group['momentum'])", 'copy_(p.grad)'],
 ]
 
 FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids test_answers', [

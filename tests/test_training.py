@@ -18,6 +18,7 @@ from anyorder.orders import draw_orders, given_first, sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import middle_last, random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
+from anyorder.training.muon import Muon
 from anyorder.training.start import make_run_model
 from anyorder.training.update import (
     Clock,
@@ -70,9 +71,9 @@ def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
         o.step()
     for kind, group, name, p in groups:
         hidden = p.dim() == 2 and ('attn.c_' in name or 'mlp.c_' in name)
-        assert (kind is torch.optim.Muon) == (hidden and optimizer == 'muon'), name
-        assert group['lr_ratio'] == pytest.approx(3 if kind is torch.optim.Muon else 1)
-        lr = 0.03 if kind is torch.optim.Muon else 1e-2
+        assert (kind is Muon) == (hidden and optimizer == 'muon'), name
+        assert group['lr_ratio'] == pytest.approx(3 if kind is Muon else 1)
+        lr = 0.03 if kind is Muon else 1e-2
         expected = before[name] * (1 - lr * 0.1 if p.dim() == 2 else 1)
         torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=0)
 
@@ -110,6 +111,31 @@ def test_updates_by_hand():
             torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-9, msg=name)
     torch.testing.assert_close(state.totals, totals, rtol=1e-6, atol=0)
     assert (state.iter_num, state.n_seen, state.logged) == (3, 3 * 2 * 3 * 9, 0)
+
+
+def test_muon_takes_queries_keys_and_values_for_three_matrices():
+    """The steps of PyTorch's own Muon, with a parameter for each matrix, bit for bit."""
+    model = learner().float()
+    weights = [p for name, p in model.named_parameters() if '.attn.' in name or '.mlp.' in name if p.dim() == 2]
+    alone = [torch.nn.Parameter(part.clone()) for p in weights for part in parts_of(p.detach())]
+    options = {'lr': 0.03, 'weight_decay': 0.1}
+    ours, theirs = Muon(weights, **options), torch.optim.Muon(alone, **options)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for p in weights:
+            p.grad = torch.randn(p.shape, generator=g)
+        grads = [part.clone() for p in weights for part in parts_of(p.grad)]
+        for part, grad in zip(alone, grads, strict=True):
+            part.grad = grad
+        ours.step()
+        theirs.step()
+        assert all(map(torch.equal, [part for p in weights for part in parts_of(p.detach())], alone))
+    assert len(alone) == len(weights) + 2 * model.config.n_layer
+
+
+def parts_of(x):
+    """Q, K and V of what belongs to c_attn (48, 16), else x itself."""
+    return x.split(16) if x.shape == (48, 16) else [x]
 
 
 def test_updates_and_validation_are_in_the_dtype_of_the_run():

@@ -3,10 +3,9 @@
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. Checkpoints
 hold whole tensors: processes.whole makes them, processes.part_of splits them again."""
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from anyorder.machine.processes import is_split, processes
+from anyorder.machine.processes import processes
 from model import Block
 
 
@@ -40,23 +39,3 @@ def shard(model, device):
     for unit in (*model.transformer.h, model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=again)
     return model
-
-
-class GatherProducts(TorchFunctionMode):
-    """What is split becomes whole where it is rounded to bfloat16."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func is torch.Tensor.bfloat16 and is_split(result):
-            from torch.distributed.tensor import Replicate
-            return result.redistribute(placements=[Replicate()])
-        return result
-
-
-class SplitMuon(torch.optim.Muon):
-    """Muon on split weights. Each update is gathered once, rounded to bfloat16 for the products that orthogonalise it;
-    left alone, DTensor gathers or sums 13 times for a matrix. All processes then do the same products."""
-
-    def step(self, closure=None):
-        with GatherProducts():
-            return super().step(closure)

@@ -12,7 +12,7 @@ from anyorder.machine.processes import is_split, part_of, processes, summed, who
 from anyorder.orders import draw_orders, given_first, order_of, sample_order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.blocks import middle_last, random_blocks, visits_of
-from anyorder.training.sharding import SplitMuon
+from anyorder.training.muon import Muon
 
 
 def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
@@ -49,8 +49,7 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
     optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
     if hidden := params['hidden']:
         groups = [{'params': hidden, 'lr_ratio': muon_learning_rate / learning_rate}]
-        muon = SplitMuon if is_split(hidden[0]) else torch.optim.Muon
-        optimizers.append(muon(groups, lr=muon_learning_rate, weight_decay=weight_decay))
+        optimizers.append(Muon(groups, lr=muon_learning_rate, weight_decay=weight_decay))
     return optimizers
 
 
