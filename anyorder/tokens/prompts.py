@@ -86,9 +86,12 @@ class Spelling:
         self.behind_space = []   # texts with a blank behind a space
 
     def add(self, text, found):
-        """Count a text and its spans. A token that is unknown is no likelihood of what stands in the text."""
+        """Count a text and its spans. A token that is unknown is no likelihood of what stands in the text. Where a
+        vocabulary has none for what it lacks, each letter that is left out counts as one."""
         self.n_tokens += len(found)
         unknown = self.tokenizer.unspelt(text, found) if isinstance(self.tokenizer, HuggingFace) else []
+        if unknown and self.tokenizer.unknown is None:
+            self.n_tokens += len(unknown)
         if unknown and not self.unknown:
             place = text.index(unknown[0])
             self.first_text = text[max(0, place - 20):place + 40]
