@@ -94,8 +94,8 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
     check_length(split, len(split.packed), 'text')                                   # one block
     # as if the tokenizer had been another one
     meta_path = sets_of_mine / 'text' / 'meta.json'
-    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 256, 'eos': 0}))
-    with pytest.raises(ValueError, match='256 bytes tokens, there are 257 now'):
+    meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 300}))
+    with pytest.raises(ValueError, match='300 bytes tokens, there are 257 now'):
         open_split(sets_of_mine, 'text', 'train')
 
 
