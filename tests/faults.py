@@ -661,8 +661,10 @@ FAULTS['anyorder/training/chart.py'] = 'test_chart', [
     ['if folder.mine else {}', ''],
     ["if kept.get('run') == run_id:", 'if kept:'],
     ['self.sent = begun.step - 1', 'self.sent = begun.step'],
-    [' and not unreachable', ''],
-    ["if getattr(begun, 'disabled', False) else", 'if False else'],
+    ["if not getattr(begun, 'offline', True):", 'if True:'],
+    [" and not isinstance(e, getattr(wandb, 'CommError', ()))", ''],
+    ["if getattr(begun, 'disabled', False):", 'if False:'],
+    ["getattr(wandb, 'Error', ValueError)", 'wandb.Error'],
     ['self.safe, self.samples = self.sent, {}', 'pass'],
     ["if name != 'environment'", ''],
 ]

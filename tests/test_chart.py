@@ -1,4 +1,5 @@
 """wandb shows what a run did, whatever kills the run, and whatever fails at wandb."""
+import asyncio
 import glob
 import itertools
 import json
@@ -148,11 +149,13 @@ def test_a_resume_sends_what_wandb_lacks(folder, wandb):
     steps, chart = sent(folder, wandb, disabled=True)
     chart.finish()
     assert steps == [] and sent(folder, wandb)[0] == [2, 4, 6, 8]   # WANDB_MODE=disabled
-    steps, chart = sent(folder, wandb, resumed=True, step=6)   # the next one
+    steps, chart = sent(folder, wandb, offline=False, step=6)   # the next one
     assert steps == [6, 8]                                      # wandb itself says what it has
     assert sent(folder, wandb)[0] == [2, 4, 6, 8]               # a process that was not ended may have lost them
     chart.finish()
     assert sent(folder, wandb)[0] == [] and sent(folder, wandb, run_id='b')[0] == [2, 4, 6, 8]
+    assert sent(folder, wandb, offline=True, step=0)[0] == []   # it does not see what other parts of the run sent
+    assert sent(folder, wandb, offline=False, step=0)[0] == [2, 4, 6, 8]   # another project
     for damaged in ('', '[]', '{"run": "a"}', '{"run": "a", "safe": "x", "samples": {}}',
                     '{"run": "a", "safe": 1, "samples": {"x": []}}', '{"run": "a", "safe": 1, "samples": []}'):
         with open('out/wandb.json', 'w') as f:
@@ -188,7 +191,8 @@ def test_a_run_that_goes_back_says_what_wandb_does_not_take(folder, wandb, capsy
     assert '--wandb_run_id' in capsys.readouterr().out and not chart.lacking(8)
 
 
-ERRORS = Wandb.CommError('no network\nat all'), RuntimeError(), KeyError('a'), OSError(5, 'x')
+ERRORS = (Wandb.CommError('no network\nat all'), RuntimeError(), KeyError('a'), OSError(5, 'x'), SystemExit(1),
+          asyncio.CancelledError())
 
 
 @pytest.mark.parametrize('call', ['init', 'log', 'Table', 'finish'])
@@ -218,6 +222,31 @@ def test_a_wrong_option_of_wandb_ends_a_run_before_it_trains(folder, wandb, monk
     monkeypatch.setitem(sys.modules, 'wandb', None)   # is not installed
     with one_line('wandb_log needs the package wandb'):
         Chart(folder, 'a', True).start(Options(), {})
+    with open('wandb.py', 'w') as f:
+        f.write('raise AttributeError("made for another numpy")')
+    monkeypatch.delitem(sys.modules, 'wandb')
+    monkeypatch.syspath_prepend('.')
+    with one_line('wandb_log needs the package wandb .made for another numpy.'):
+        Chart(folder, 'a', True).start(Options(), {})
+
+
+def test_errors_without_a_name_at_wandb_switch_it_off_too(folder, monkeypatch, capsys):
+    def init(**how):
+        raise RuntimeError('a change of the package')
+    monkeypatch.setitem(sys.modules, 'wandb', SimpleNamespace(init=init))
+    Chart(folder, 'a', True).start(Options(), {})
+    assert 'switched off' in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_a_run_in_the_midst_of_wandb(folder, wandb, monkeypatch):
+    def failing(*args, **how):
+        raise KeyboardInterrupt
+    for call in ('init', 'log'):
+        with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+            m.setattr(wandb, call, failing)
+            chart = Chart(folder, 'a', True)
+            chart.start(Options(), {})
+            chart.send(8)
 
 
 def rows_of(path):

@@ -36,18 +36,22 @@ class Chart:
         """Begin the run at wandb, or go on with it. Raises ValueError if an option is wrong; nothing is trained yet."""
         try:
             import wandb
-        except ImportError as e:
-            raise ValueError(f'wandb_log needs the package wandb ({e}): pip install wandb') from None
+        except Exception as e:   # a broken package raises anything
+            raise ValueError(f'wandb_log needs the package wandb ({in_one_line(e)}): pip install wandb') from None
         try:
             begun = wandb.init(project=config.wandb_project, name=config.wandb_run_name or config.out_dir,
                                id=self.run_id, resume='allow', config=config | {'environment': environment},
                                allow_val_change=True)
-            if getattr(begun, 'resumed', False):   # online
-                self.sent = begun.step - 1
-            self.wandb = None if getattr(begun, 'disabled', False) else wandb   # WANDB_MODE=disabled keeps no rows
-        except Exception as e:
-            unreachable = isinstance(e, getattr(wandb, 'CommError', ()))
-            if isinstance(e, (wandb.Error, ValueError)) and not unreachable:   # an option of its own is wrong
+            if getattr(begun, 'disabled', False):   # WANDB_MODE=disabled keeps no rows
+                return
+            if not getattr(begun, 'offline', True):
+                self.sent = begun.step - 1   # as wandb says
+            self.wandb = wandb
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
+            wrong_option = isinstance(e, (getattr(wandb, 'Error', ValueError), ValueError))
+            if wrong_option and not isinstance(e, getattr(wandb, 'CommError', ())):   # which says no network
                 raise ValueError(f'wandb: {in_one_line(e)}; WANDB_MODE=offline needs no login') from None
             say_off(e)
 
@@ -93,10 +97,12 @@ class Chart:
 
     @contextlib.contextmanager
     def surviving(self):
-        """What fails in the body switches wandb off, and ends nothing else."""
+        """What fails in the body switches wandb off, and ends nothing else. Only Ctrl-C is the user's own wish."""
         try:
             yield
-        except Exception as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:   # sys.exit and what asyncio cancels are no Exception
             self.wandb = None
             say_off(e)
 
