@@ -301,8 +301,10 @@ def open_tokenizer(kind, folder):
     import transformers
     if not any(os.path.isfile(os.path.join(folder, name)) for name in VOCABULARIES):   # else one of no words is made
         raise ValueError(f'{folder} has no vocabulary: {", ".join(VOCABULARIES)} is missing')
-    file, known = read_json(os.path.join(folder, 'config.json')), {}
-    if kind == 'AutoTokenizer' and file.get('model_type') in list(FAMILIES):   # it fails where a model is not its own
+    file = read_json(os.path.join(folder, 'config.json'))
+    known = {}
+    # AutoTokenizer looks into config.json, and fails at a model_type that transformers does not have
+    if kind == 'AutoTokenizer' and file.get('model_type') in list(FAMILIES):
         known['config'] = transformers.PreTrainedConfig.from_dict(without(file, *POSITIONS))
     with explained(folder, 'has no tokenizer that can be read without running its code', 'add a tokenizer.json'):
         tokenizer = getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, local_files_only=True,
