@@ -318,6 +318,13 @@ def test_a_token_that_begins_in_the_context_is_scored_whole(of_others, context, 
 
 
 @pytest.mark.slow
+def test_a_token_that_is_never_written_is_said(of_others):
+    lm, *_ = of_others()
+    with one_line('never writes'):
+        lm.loglikelihood(asked(('x', 'a<|begin|>')))
+
+
+@pytest.mark.slow
 def test_a_text_without_a_token_is_refused(harness, tmp_path):
     """WordPiece has no token for a blank, whose log p would be 0."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors

@@ -67,7 +67,8 @@ def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
 def check_finite(nats):
     """The nats, or ValueError if there is one that is infinite or no number."""
     if not nats.isfinite().all():
-        raise ValueError('the model gives likelihoods that are not finite: its weights are too large, its run diverged')
+        raise ValueError('the model gives likelihoods that are not finite: a text has a token that it never writes, as '
+                         'one that begins texts, or its weights are too large, as of a run that diverged')
     return nats
 
 
