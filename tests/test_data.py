@@ -424,6 +424,14 @@ def test_a_folder_that_holds_no_text_says_what_it_holds(tmp_path):
         p.prepare('text', tmp_path / 'out', source=str(tmp_path), tokenizer='bytes')
 
 
+@pytest.mark.parametrize('make, said', [(pipe, 'pipe'), (listener, 'socket'), (link_to_nothing, 'link to nothing')])
+def test_a_source_that_is_no_file_is_named(tmp_path, monkeypatch, make, said):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    with one_line(f'z.txt is a .*{said}'):
+        p.prepare('text', tmp_path / 'out', source=str(tmp_path / 'z.txt'), tokenizer='bytes')
+
+
 @pytest.mark.parametrize('kind', ['jsonl', 'JSONL.GZ', 'Jsonl.Xz', 'CSV', 'Parquet'])
 @pytest.mark.parametrize('name', [b'rows', b'caf\xe9'])
 def test_names_and_endings_of_files_are_free(tmp_path, kind, name):

@@ -72,15 +72,20 @@ def texts_in(folder):
 
     files = []
     for path in sorted(names):
-        if not os.path.exists(path):
-            left_out[path] = 'a link to nothing'
-        elif not os.path.isfile(path):
-            left_out[path] = 'a pipe, a socket or a device'
-        elif not os.path.getsize(path):
-            left_out[path] = 'empty'
+        if why := why_unread(path):
+            left_out[path] = why
         elif is_new(path):
             files.append(path)
     return files, left_out
+
+
+def why_unread(path):
+    """'' or what something of this name is, if it is no file with a text."""
+    if not os.path.exists(path):
+        return 'a link to nothing'
+    if not os.path.isfile(path):
+        return 'a pipe, a socket or a device'
+    return '' if os.path.getsize(path) else 'empty'
 
 
 def say_left_out(source):
@@ -97,6 +102,8 @@ def files_of(path):
     """The files of a source: itself, or every .txt in a folder."""
     if os.path.isfile(path):
         return [path]
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise ValueError(f'{path} is {why_unread(path)}: name a file or a folder')
     files, left_out = texts_in(path) if os.path.isdir(path) else ([], {})
     if not files:
         why = f'; {say_left_out(path)}' if left_out else ''
