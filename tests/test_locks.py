@@ -59,7 +59,7 @@ def test_a_lock_says_who_holds_it_and_is_empty_afterwards(tmp_path, monkeypatch)
 
 
 def test_a_lock_of_what_is_not_there_goes(tmp_path):
-    with pytest.raises(ZeroDivisionError), locked(tmp_path / 'data' / 'set'):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / 'new' / 'data' / 'set'):
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == []
 
@@ -68,8 +68,9 @@ def test_one_folder_has_one_lock_by_every_name(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, 'PATIENCE', 0.1)
     (tmp_path / 'data' / 'set').mkdir(parents=True)
     (tmp_path / 'link').symlink_to(tmp_path / 'data')
+    (tmp_path / 'other').symlink_to('data/set')
     monkeypatch.chdir(tmp_path)
-    for name in 'link/set', 'data/set/', 'data/../data/set':
+    for name in 'link/set', 'data/set/', 'data/../data/set', 'other':
         with locked(tmp_path / 'data' / 'set'), one_line('in use'), locked(name):
             pass
 

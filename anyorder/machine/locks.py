@@ -19,12 +19,12 @@ NUMBERS = itertools.count()
 @contextlib.contextmanager
 def locked(path):
     """The body has `path`, a file or a folder, for itself among all processes. The lock is the file .NAME.lock beside
-    it, which says who holds it, and is empty afterwards; it goes if there is no `path`. Raises ValueError with the
-    holder after PATIENCE seconds. On a file system without locks, and in a folder that cannot be written to, the body
-    runs all the same."""
-    folder, name = os.path.split(os.path.abspath(path))
-    folder = os.path.realpath(folder)
-    is_new, lock_path = not os.path.exists(folder), os.path.join(folder, f'.{name}.lock')
+    it, which says who holds it, and is empty afterwards; it goes if there is no `path`. A link stands for what it leads
+    to. Raises ValueError with the holder after PATIENCE seconds. On a file system without locks, and in a folder that
+    cannot be written to, the body runs all the same."""
+    folder, name = os.path.split(os.path.realpath(path))
+    new_folders = missing_folders(folder)
+    lock_path = os.path.join(folder, f'.{name}.lock')
     lock = take_lock(lock_path, path)
     if lock is None:
         yield
@@ -40,8 +40,17 @@ def locked(path):
                 os.remove(lock_path)
         lock.release()
         with contextlib.suppress(OSError):   # another process may have come
-            if is_idle and is_new:
-                os.rmdir(folder)
+            for new in new_folders if is_idle else []:
+                os.rmdir(new)
+
+
+def missing_folders(folder):
+    """The folders of a path that are still to be made, the innermost first."""
+    missing = []
+    while not os.path.exists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
 
 
 def take_lock(lock_path, path):
