@@ -644,8 +644,8 @@ FAULTS['anyorder/machine/surroundings.py'] = 'test_surroundings', [
 ]
 
 FAULTS['anyorder/machine/terminal.py'] = 'test_terminal test_surroundings', [
-    ['if prints_results and out.error', 'if out.error'],
-    ['and not isinstance(out.error, BrokenPipeError)', ''],
+    ['if self.holds_results and self.error', 'if self.error'],
+    ['and not isinstance(self.error, BrokenPipeError)', ''],
     ["open(os.devnull, 'w') if stream is None else stream", 'stream'],
     ["getattr(self.stream, 'closed', False) or ", ''],
     ['or not hasattr(self.stream, method)', ''],

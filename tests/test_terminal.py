@@ -9,6 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
+from anyorder.machine.processes import end_processes
 from anyorder.machine.terminal import one_line_errors, progress, say, surviving
 from anyorder.pictures.watch import Watch
 from anyorder.tokens.tokenizers import Bytes
@@ -90,6 +91,16 @@ def test_results_that_a_full_disk_lost_are_an_error_after_the_work(stream, print
         code = e.code
     is_full = getattr(stream, 'name', '') == '/dev/full'
     assert done and bool(code) == (is_full and prints_results)
+
+
+def test_so_they_are_where_processes_end_together(stream, monkeypatch):
+    for name, value in {'is_initialized': True, 'barrier': None, 'destroy_process_group': None}.items():
+        monkeypatch.setattr(f'torch.distributed.{name}', lambda value=value: value)
+    monkeypatch.setattr('os._exit', sys.exit)
+    with pytest.raises(SystemExit) as e, terminal(stream), one_line_errors(prints_results=True):
+        print('a result')
+        end_processes()
+    assert e.value.code == int(getattr(stream, 'name', '') == '/dev/full')
 
 
 def test_an_error_is_said_although_nobody_reads(stream):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from anyorder.machine.devices import cpuinfo, resolve_device
 from anyorder.machine.surroundings import surroundings
+from anyorder.machine.terminal import Surviving
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -149,6 +150,12 @@ def end_processes(code=0):
         dist.barrier()
         dist.destroy_process_group()
         sys.stdout.flush()
+        if isinstance(sys.stdout, Surviving):
+            try:
+                sys.stdout.check()
+            except OSError as e:
+                print(f'error: {e}', file=sys.stderr, flush=True)
+                code = 1
         # gloo's threads outlive the group and now and then abort an interpreter that shuts down under them
         os._exit(code)
     if code:

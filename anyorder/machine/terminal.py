@@ -24,9 +24,9 @@ def one_line_errors(*signals, prints_results=False):
     before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
     try:
         with surviving_streams() as out:
+            out.holds_results = prints_results
             yield
-        if prints_results and out.error and not isinstance(out.error, BrokenPipeError):
-            raise out.error
+        out.check()
     except (ValueError, OSError, subprocess.CalledProcessError) as e:
         sys.exit(f'error: {e}')
     except (MemoryError, RuntimeError) as e:
@@ -57,11 +57,12 @@ def read_options(namespace, **checkpoints):
 class Surviving:
     """A text stream that drops what it cannot write: neither a reader who has left nor a full disk nor a process
     without a terminal must end a run of days. `stream` is what it writes to, None nothing; `error` its first
-    failure."""
+    failure; `holds_results` whether what it is given is the result of a command."""
 
     def __init__(self, stream):
         self.stream = open(os.devnull, 'w') if stream is None else stream
         self.error = None
+        self.holds_results = False
 
     def __getattr__(self, name):
         return getattr(self.stream, name)
@@ -100,6 +101,11 @@ class Surviving:
             with contextlib.suppress(AttributeError, OSError, ValueError), open(os.devnull, 'w') as null:
                 os.dup2(null.fileno(), self.stream.fileno())
         self.error = earlier or self.error
+
+    def check(self):
+        """Raise OSError if results were lost. A reader who has left wanted no more of them."""
+        if self.holds_results and self.error and not isinstance(self.error, BrokenPipeError):
+            raise self.error
 
 
 def surviving(stream):
