@@ -217,9 +217,11 @@ def test_documents_are_found_piece_by_piece(monkeypatch, piece, part):
         assert longest_given(Split(tokens, True)) == max(map(len, runs), default=0)
 
 
-def test_a_document_longer_than_two_bytes_count():
-    tokens = np.append(np.zeros(70_000, '<u2'), [9, 0, 9]).astype('<u2')
-    assert Ends(tokens, 9).lengths().tolist() == [70_001, 2]
+@pytest.mark.parametrize('longest, n_bytes', [(255, 1), (256, 2), (65_535, 2), (65_536, 4)])
+def test_lengths_take_as_few_bytes_as_the_longest_document_needs(longest, n_bytes):
+    tokens = np.append(np.zeros(longest - 1, '<u2'), [9, 0, 9]).astype('<u2')
+    lengths = Ends(tokens, 9).lengths()
+    assert lengths.tolist() == [longest, 2] and lengths.itemsize == n_bytes
 
 
 @pytest.mark.parametrize('kind', [{'prompts': True, 'eos': 9}, {'row_length': 50}, {}])

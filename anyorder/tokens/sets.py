@@ -76,12 +76,12 @@ class Ends:
 
     def lengths(self):
         """(rows,) tokens of each document, in as few bytes as the longest one needs."""
-        lengths, last, row = np.empty(len(self), np.uint16), 0, 0
+        lengths, last, row = np.empty(len(self), np.uint8), 0, 0
         for start, part in parts_of(self.tokens):
             ends = np.flatnonzero(part == self.eos) + start + 1
             new = np.diff(ends, prepend=last)
             if len(new) and new.max() > np.iinfo(lengths.dtype).max:
-                lengths = lengths.astype(np.uint32)
+                lengths = lengths.astype(np.min_scalar_type(new.max()))
             lengths[row:row + len(new)] = new
             row += len(new)
             last = ends[-1] if len(ends) else last
