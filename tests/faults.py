@@ -240,7 +240,7 @@ FAULTS['anyorder/generation/drawing.py'] = 'test_drawing test_own_law test_lossl
     ['        logits = float32_or_better(logits)\n', ''],
     ['logits = float32_or_better(logits)\n    return logits.gather', 'return logits.gather'],
     ["random_bits(keys, 'noise of tokens', position)", "random_bits(keys, 'noise of tokens')"],
-    ['noise[old] = self.noise[place]', 'noise[old] = self.noise[:len(place)]'],
+    ['.nonzero()[:, 0]\n        place, new', '.nonzero()[1:, 0]\n        place, new'],
     ['keys[row[new]], position[new]', 'keys[row[new]], position[:len(new)]'],
     ["random_bits(keys, 'noise of tokens', position)", 'random_bits(position)'],
     ['random_bits(cells.unsqueeze(1), pairs)', 'random_bits(cells.unsqueeze(1), pairs // 2)'],

@@ -71,11 +71,9 @@ class TokenNoise:
         cells = part.rows.unsqueeze(1) * part.order.size(1) + visit
         cells = cells[visit < (part.known + n_targets).unsqueeze(1)]                     # (m,) on the host, increasing
         place = torch.searchsorted(self.cells, cells).clamp(max=len(self.cells) - 1)
-        is_kept = self.cells[place] == cells
-        old, new, place = (i.to(row.device, non_blocking=True)
-                           for i in (is_kept.nonzero()[:, 0], (~is_kept).nonzero()[:, 0], place[is_kept]))
-        noise = self.noise.new_empty(len(cells), self.noise.size(1))
-        noise[old] = self.noise[place]
+        new = (self.cells[place] != cells).nonzero()[:, 0]
+        place, new = (i.to(row.device, non_blocking=True) for i in (place, new))
+        noise = self.noise[place]
         noise[new] = token_noise(part.keys[row[new]], position[new], noise.size(1))
         self.cells, self.noise = cells, noise
         return noise
