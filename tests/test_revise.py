@@ -100,6 +100,15 @@ def test_a_text_of_likeliest_tokens_stays(config):
     assert torch.equal(canvas.n_blanks == 0, ended)
 
 
+def test_binomial_rounds_have_schedules_of_their_own():
+    canvas = Canvas(torch.zeros(1, 99).long(), torch.arange(99)[None], 0, [5])
+    unmasking, seen = Unmasking(9, unmask='binomial'), set()
+    for names in ((), ('round', 0), ('round', 1)):
+        canvas.draw_numbers(*names)
+        seen.add(str(unmasking.ends([99], canvas.seeds, *canvas.names).tolist()))
+    assert len(seen) == 3
+
+
 def test_a_row_is_finished_by_a_round_that_does_not_change_it():
     model, order, n_finished = make_model(block_size=8, vocab_size=3), torch.arange(8).repeat(20, 1), 0
     rounds = torch.stack([generate(model, order, order, 3, n_steps=2, revise=k, seeds=range(20)) for k in range(9)])

@@ -71,7 +71,8 @@ class Canvas:
         return len(self.rows)
 
     def draw_numbers(self, *names):
-        """Draw u, which these names tell from other draws of a row's seed."""
+        """Draw u, which these names tell from other draws of a row's seed; so do the numbers of a binomial schedule."""
+        self.names = names
         self.u = uniform(self.keys.unsqueeze(1), 'tokens', *names, self.positions())
 
     def positions(self):

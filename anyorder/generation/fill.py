@@ -80,7 +80,8 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas as `steps` does, once."""
-    ends = canvas.known.unsqueeze(1) + unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds)   # (B, steps): then known
+    revealed = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
+    ends = canvas.known.unsqueeze(1) + revealed                                 # (B, steps): visits known then
     part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
     noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None

@@ -160,13 +160,14 @@ class Unmasking:
             raise ValueError('lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
                              'pass: others would need a pass for each; choose unmask=fixed or binomial')
 
-    def ends(self, n_blanks, seeds):
+    def ends(self, n_blanks, seeds, *names):
         """(B, steps): how many of its n_blanks [B] a row has revealed after each step; a finished row repeats its last.
-        With a threshold or 'lossless' it is one column, the most that a step may reveal."""
+        With a threshold or 'lossless' it is one column, the most that a step may reveal. `names` tell the numbers of a
+        binomial schedule from those of another round."""
         if self.threshold is not None or self.lossless:
             ends = [[n] for n in n_blanks]
         elif isinstance(self.schedule, str):
-            ends = [list(self.ends_of(n, seed)) for n, seed in zip(n_blanks, seeds)]
+            ends = [list(self.ends_of(n, seed, *names)) for n, seed in zip(n_blanks, seeds)]
         else:
             steps = list(itertools.pairwise([0, *self.schedule]))
             if any(a >= b for a, b in steps) or (self.schedule[-1] if steps else 0) != max(n_blanks):
@@ -177,11 +178,11 @@ class Unmasking:
         padded = [row + [n] * (width - len(row)) for row, n in zip(ends, n_blanks)]
         return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
 
-    def ends_of(self, n, seed):
+    def ends_of(self, n, seed, *names):
         """Yields the ends of a row of n blanks, block after block."""
         length = self.block_length or max(n, 1)
         if self.unmask == 'binomial':
-            u = uniform(keys_of([seed]), 'unmask', torch.arange(n))
+            u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))
         for start in range(0, n, length):
             end = min(start + length, n)
             n_steps = max(1, self.n_steps * end // n - self.n_steps * start // n)
