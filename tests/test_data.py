@@ -506,14 +506,15 @@ import resource
 import sys
 sys.path.insert(0, sys.argv[1])
 from anyorder.tokens.prepared import prepare
-prepare('text', '.', source=sys.argv[2], tokenizer=sys.argv[3], force=True)
+prepare(sys.argv[4], '.', source=sys.argv[2], tokenizer=sys.argv[3], force=True)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind, tokenizer', [('txt', 'bytes'), ('txt.gz', 'gpt2'), ('jsonl', 'gpt2')])
-def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer):
+@pytest.mark.parametrize('kind, tokenizer, data_set', [
+    ('txt', 'bytes', 'text'), ('txt.gz', 'gpt2', 'text'), ('jsonl', 'gpt2', 'text'), ('raw', 'bytes', 'wikitext2')])
+def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer, data_set):
     if tokenizer == 'gpt2':
         need_gpt2()
     line, peak = 'The quick brown fox jumps over the lazy dog again\n', []
@@ -523,10 +524,16 @@ def test_memory_does_not_grow_with_a_text(tmp_path, kind, tokenizer):
         with (gzip.open if kind.endswith('gz') else open)(path, 'wt') as f:
             for _ in range(megabytes * 10 ** 6 // len(line)):
                 f.write(line)
-        done = subprocess.run([sys.executable, '-c', MEASURED, ROOT, path, tokenizer], cwd=tmp_path, text=True,
-                              capture_output=True, check=True)
+        command = [sys.executable, '-c', MEASURED, ROOT, path, tokenizer, data_set]
+        done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True)
         peak.append(int(done.stdout.split()[-1]) * 1024)
     assert peak[1] - peak[0] < 10 ** 7
+
+
+def test_a_row_in_pieces_is_detokenized_as_a_whole():
+    rules = p.BENCHMARKS['rules']['wikitext']
+    rows = p.Detokenized([p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e'], rules)
+    assert list(rows) == list(rows) == ['a-b, c', 'd,e']
 
 
 DUPLICATES = [f'document {i % 20}' for i in range(40)]

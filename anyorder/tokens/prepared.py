@@ -7,7 +7,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,26 @@ def benchmark(name, repository, config, field, rules, splits, about):
     def documents(source, split):
         rows = (open_texts(source, by_line=True) if source else
                 from_hub(repository, config, split, f'{name} --split={split}')[field])
-        return [detokenize(row, BENCHMARKS['rules'][rules]) for row in rows]
+        return Detokenized(rows, BENCHMARKS['rules'][rules])
     return DataSet(documents, 'gpt2', 0, about, splits=tuple(splits))
+
+
+@dataclass
+class Detokenized:
+    """Rows after these rules, one at a time: a training split of WikiText is half a gigabyte."""
+    rows: Iterable   # with a length
+    rules: list
+
+    def __iter__(self):
+        begun = ''
+        for piece in self.rows:
+            begun += piece
+            if not isinstance(piece, Begun):   # a rule may fit across two pieces of a row
+                yield detokenize(begun, self.rules)
+                begun = ''
+
+    def __len__(self):
+        return len(self.rows)
 
 
 def detokenize(text, rules):
