@@ -512,11 +512,11 @@ FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles test_answer
 
 FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
     ["arrays.get(f'given_{s}', arrays.get('given'))", "arrays.get('given', arrays.get(f'given_{s}'))"],
-    ['(tokens >= 0) & (tokens <= most)', '(tokens <= most)'],
-    ['(tokens >= 0) & (tokens <= most)', '(tokens >= 0)'],
+    ['(part >= 0) & (part <= most)', '(part <= most)'],
+    ['(part >= 0) & (part <= most)', '(part >= 0)'],
     ['most = GIVEN - 1 if marked else 0xffff', 'most = 0xffff'],
     ['if whole.any():', 'if False:'],
-    ['np.append(row, tail)', 'row'],
+    ['row if end is None else np.append(row', 'row if True else np.append(row'],
     ['if largest >= n_tokens:', 'if largest > n_tokens:'],
     ['check_source_is_new(origin, kept)', 'pass'],
     ['old_kind == kind, force', 'True, force'],

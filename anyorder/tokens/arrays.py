@@ -9,7 +9,7 @@ import numpy as np
 from anyorder.machine.files import reading, reading_text
 from anyorder.tokens.meta import Meta, kind_of
 from anyorder.tokens.prepared import DATA_SETS, check_source_is_new, divide
-from anyorder.tokens.sets import GIVEN, is_there, set_to_write, whole_splits, write_splits
+from anyorder.tokens.sets import GIVEN, is_there, parts_of, set_to_write, whole_splits, write_splits
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
@@ -28,19 +28,23 @@ def read_arrays(path):
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
         if ending == '.npy':
-            return {'': np.asarray(np.load(path, allow_pickle=False))}
+            return {'': np.load(path, mmap_mode='r', allow_pickle=False)}
         if ending == '.parquet':
             from pyarrow.parquet import read_table
             with open(path, 'rb') as f:
                 column, = read_table(f).columns
-            lists = column.to_pylist()
-        else:
-            with reading_text(path, '\n') as f:
-                lists = [json.loads(line) for line in f if line.strip()]
-        documents = [np.array(tokens) if len(tokens) else np.array(tokens, int) for tokens in lists]
-        if any(tokens.ndim != 1 for tokens in documents):
-            raise ValueError('lists in lists')
-        return {'': documents}
+            return {'': [document_of(tokens) for tokens in column.to_pylist()]}
+        with reading_text(path, '\n') as f:
+            return {'': [document_of(json.loads(line)) for line in f if line.strip()]}
+
+
+def document_of(tokens):
+    """The array (n,) of a list, in 16 bits where its numbers fit; others are refused later, as they are."""
+    found = np.array(tokens) if len(tokens) else np.array(tokens, int)
+    if found.ndim != 1:
+        raise ValueError('lists in lists')
+    fits = found.dtype.kind in 'iu' and (found.min(initial=0) >= 0) and (found.max(initial=0) <= 0xffff)
+    return found.astype('<u2') if fits else found
 
 
 def splits_of(path, split):
@@ -64,14 +68,24 @@ def check_ids(tokens, most, what):
     """The tokens as uint16. Raises ValueError unless all are whole numbers from 0 to `most`."""
     if tokens.dtype.kind not in 'iuf':
         raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
-    fits = (tokens >= 0) & (tokens <= most)
-    if tokens.dtype.kind == 'f':
-        fits &= tokens == np.floor(tokens, where=fits, out=np.zeros(tokens.shape))
-    if not fits.all():
-        place = tuple(np.argwhere(~fits)[0].tolist())
-        raise ValueError(f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} at {list(place)}'
-                         + (', and bit 15 says what is given' if most < 0xffff else ''))
-    return tokens.astype('<u2')
+    for start, part in parts_of(tokens.reshape(-1)):
+        fits = (part >= 0) & (part <= most)
+        if tokens.dtype.kind == 'f':
+            fits &= part == np.floor(part, where=fits, out=np.zeros(part.shape))
+        if not fits.all():
+            place = tuple(map(int, np.unravel_index(start + fits.argmin(), tokens.shape)))
+            raise ValueError(f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} at {list(place)}'
+                             + (', and bit 15 says what is given' if most < 0xffff else ''))
+    return tokens.astype('<u2', copy=False)
+
+
+def largest_in(tokens, most):
+    """The largest of the ids (tokens & most) of a row."""
+    return max(int((part & most).max()) for _, part in parts_of(tokens))
+
+
+def with_end(row, end):
+    return row if end is None else np.append(row, np.array([end], '<u2'))
 
 
 def check_given(given, tokens, what):
@@ -153,7 +167,8 @@ def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, f
     wanted = sorted(rows) if '' not in rows else ['train', 'val']
     kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
     names = read_names(vocabulary) if vocabulary else meta.vocabulary if kept else None
-    largest = max([int((part & most).max()) for part in rows.values() for part in part if len(part)] + [end or 0])
+    found = (largest_in(part, most) for parts in rows.values() for part in parts if len(part))
+    largest = max(max(found), end or 0)
     n_tokens = len(names) if names else meta.n_tokens if kept else largest + 1
     if largest >= n_tokens:
         raise ValueError(f'{source} has the token {largest}, and there are only {n_tokens} '
@@ -168,7 +183,6 @@ def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, f
     check_source_is_new(origin, kept)
     if row_length and '' in rows and len(rows['']) < 2:
         raise ValueError(f'{source} holds one row, which cannot be divided into train and val: name its --split')
-    tail = np.array([] if end is None else [end], '<u2')
     parts = divide(rows, DATA_SETS['text'].val_ratio).items()
-    splits = {s: (n, ((np.append(row, tail), 0) for row in part)) for s, (n, part) in parts}
+    splits = {s: (n, ((with_end(row, end), 0) for row in part)) for s, (n, part) in parts}
     return write_splits(directory, new, kept, origin, splits)

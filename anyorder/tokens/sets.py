@@ -186,10 +186,11 @@ def write_rows(path, rows, n_rows, source, digests):
     n_tokens, text_bytes, sha = 0, 0, hashlib.sha256()
     with open(path, 'wb') as f:
         for tokens, n_bytes in rows:
-            written = tokens.tobytes()
+            written = np.ascontiguousarray(tokens)   # a stream may be as large as its file: no copy
             f.write(written)
-            for digest in (sha, *digests):
-                digest.update(written)
+            sha.update(written)
+            for digest in digests:
+                digest.update(written.tobytes())
             n_tokens += len(tokens)
             text_bytes += n_bytes
     return SplitMeta(n_rows, n_tokens, text_bytes, sha.hexdigest(), source)
