@@ -128,11 +128,12 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
     m = family.n_numbers(n, parameter) if family.drawn else n   # n: the number for l2r_ratio is the last of n + 1
-    if keys is not None:
-        u = uniform(keys.unsqueeze(1), 'order', torch.arange(m + 1, device=keys.device))
-    elif family.drawn or l2r_ratio:   # float64: no ties; float32: few
-        dtype = widest(torch.device(device or 'cpu'))
-        u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
+    if family.drawn or l2r_ratio:   # float64: no ties; float32: few
+        if keys is not None:
+            u = uniform(keys.unsqueeze(1), 'order', torch.arange(m + 1, device=keys.device))
+        else:
+            dtype = widest(torch.device(device or 'cpu'))
+            u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
     if family.drawn:
         if family.shared:
             parameter = family.shared(n, parameter, seed, length or n, str(device or 'cpu'))

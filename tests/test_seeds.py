@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from anyorder.seeds import derive_seed, keys_of, permuted, random_bits, seeds_of, stream, uniform
+from anyorder.seeds import derive_seed, hashed, keys_of, permuted, random_bits, seeds_of, stream, uniform
 
 
 def chi_square(counts):
@@ -38,7 +38,6 @@ def test_runs_of_other_seeds_take_their_states_in_other_orders():
 @pytest.mark.parametrize('key', [0, 1, 2 ** 62 + 5])
 def test_a_permutation_can_be_undone(key):
     """Every step is a permutation of 32 bits: the oracle undoes them one by one."""
-    from anyorder.seeds import hashed
     keys = [key]
     for _ in range(3):
         keys.append(hashed(keys[-1]))
