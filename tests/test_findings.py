@@ -1,4 +1,4 @@
-"""config/findings/run.py, whose commands are recorded: which it runs, and when it runs none."""
+"""results/run.py, whose commands are recorded: which it runs, and when it runs none."""
 import importlib.util
 import os
 import re
@@ -13,7 +13,7 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.prepared import prepare
 from configurator import configure
 
-spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'config', 'findings', 'run.py'))
+spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'results', 'run.py'))
 run = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(run)
 

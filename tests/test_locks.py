@@ -29,7 +29,7 @@ from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from sample import save
 
-spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'config', 'findings', 'run.py'))
+spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 'results', 'run.py'))
 findings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(findings)
 NAME = ('a set', '12ab', 'orders')

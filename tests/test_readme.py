@@ -136,9 +136,9 @@ def understand(script, tmp_path, monkeypatch):
     def run(words):
         match words:
             case (['python', '-m', 'pytest', *_] | ['pip', 'install', *_] | ['git', 'clone', *_]
-                  | ['python', 'config/findings/run.py', '--help']):
+                  | ['python', 'results/run.py', '--help']):
                 pass
-            case ['python', 'config/findings/run.py', *args]:   # its commands: test_findings.py
+            case ['python', 'results/run.py', *args]:   # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
             case ['python', ('bert.py' | 'rows.py' | 'peers.py' | 'infilling.py' | 'stargraphs.py'
                              | 'repeat.py') as name, *args]:
@@ -284,7 +284,7 @@ def test_all_commands_of_the_front_page_run_in_their_order(script, tmp_path):
     for launcher, name, *args in commands('README.md') + inline_commands('README.md'):
         if launcher == 'pip' or name == '-m':   # pytest
             continue
-        if name == 'config/findings/run.py':
+        if name == 'results/run.py':
             configure(vars(findings), args)
             continue
         kinds = name, f'{name} {args[0]}'

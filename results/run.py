@@ -1,0 +1,702 @@
+"""The findings, at a size of minutes to hours: train what one needs, evaluate it, draw its figures, print its tables.
+
+    python results/run.py orders --seeds=1,2,3
+    python results/run.py sudoku --jobs=2 --data_dir=elsewhere
+    python results/run.py orders --out=out/longer -- --max_iters=12000
+
+A table has the mean over the seeds, its standard error and their number. What is finished is not made again, unless it
+evaluates weights or data that are others now. Make one finding at a time in a folder, since they share runs. Options
+behind -- go to every train.py."""
+import hashlib
+import itertools
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if __name__ == '__main__':   # the project's folder in place of this one
+    sys.path[0] = ROOT
+from anyorder.machine.locks import locked
+from anyorder.machine.terminal import one_line_errors
+from anyorder.tokens.meta import read_meta
+from configurator import at_least, configure, numbers
+
+# fmt: off
+
+seeds = '1,2'          # one training each, with commas between
+jobs = 1               # commands at a time, each on one core if there are more than one
+out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
+data_dir = 'data'      # where prepared sets are; what is missing is made there
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Picture:
+    options: str   # of plot.py
+    lines: dict    # {label: RUN or RUN/EVALUATION}
+
+
+@dataclass(frozen=True)
+class Finding:
+    about: str                                 # what it compares
+    pictures: dict                             # {name: Picture}
+    dataset: str = 'pydocs'                    # what it learns
+    made_by: str = 'data/prepare.py pydocs'    # the command that makes the set
+
+
+def measured(evaluation, runs):
+    """The lines of a picture that shows one evaluation of several runs, {label: RUN}."""
+    return {label: f'{run}/{evaluation}' for label, run in runs.items()}
+
+
+NETWORKS = {
+    'decoder': 'base',
+    'decoder without l2r': 'any',
+    'encoder': 'encoder',
+    'mixed': 'mixed',
+    'two streams': 'two_stream',
+}
+SUDOKU = {'decoder': 'sudoku_decoder', 'encoder': 'sudoku_encoder', 'mixed': 'sudoku_mixed'}
+SUDOKU_60K = 'data/puzzles.py sudoku --n_train=60000 --name=sudoku_60k'
+PLATEAU = {
+    'AdaLN': 'sudoku_decoder',
+    'half the rates': 'sudoku_half',
+    'added to each layer': 'sudoku_layer',
+    'two streams at half the rates': 'sudoku_two_stream_half',
+}
+ZEBRA4 = {'decoder': 'zebra4_decoder', 'encoder': 'zebra4_encoder', 'mixed': 'zebra4_mixed'}
+NAE_SAT = {'decoder': 'nae_sat_decoder', 'encoder': 'nae_sat_encoder', 'mixed': 'nae_sat_mixed'}
+
+FINDINGS = {
+    'orders': Finding(
+        '1, 2: any order, left to right, and one fixed order (block-wise, random)',
+        {
+            'orders': Picture(
+                '--y=val_own,val_l2r',
+                {
+                    'left to right': 'l2r',
+                    'blocks of 4': 'block',
+                    'one permutation': 'fixed',
+                    'any order': 'any',
+                },
+            )
+        },
+    ),
+    'l2r_data': Finding(
+        '3: without and with 10 % left-to-right sequences',
+        {
+            'l2r_data': Picture(
+                '--y=val_any,val_l2r', {'none left to right': 'any', '10 % left to right': 'base'}
+            )
+        },
+    ),
+    'positions': Finding(
+        '4: four ways to tell the target position, and rotary; Muon and AdamW',
+        {
+            'positions': Picture(
+                '--y=val_any,val_l2r',
+                {
+                    'AdaLN': 'base',
+                    'added at the input': 'input',
+                    'the same in every layer': 'layer_shared',
+                    'another in every layer': 'layer',
+                    'AdaLN and rotary': 'rotary',
+                },
+            ),
+            'positions_adamw': Picture(
+                '--y=val_any,val_l2r',
+                {
+                    'AdaLN': 'adamw',
+                    'added at the input': 'adamw_input',
+                    'the same in every layer': 'adamw_layer_shared',
+                    'another in every layer': 'adamw_layer',
+                    'AdaLN and rotary': 'adamw_rotary',
+                },
+            ),
+        },
+    ),
+    'gates': Finding(
+        "4: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW",
+        {
+            'gates': Picture(
+                '--y=val_any,val_l2r',
+                {
+                    'Muon and gates from 1': 'base',
+                    'Muon and gates from 0': 'gates0',
+                    'AdamW and gates from 1': 'adamw',
+                    'AdamW and gates from 0': 'adamw_gates0',
+                },
+            )
+        },
+    ),
+    'ema': Finding(
+        '4: no average of the weights, 0.99, 0.999',
+        {
+            'ema': Picture(
+                '--y=val_any,val_l2r',
+                {'no average': 'ema_none', 'decay 0.99': 'base', 'decay 0.999': 'ema_0.999'},
+            )
+        },
+    ),
+    'ensemble': Finding(
+        '5: the context-order ensemble between decoder and encoder',
+        {
+            'ensemble': Picture(
+                '',
+                {
+                    'decoder': 'base/ensemble',
+                    'encoder': 'encoder/bound',
+                    'decoder with rotary': 'rotary/ensemble',
+                    'encoder with rotary': 'encoder_rotary/bound',
+                },
+            )
+        },
+    ),
+    'networks': Finding(
+        'text by decoder, encoder, mixed network and two streams',
+        {
+            'networks': Picture('--y=val_any', NETWORKS),
+            'networks_likelihood': Picture('', measured('likelihood', NETWORKS)),
+        },
+    ),
+    'two_stream': Finding(
+        'two streams against AdaLN, without and with rotary, and wider for as long',
+        {
+            'two_stream': Picture(
+                '--y=val_any,val_l2r',
+                {
+                    'AdaLN': 'base',
+                    'two streams': 'two_stream',
+                    'AdaLN and rotary': 'rotary',
+                    'two streams and rotary': 'two_stream_rotary',
+                },
+            ),
+            'two_stream_wide': Picture(
+                '--y=val_any,val_l2r',
+                {
+                    'AdaLN': 'wide',
+                    'AdaLN for as long': 'wide_longer',
+                    'two streams': 'wide_two_stream',
+                },
+            ),
+        },
+    ),
+    'adaptation': Finding(
+        'a left-to-right model adapted to any order, beside training from scratch',
+        {
+            'adaptation': Picture(
+                '--x=iter --y=val_any,val_l2r',
+                {
+                    'adapted': 'adapted',
+                    'adapted at a quarter of the rate': 'adapted_gently',
+                    'from scratch': 'scratch',
+                    'from scratch for as long': 'base',
+                },
+            ),
+            'adaptation_before': Picture('--y=val_l2r', {'left to right': 'before'}),
+        },
+    ),
+    'swaps': Finding(
+        'pi-learners: one order each between left to right and random; an any-order model along them',
+        {
+            'swaps': Picture(
+                '--y=val_own',
+                {
+                    'left to right': 'swaps_l2r',
+                    '16 swaps': 'swaps_16',
+                    '26 swaps': 'swaps_26',
+                    'one permutation': 'swaps_fixed',
+                    'any order': 'swaps_any',
+                },
+            ),
+            'swaps_along': Picture('', {'any order': 'swaps_any/along'}),
+        },
+    ),
+    'sudoku': Finding(
+        '9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
+        {
+            'sudoku': Picture('--y=val_any', SUDOKU),
+            'sudoku_solved': Picture('', measured('solved', SUDOKU)),
+            'sudoku_graded': Picture('', measured('graded', SUDOKU)),
+            'sudoku_diabolical': Picture('', measured('diabolical', SUDOKU)),
+        },
+        'sudoku_60k',
+        SUDOKU_60K,
+    ),
+    'plateau': Finding(
+        'the seeds of a 9 x 9 decoder: lower rates, and how a slot is told its target; '
+        '13 to 27 minutes a run',
+        {
+            'plateau': Picture('--y=val_any', PLATEAU),
+            'plateau_solved': Picture('', measured('solved', PLATEAU)),
+        },
+        'sudoku_60k',
+        SUDOKU_60K,
+    ),
+    'zebra4': Finding(
+        'Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run',
+        {
+            'zebra4': Picture('--y=val_any', ZEBRA4),
+            'zebra4_solved': Picture('', measured('solved', ZEBRA4)),
+        },
+        'zebra4',
+        'data/puzzles.py zebra4',
+    ),
+    'nae_sat': Finding(
+        'latents and observations by the same; 25 minutes a run',
+        {
+            'nae_sat': Picture('--y=val_any', NAE_SAT),
+            'nae_sat_agree': Picture('--y=right', measured('agree', NAE_SAT)),
+        },
+        'nae_sat',
+        'data/puzzles.py nae_sat',
+    ),
+    'infilling': Finding(
+        'filling in a middle: any order, sorted subsets, and fill-in-the-middle by a '
+        'left-to-right model',
+        {
+            'infilling': Picture(
+                '--y=val_l2r',
+                {
+                    'any order': 'infilling_any',
+                    'sorted subsets': 'infilling_subset',
+                    'left to right': 'infilling_l2r',
+                    'fill-in-the-middle': 'infilling_fim',
+                },
+            )
+        },
+        'books_bytes',
+        'data/prepare.py text --name=books_bytes --tokenizer=bytes --source=books_train.jsonl.xz '
+        '--split=train',
+    ),
+    'repeated': Finding(
+        '150 KB of text, read 40 to 100 times, by few orders, all orders and masks; '
+        '5 to 20 minutes a run',
+        {
+            'repeated': Picture(
+                '--y=val_l2r',
+                {
+                    'left to right': 'repeat_l2r',
+                    'with dropout': 'repeat_l2r_dropout',
+                    '2 orders': 'repeat_few_2',
+                    '16 orders': 'repeat_few_16',
+                    'any order': 'repeat_any',
+                    'any with dropout': 'repeat_any_dropout',
+                    'two streams': 'repeat_two_stream',
+                },
+            ),
+            'repeated_any': Picture(
+                '--y=val_any',
+                {
+                    'any order': 'repeat_any',
+                    'any with dropout': 'repeat_any_dropout',
+                    'two streams': 'repeat_two_stream',
+                    'encoder': 'repeat_encoder',
+                },
+            ),
+        },
+        'pydocs_150',
+        'data/prepare.py text --name=pydocs_150 --tokenizer=bytes --source=pydocs150.txt '
+        '--split=train',
+    ),
+    'stars': Finding(
+        'the path to the goal of a path-star graph, by eleven runs; results/stargraphs.md has '
+        'stargraphs.py, which makes rows',
+        {
+            'stars': Picture(
+                '--y=val_l2r',
+                {
+                    'GPT': 'star_l2r',
+                    'decoder': 'star_decoder',
+                    'after a GPT': 'star_adapted',
+                    'two streams': 'star_two_stream',
+                    'question first': 'star_question_first',
+                    'half left to right': 'star_half',
+                    'question first after a GPT': 'star_question_adapted',
+                    'the same for longer': 'star_question_long',
+                },
+            ),
+            'stars_own': Picture(
+                '--y=val_own',
+                {
+                    'right to left': 'star_r2l',
+                    'question first': 'star_question_first',
+                    'half left to right': 'star_half',
+                    'question first after a GPT': 'star_question_adapted',
+                    'the same for longer': 'star_question_long',
+                },
+            ),
+            'stars_any': Picture(
+                '--y=val_any',
+                {
+                    'decoder': 'star_decoder',
+                    'after a GPT': 'star_adapted',
+                    'two streams': 'star_two_stream',
+                    'encoder': 'star_encoder_long',
+                    'mixed': 'star_mixed',
+                },
+            ),
+        },
+        'star_2',
+        'data/prepare.py tokens --name=star_2 --source=star_2.npz',
+    ),
+    'facts': Finding(
+        'invented facts asked from their other side, by five networks; '
+        'results/stargraphs.md makes the rows',
+        {
+            'facts': Picture(
+                '--y=val_any,val_l2r',
+                {
+                    'left to right': 'facts_l2r',
+                    'decoder': 'facts_decoder',
+                    'two streams': 'facts_two_stream',
+                    'mixed': 'facts_mixed',
+                    'encoder': 'facts_encoder',
+                },
+            )
+        },
+        'facts',
+        'data/prepare.py tokens --name=facts --source=facts.npz',
+    ),
+}
+WORDS = {name: finding.about for name, finding in FINDINGS.items()}
+
+OF_TEXT = 'eval_ppl.py --n_blocks=512'
+OF_PUZZLES = 'eval_puzzle.py --policies=random,margin'
+# what measures a checkpoint
+EVALUATIONS = {
+    'ensemble': f'{OF_TEXT} --estimates=ensemble --n_contexts=64',
+    'bound': f'{OF_TEXT} --estimates=any --n_orders=64',
+    'likelihood': f'{OF_TEXT} --estimates=l2r,any --n_orders=16',
+    'along': 'eval_ppl.py --orders=l2r,swaps:16,swaps:26,fixed,random --n_orders=3',
+    'solved': f'{OF_PUZZLES} --n_puzzles=500',
+    'agree': f'{OF_PUZZLES} --n_puzzles=200',
+    'graded': f'{OF_PUZZLES} --n_puzzles=500 --dataset=graded',
+    'diabolical': f'{OF_PUZZLES} --n_puzzles=500 --dataset=diabolical',
+}
+
+
+def runs_of(seed, out):
+    """What train.py is given for each run of this seed, {RUN: options as in a shell}.
+
+    A seed has orders of its own. `out` is the folder of the runs, some of which begin from the weights of others."""
+    return (
+        text_runs(seed)
+        | adapted_runs(seed, out)
+        | swapped_runs(seed)
+        | puzzle_runs()
+        | infilling_runs()
+        | star_runs(seed, out)
+        | fact_runs()
+        | repeated_runs()
+    )
+
+
+# a network that takes minutes, 2 min 20 s on one core: 32 bytes at a time of the English inside Python
+BASE = (
+    'config/quickstart.py --block_size=32 --n_head=2 --n_embd=64 --batch_size=64 --max_iters=3000 '
+    '--eval_interval=150 --log_interval=150 --save_interval=3000'
+)
+
+
+def text_runs(seed):
+    any_order = f'{BASE} --l2r_ratio=0'
+    # in place of Muon, at the rate and decay that a sweep at this size found best: results/optimizer.md
+    adamw = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
+    encoder = f'{BASE} --attention=bidirectional --l2r_ratio=0'
+    two_stream = f'{BASE} --target_position=two_stream'
+    wide = (
+        f'{BASE} --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 --batch_size=16 '
+        '--rotary=True --max_iters=1500'
+    )
+    return {
+        'base': BASE,
+        'any': any_order,
+        'l2r': f'{any_order} --order=l2r',
+        'block': f'{any_order} --order=block --order_seed={seed}',
+        'fixed': f'{any_order} --order=fixed --order_seed={seed}',
+        'input': f'{BASE} --target_position=input',
+        'layer_shared': f'{BASE} --target_position=layer_shared',
+        'layer': f'{BASE} --target_position=layer',
+        'rotary': f'{BASE} --rotary=True',
+        'gates0': f'{BASE} --gate_init=0',
+        'adamw': adamw,
+        'adamw_input': f'{adamw} --target_position=input',
+        'adamw_layer_shared': f'{adamw} --target_position=layer_shared',
+        'adamw_layer': f'{adamw} --target_position=layer',
+        'adamw_rotary': f'{adamw} --rotary=True',
+        'adamw_gates0': f'{adamw} --gate_init=0',
+        'ema_none': f'{BASE} --ema_decay=0',
+        'ema_0.999': f'{BASE} --ema_decay=0.999',
+        'encoder': encoder,
+        'encoder_rotary': f'{encoder} --rotary=True',
+        'mixed': f'{BASE} --attention=mixed --l2r_ratio=0',
+        'two_stream': two_stream,
+        'two_stream_rotary': f'{two_stream} --rotary=True',
+        'wide': wide,
+        'wide_longer': f'{wide} --max_iters=2090',  # updates of two streams take 1.39 times as long
+        'wide_two_stream': f'{wide} --target_position=two_stream',
+    }
+
+
+def adapted_runs(seed, out):
+    scratch = f'{BASE} --max_iters=1000 --eval_interval=50'
+    adapted = f'{scratch} --init_from={out}/before_seed{seed}/ckpt.pt'
+    quarter = '--learning_rate=2.5e-3 --min_lr=2.5e-4 --muon_learning_rate=0.01'  # of the rates
+    return {
+        'before': f'{BASE} --max_iters=2000 --l2r_ratio=0 --order=l2r',
+        'scratch': scratch,
+        'adapted': adapted,
+        'adapted_gently': f'{adapted} {quarter}',
+    }
+
+
+def swapped_runs(seed):
+    any_order = f'{BASE} --block_size=256 --batch_size=8 --l2r_ratio=0'
+    return {
+        'swaps_any': any_order,
+        'swaps_l2r': f'{any_order} --order=l2r',
+        'swaps_16': f'{any_order} --order=swaps:16 --order_seed={seed}',
+        'swaps_26': f'{any_order} --order=swaps:26 --order_seed={seed}',
+        'swaps_fixed': f'{any_order} --order=fixed --order_seed={seed}',
+    }
+
+
+def puzzle_runs():
+    sudoku = (
+        'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
+    )
+    half = f'{sudoku} --learning_rate=5e-3 --muon_learning_rate=0.02 --min_lr=5e-4'
+    zebra4 = 'config/zebra4.py'
+    nae_sat = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
+    return {
+        'sudoku_decoder': f'{sudoku} --attention=causal',
+        # without AdaLN: as many parameters by the width
+        'sudoku_layer': f'{sudoku} --target_position=layer --n_embd=160',
+        'sudoku_half': half,
+        'sudoku_two_stream_half': f'{half} --target_position=two_stream --n_embd=160',
+        'sudoku_encoder': f'{sudoku} --attention=bidirectional --l2r_ratio=0',
+        'sudoku_mixed': f'{sudoku} --attention=mixed --l2r_ratio=0',
+        'zebra4_decoder': f'{zebra4} --attention=causal',
+        'zebra4_encoder': f'{zebra4} --attention=bidirectional --l2r_ratio=0',
+        'zebra4_mixed': f'{zebra4} --attention=mixed --l2r_ratio=0',
+        'nae_sat_decoder': f'{nae_sat} --attention=causal',
+        'nae_sat_encoder': f'{nae_sat} --attention=bidirectional --l2r_ratio=0',
+        'nae_sat_mixed': f'{nae_sat} --attention=mixed --l2r_ratio=0',
+    }
+
+
+def infilling_runs():
+    # books, 128 bytes at a time
+    any_order = (
+        f'{BASE} --dataset=books_bytes --block_size=128 --n_layer=3 --n_head=4 --n_embd=128 '
+        '--batch_size=16 --rotary=True --max_iters=2500 --eval_interval=250 --log_interval=250 '
+        '--save_interval=2500'
+    )
+    l2r = f'{any_order} --order=l2r --l2r_ratio=0'
+    return {
+        'infilling_any': any_order,
+        'infilling_subset': f'{any_order} --order=sorted_subset',
+        'infilling_l2r': l2r,
+        'infilling_fim': f'{l2r} --fim_ratio=0.5',
+    }
+
+
+def star_runs(seed, out):
+    star = (
+        'config/sudoku.py --dataset=star_2 --block_size=22 --rotary=True --max_iters=3000 '
+        '--learning_rate=3e-3 --min_lr=3e-4 --muon_learning_rate=0.01'
+    )
+    decoder = f'{star} --l2r_ratio=0.1'
+    after_l2r = f'--init_from={out}/star_l2r_seed{seed}/ckpt.pt'
+    # a function of results/stargraphs.md
+    question_first = f'{decoder} --order=stargraphs.py:question_first'
+    question_adapted = f'{question_first} {after_l2r}'
+    return {
+        'star_l2r': f'{star} --order=l2r',
+        'star_r2l': f'{star} --order=r2l',
+        'star_adapted': f'{decoder} {after_l2r}',
+        'star_decoder': decoder,
+        # without AdaLN: as many parameters by the width
+        'star_two_stream': f'{decoder} --target_position=two_stream --n_embd=160',
+        'star_question_first': question_first,
+        'star_question_adapted': question_adapted,
+        'star_question_long': f'{question_adapted} --max_iters=12000',
+        'star_half': f'{question_first} --l2r_ratio=0.5 --max_iters=15000',
+        'star_encoder_long': f'{star} --attention=bidirectional --max_iters=15000',
+        'star_mixed': f'{star} --attention=mixed',
+    }
+
+
+def fact_runs():
+    facts = 'config/sudoku.py --dataset=facts --block_size=5 --rotary=True --max_iters=3000'
+    decoder = f'{facts} --l2r_ratio=0.1'
+    return {
+        'facts_l2r': f'{facts} --order=l2r',
+        'facts_decoder': decoder,
+        'facts_two_stream': f'{decoder} --target_position=two_stream --n_embd=160',
+        'facts_mixed': f'{facts} --attention=mixed',
+        'facts_encoder': f'{facts} --attention=bidirectional',
+    }
+
+
+def repeated_runs():
+    # 150 KB, read 60 times at constant rates; 40 where a model overfits, 100 where it learns slowly
+    repeat = (
+        'config/quickstart.py --dataset=pydocs_150 --n_head=4 --n_embd=128 --batch_size=64 '
+        '--rotary=True --learning_rate=5e-3 --min_lr=5e-3 --muon_learning_rate=0.02 '
+        '--max_iters=2190 --eval_iters=8 --eval_interval=73 --log_interval=73 --save_interval=365 '
+        '--keep_checkpoints=9'
+    )
+    any_order = f'{repeat} --l2r_ratio=0.1'
+    l2r = f'{repeat} --order=l2r --l2r_ratio=0'
+    dropout = '--dropout=0.2 --weight_decay=0.2'
+    return {
+        'repeat_any': any_order,
+        'repeat_two_stream': f'{any_order} --target_position=two_stream --n_embd=160',
+        'repeat_encoder': f'{repeat} --attention=bidirectional --l2r_ratio=0 --max_iters=3650',
+        'repeat_few_2': f'{repeat} --order=few:2 --l2r_ratio=0 --max_iters=1460',
+        'repeat_few_16': f'{repeat} --order=few:16 --l2r_ratio=0',
+        'repeat_l2r': f'{l2r} --max_iters=1460',
+        'repeat_l2r_dropout': f'{l2r} {dropout}',
+        'repeat_any_dropout': f'{any_order} {dropout}',
+    }
+
+
+def path_of(line, seed, c):
+    """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
+    return f'{c.out}/{line.replace("/", "_")}_seed{seed}' + '.json' * ('/' in line)
+
+
+def plan(lines, c, more):
+    """[{path: words of its command}]: trainings, trainings that start from their weights, evaluations."""
+    stages, where = ({}, {}, {}), [f'--data_dir={c.data_dir}'] * ('data_dir' in c.given)
+    for line, seed in itertools.product(lines, numbers(c, 'seeds')):
+        run, _, evaluation = line.partition('/')
+        options = runs_of(seed, shlex.quote(c.out))[run]
+        folder, path = path_of(run, seed, c), path_of(line, seed, c)
+        stages['--init_from' in options][folder] = ['train.py', *shlex.split(options), *more, f'--seed={seed}',
+                                                    f'--out_dir={folder}', *where]
+        if evaluation:
+            script, *options = EVALUATIONS[evaluation].split()
+            stages[2][path] = [script, f'--ckpt={folder}/ckpt.pt', *options, f'--out={path}']
+    return stages
+
+
+def read_by(words, dataset, c):
+    """A line of what a command reads: hashes of the weights that its options name, and of its sets by meta.json. A
+    training reads two splits of the set of its finding."""
+    options = dict(word.partition('=')[::2] for word in words)
+    found = [f'{path} {hash_of(path)}' for path in options.values() if path.endswith('.pt') and os.path.isfile(path)]
+    for name in dict.fromkeys([dataset, *filter(None, [options.get('--dataset')])]):
+        meta = read_meta(os.path.join(c.data_dir, name))
+        splits = meta.splits if meta else {}
+        found += [f'{name}/{split} {info.sha256[:16]}' for split, info in splits.items()
+                  if words[0] != 'train.py' or split in ('train', 'val')]
+    return f'reads {", ".join(found)}'
+
+
+def hash_of(path):
+    with open(path, 'rb') as f:
+        sha = hashlib.sha256()
+        while chunk := f.read(2 ** 20):
+            sha.update(chunk)
+    return sha.hexdigest()[:16]
+
+
+def is_made(path, words, reads):
+    """Whether this command has made `path` of what it `reads` now: what it said is then in `path`.txt, under both.
+    Evaluations of other weights or data are made anew; trainings are hours, and refused."""
+    if not os.path.exists(f'{path}.txt'):
+        return False
+    made_by, of, *_ = f'{Path(f"{path}.txt").read_text(encoding="utf-8")}\n\n'.split('\n')
+    if made_by.rstrip() != shlex.join(['python', *words]):
+        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
+    same = of == reads or not of.startswith('reads ')   # which older ones do not say
+    if not same and words[0] == 'train.py':
+        raise ValueError(f'{path} was made of other data or weights ({of}; now it {reads}): choose another --out')
+    return same
+
+
+def make(path, words, read):
+    """Run the command, unless another program has made `path` meanwhile. What it says is in `path`.part until it has
+    ended well, then in `path`.txt. `read` gives of the words what read_by says."""
+    with locked(path):
+        reads = read(words)
+        if not is_made(path, words, reads):
+            run(path, words, reads)
+
+
+def run(path, words, reads):
+    command = shlex.join(['python', *words])
+    print(f'{command}\n', end='', flush=True)   # in one piece, beside other jobs
+    with open(f'{path}.part', 'w', encoding='utf-8') as f:
+        print(f'{command}\n{reads}', file=f, flush=True)
+        code = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False).returncode
+    if code:
+        print(f'failed, and {path}.part has what it said: {command}', flush=True)   # others may run for an hour
+        raise ValueError(f'{command} ended with code {code}: {path}.part has what it said')
+    os.replace(f'{path}.part', f'{path}.txt')
+
+
+def make_all(stages, jobs, read):
+    """Make what is not made, `jobs` commands at a time, one stage after the other. After a failure none begins."""
+    def to_make(stage):
+        return [(path, words) for path, words in stage.items() if not is_made(path, words, read(words))]
+
+    for stage in stages:
+        to_make(stage)   # what is refused is refused before the work
+    for stage in stages:
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for done in as_completed([pool.submit(make, *item, read) for item in to_make(stage)]):
+                    done.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def has_sets(picture, data_dir):
+    """Whether the sets are there that the evaluations of this picture name."""
+    for line in picture.lines.values():
+        _, _, evaluation = line.partition('/')
+        _, _, dataset = EVALUATIONS.get(evaluation, '').partition('--dataset=')
+        if dataset and not os.path.exists(os.path.join(data_dir, dataset)):
+            return False
+    return True
+
+
+def main(config, more):
+    """`more` are the options behind --."""
+    at_least(config, 1, 'jobs')
+    numbers(config, 'seeds')
+    os.chdir(ROOT)
+    os.makedirs(config.out, exist_ok=True)
+    if config.jobs > 1:
+        os.environ['OMP_NUM_THREADS'] = '1'
+    name, = config.words
+    finding, figures = FINDINGS[name], {}
+    for name, picture in finding.pictures.items():
+        if has_sets(picture, config.data_dir):
+            figures[name] = picture
+        else:
+            print(f'left out: {name}, whose puzzles are not in {config.data_dir}')
+    stages = plan([line for picture in figures.values() for line in picture.lines.values()], config, more)
+    if not os.path.exists(os.path.join(config.data_dir, finding.dataset)):
+        command = shlex.split(finding.made_by)
+        subprocess.run([sys.executable, *command, f'--data_dir={config.data_dir}'], check=True)
+    make_all(stages, config.jobs, lambda words: read_by(words, finding.dataset, config))
+    for name, picture in figures.items():
+        paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in numbers(config, 'seeds')]
+        words = ['plot.py', '-o', f'{config.out}/{name}.png', *picture.options.split(),
+                 f'--labels={",".join(picture.lines)}', *paths]
+        subprocess.run([sys.executable, *words], check=True)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        at = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
+        main(configure(globals(), sys.argv[1:at]), sys.argv[at + 1:])
