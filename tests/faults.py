@@ -587,7 +587,7 @@ FAULTS['anyorder/pictures/figures.py'] = 'test_plot', [
     ['            text.set_text(name)', '            pass'], ['behind_link(path)', 'path'],
     ['colors.setdefault(policy, len(colors))', 'colors.setdefault(way, len(colors))'],
     ['rounds[way] + (solid != policy)', 'rounds[way]'],
-    ["WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x))", "WORDS['axes'].get(x, x)"],
+    ["AXES.get(f'{y} by {x}', AXES.get(x, x))", 'AXES.get(x, x)'],
 ]
 FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle test_answers', [
     ["open_texts(path, prompt_key='auto')", 'open_texts(path)'],

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 from anyorder.machine.files import behind_link, whole_files
-from anyorder.pictures.texts import WORDS
 
 STYLE = Path(__file__).with_suffix('.mplstyle')
 PICTURES = '.png, .svg, .pdf'
@@ -15,6 +14,48 @@ PICTURES = '.png, .svg, .pdf'
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 LEVEL = '#777777'
+
+# The titles of panels and the names of axes: of a number that an entry has, or of such a number by the one on the
+# other axis
+PANELS = {
+    'loss': 'training loss',
+    'val_any': 'validation, any order (bound)',
+    'val_l2r': 'validation, left to right',
+    'val_own': "validation, the run's own order",
+    'nats': 'held-out text',
+    'nats by members': 'context-order ensemble',
+    'nats by order': 'likelihood',
+    'cost': 'cost of fewer passes',
+    'gain': 'gain over one context',
+    'seconds': 'time of generation',
+    'loss_of_masked': 'loss of what is masked',
+    'judge_nats': 'samples under the judge',
+    'entropy': 'entropy of a sample',
+    'distinct_2': 'distinct bigrams',
+    'solved': 'puzzles solved',
+    'right': 'blanks right',
+}
+UNITS = {   # a number without one is in nats per token
+    'seconds': 'seconds',
+    'distinct_2': 'share of all',
+    'solved': 'share',
+    'right': 'share',
+}
+AXES = {
+    'tokens': 'tokens seen',
+    'time': 'training time in minutes',
+    'iter': 'updates',
+    'members': 'members of the ensemble',
+    'steps': 'steps of generation',
+    'masked': 'share that is masked',
+    'passes': 'passes of a sample',
+    'seconds': 'seconds of generation',
+    'order': 'scored in the order',
+    'slots': 'slots a token',
+    'solved by slots': 'slots a puzzle',
+    'right by slots': 'slots a puzzle',
+    'puzzle_seconds': 'seconds a puzzle',
+}
 
 
 def curve(entries, x, y):
@@ -96,8 +137,8 @@ def set_axes(axis, x, y, xs):
             ruler.set_minor_locator(NullLocator())
     if y in ('solved', 'right'):
         axis.set_ylim(-0.03, 1.03)
-    axis.set_title(WORDS['panels'].get(f'{y} by {x}', WORDS['panels'].get(y, y)))
-    axis.set_xlabel(WORDS['axes'].get(f'{y} by {x}', WORDS['axes'].get(x, x)))
+    axis.set_title(PANELS.get(f'{y} by {x}', PANELS.get(y, y)))
+    axis.set_xlabel(AXES.get(f'{y} by {x}', AXES.get(x, x)))
     if x == 'order':
         axis.margins(x=0.12)   # names are wide
         axis.tick_params('x', rotation=20 if sum(map(len, xs)) > 40 else 0)
@@ -148,7 +189,7 @@ def draw(runs, panels, path):
     width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
     with plt.style.context(STYLE), whole_files(behind_link(path)) as (temporary,):
         figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
-        units = [WORDS['units'].get(y, 'nats per token' if y in WORDS['panels'] else y) for _, y in panels]
+        units = [UNITS.get(y, 'nats per token' if y in PANELS else y) for _, y in panels]
         style_of, notes = styles(groups), set()
         for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
             if unit != left:   # the panels of one unit say it once

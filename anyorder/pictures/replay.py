@@ -12,15 +12,31 @@ import numpy as np
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import replace_file
 from anyorder.pictures.animation import animated_svg
-from anyorder.pictures.texts import WORDS, token_texts
+from anyorder.pictures.texts import token_texts
 
 REPLAYS = '.html, .svg'
 TEMPLATE = Path(__file__).with_name('replay.html')   # the look and the script of the page
 
+# how a text was written, by the name of its order
+ORDERS = {
+    'random': 'in a random order',
+    'l2r': 'from left to right',
+    'r2l': 'from right to left',
+    'fixed': 'in one fixed order',
+    'block': 'block by block',
+    'rows': 'row by row',
+    'columns': 'column by column',
+    'spiral': 'in a spiral from the edge inward',
+    'blocks2d': 'block by block in a random order',
+    'top_prob': "in the model's own order, the most probable token first",
+    'margin': "in the model's own order, the clearest choice first",
+    'entropy': "in the model's own order, the surest position first",
+}
+
 
 def written_in_words(order):
     """A title: in which order a text was written. Names that have no words here stand as they are."""
-    return 'Written ' + WORDS['orders'].get(order.partition(':')[0], f'in the order {order}')
+    return 'Written ' + ORDERS.get(order.partition(':')[0], f'in the order {order}')
 
 
 def write_replay(path, samples, tokenizer, title, columns=0, box=0):

@@ -1,11 +1,6 @@
 """What does a token look like, and where does it stand among others?"""
 import unicodedata
 from itertools import groupby
-from pathlib import Path
-
-from anyorder.machine.files import read_table
-
-WORDS = read_table(Path(__file__).with_name('words.ini'))   # what pictures call panels, units, axes and orders
 
 
 def token_texts(tokens, tokenizer):
