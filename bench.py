@@ -4,7 +4,6 @@
     python bench.py sample --batch_size=1 --windows=32
     python bench.py ensemble --block_size=256
     python bench.py train --vocab_size=256 --n_tokens=256 --block_size=256 --batch_size=8
-    python bench.py memory --batch_size=8 --n_layer=12 --compile=False
     python bench.py grid --steps=16,64,256,1024 --out=grid.json
     python bench.py frontier --ckpt=out/ckpt.pt --out=frontier.json
     python bench.py frontier --ckpt=out/ckpt.pt --judge=other/ckpt.pt --n_samples=256 --steps=8,16,32,64 --windows=8,32
@@ -16,7 +15,6 @@ ensemble  slots and seconds for one block of the context-order ensemble, and the
           head everywhere for every position and member; some passes are timed and the rest extrapolated
 train     tokens/s, model FLOPs, MFU and peak memory of an update, and the plain way: float32, eager, N + 1 slots, AdaLN
           for every slot, a permutation drawn for each row, all logits at once, the average tensor by tensor
-memory    an update of two micro-batches: the estimate of `train.py --plan`, by part, and the measured peak
 grid      seconds of generation by decoder, mixed network, two streams and encoder; tokens/s of updates of all networks
 frontier  what fewer passes cost a trained model, for every way of unmasking: passes, slots a token and seconds of
           generation; nats a token of held-out text by its law, as by eval_ppl.py --orders; cost, the nats less one
@@ -25,7 +23,7 @@ frontier  what fewer passes cost a trained model, for every way of unmasking: pa
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, numbers
 
-WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates', 'memory': 'estimate and peak',
+WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates',
          'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes, slots and seconds'}
 # model (random weights)
 block_size = 1024
@@ -44,8 +42,8 @@ n_positions = 0            # ensemble: visits that are evaluated, 0 is all
 ensemble_block = 1         # ensemble: visits that share a context
 n_plain = 64               # ensemble: passes of the plain way that are timed
 n_updates = 3              # train, grid: updates of a run
-optimizer = 'adamw'        # train, memory, grid: 'adamw' or 'muon'
-compile = True             # train, memory, grid: torch.compile for ours, where there is a compiler
+optimizer = 'adamw'        # train, grid: 'adamw' or 'muon'
+compile = True             # train, grid: torch.compile for ours, where there is a compiler
 repeats = 2                # runs of each; the fastest counts; frontier has one
 out = ''                   # grid, frontier: write the figures to this JSON file, which plot.py draws
 seed = 1337
@@ -84,7 +82,6 @@ from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
 from anyorder.tokens.sets import Split
-from anyorder.training.memory import memory, peak_allocated
 from anyorder.training.update import OPTIMIZERS, TrainState, make_optimizers, training_flops, update
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -197,10 +194,10 @@ def bench_ensemble(config, device, dtype):
     print(f'ours is {slow / ours:.1f} times as fast')
 
 
-def training_step(config, device, dtype, n_micro=1, **network):
+def training_step(config, device, dtype, **network):
     """(model with random weights, whether it is compiled, a function that makes one update as train.py does)."""
     model = lean(random_model(config, device, **network).train())
-    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=n_micro, block_size=config.block_size,
+    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size,
                  grad_clip=1.0, l2r_ratio=0.0 if model.slots.masked_loss else 0.1, dtype=dtype, seed=config.seed)
     optimizers = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
     split, state = Split(random_tokens(config)), TrainState(model, optimizers, EMA(model, 0.9999))
@@ -240,26 +237,6 @@ def bench_train(config, device, dtype):
         step = partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
         slow = row('plain', 'float32', False, step)
         print(f'ours is {slow / ours:.2f} times as fast')
-
-
-def bench_memory(config, device, dtype):
-    made = []
-
-    def two_updates():   # the second one finds the moments of AdamW
-        made.extend(training_step(config, device, dtype, n_micro=2))
-        made[-1]()
-        made[-1]()
-    peak = peak_allocated(device, two_updates)
-    model, compiled, _ = made
-    parts = memory(model, config.batch_size, dtype=dtype, optimizer=config.optimizer, compiled=compiled,
-                   cuda=device.type == 'cuda')
-    estimate = sum(parts.values())
-    print(f'{about(model, config)}, {config.n_layer} layers of width {config.n_embd}, {config.optimizer}, '
-          f'{"compiled" if compiled else "eager"}, {device}, {dtype}')
-    rows = {'': 'MiB'} | {f'  {part}': f'{n / 2 ** 20:,.1f}' for part, n in parts.items()}
-    rows |= {'estimate': f'{estimate / 2 ** 20:,.1f}', 'measured peak': f'{peak / 2 ** 20:,.1f}',
-             'estimate / measured': f'{estimate / peak:.3f}'}
-    print('\n'.join(f'{name:<34}{value:>12}' for name, value in rows.items()))
 
 
 NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},

@@ -1,9 +1,6 @@
-"""How much memory does an update take? An estimate by part, and the measured peak beside it."""
-import itertools
-
+"""How much memory of a GPU does an update take? An estimate by part."""
 import torch
 
-from anyorder.machine.devices import peak_memory
 from anyorder.training.update import is_hidden
 
 FLOAT = 4   # bytes of a number in float32: weights, gradients, moments, average, residual stream
@@ -18,8 +15,7 @@ EAGER = {
 COMPILED = {'block': (2, 14), 'norm of q, k': (0, 1), 'AdaLN': (0, 10)}   # what is cheap is computed again
 
 
-def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=1, shard=False, recompute=False,
-           cuda=True):
+def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=1, shard=False, recompute=False):
     """{part: bytes} on one of `world_size` devices at the peak of an update, where the backward pass begins.
 
     With P parameters, B sequences of N tokens, by default block_size, in a micro-batch, S slots a token, L layers,
@@ -36,7 +32,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=
 
     `shard` divides weights, gradients, EMA and optimizer by `world_size`. For a moment it gathers the weights outside
     the blocks, the weights of two blocks and the gradients of one. `recompute` keeps the input of a block, and what one
-    block at a time computes. Not counted: dropout's masks, what a CPU with fewer than 256 slots does in float32."""
+    block at a time computes. Not counted: dropout's masks."""
     c, b = model.config, 2 if dtype == 'bfloat16' else FLOAT
     B, N, V, C, L = batch_size, N or c.block_size, c.vocab_size, c.n_embd, c.n_layer
     sizes = {name: p.numel() for name, p in model.named_parameters()}
@@ -46,7 +42,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=
     n_copied = sum(n // L if recompute and '.h.' in name else n for name, n in matrices.items())
     n_blocks = sum(n for name, n in sizes.items() if '.h.' in name)
 
-    of_slot = B * N * slot_bytes(c, b, compiled, cuda)
+    of_slot = B * N * slot_bytes(c, b, compiled)
     mask = b * B * N * N if c.attention == 'mixed' else 0
     n_streams = 2 if c.target_position == 'two_stream' else 1
     layers = n_streams * L - (n_streams - 1)
@@ -56,10 +52,9 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=
         kept = layers * B * N * FLOAT * C + of_block
     head = B * N * C * (2 * FLOAT + 5 * b)
 
-    logits, part = B * N * V, 2 ** 26 if cuda else 2 ** 24   # part: see fast.split_rows
+    logits = B * N * V
     lean = not compiled or shard   # a split model compiles its blocks alone
-    widened = b < FLOAT and not cuda   # the log_softmax of a CPU copies its input
-    in_parts = (b + FLOAT + FLOAT * widened) * min(logits, part)
+    in_parts = (b + FLOAT) * min(logits, 2 ** 26)   # see fast.split_rows
     gathered = FLOAT * (P - n_blocks + 3 * n_blocks // L) if shard else 0
     return {
         'weights': FLOAT * P // share,
@@ -72,7 +67,7 @@ def memory(model, batch_size, *, dtype, optimizer, compiled, N=None, world_size=
         'the rest, for a moment': max(in_parts if lean else 0, of_block // 4, FLOAT * V * C) + gathered}
 
 
-def slot_bytes(config, b, compiled, cuda):
+def slot_bytes(config, b, compiled, cuda=True):
     """Bytes that a block keeps for a slot, see EAGER; a number of a product has b bytes."""
     normed, table = not config.gpt2_blocks, COMPILED if compiled else EAGER
     names = ['block'] + ['norm of q, k'] * normed + ['AdaLN'] * (config.target_position == 'adaln')
@@ -80,19 +75,3 @@ def slot_bytes(config, b, compiled, cuda):
     if normed and not compiled:   # float32 copies of q and k; on a CPU a norm is several operations
         full += 2 * (b < FLOAT) + 4 * (not cuda)
     return (FLOAT * full + b * product) * config.n_embd + FLOAT * (2 + 3 * config.n_head)   # statistics
-
-
-def peak_allocated(device, run):
-    """Bytes of the tensors that `run()` has made, at their peak. On a GPU the caching allocator counts them and rounds
-    each up to 512 bytes. On a CPU the profiler records every allocation of PyTorch: the process would count what the C
-    library keeps, and compiled code. Neither counts what oneDNN takes for its own work."""
-    if device.type == 'cuda':
-        before = torch.cuda.memory_allocated(device)
-        peak_memory(device, reset=True)
-        run()
-        return peak_memory(device) - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    changes = (e.nbytes() for e in profiler.profiler.kineto_results.events()
-               if e.name() == '[memory]' and e.device_type() == torch.autograd.DeviceType.CPU)
-    return max(itertools.accumulate(changes))
