@@ -15,8 +15,6 @@ own       the same in the order of the training, if it was neither random nor le
 any       any order: the mean of -log p(x | sigma) over n_orders uniform random orders sigma, a bound
 iw        importance-weighted: -log 1/K sum_k p(x | sigma_k) over the same orders, K = 1, 2, 4, ..., a tighter bound
 ensemble  sum_i -log 1/M sum_j p(x_i | perm_j(context of i)), M = 1, 2, 4, ...; member 1 is the first order of any
-consistency  log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) for pairs of blanks a, b, given what is known, c; 0 if
-          there is a joint law. For a decoder also with each of the four as an ensemble of 2, 4, ... contexts
 accuracy  how many last words of LAMBADA's passages greedy decoding writes, left to right, and their perplexity
 
 A row of `orders` is the mean over n_orders orders of a family, see anyorder/orders.py. `random` draws new orders for
@@ -60,10 +58,9 @@ orders = ''                # anyorder/orders.py:ORDERS,
                            # anyorder/generation/unmasking.py:SCORES,
                            # or oracle, which looks at the truth
 n_orders = 1               # any, iw, orders: orders a block
-n_contexts = 16            # ensemble, consistency: members, the order itself included
+n_contexts = 16            # ensemble: members, the order itself included
 n_positions = 0            # ensemble: visits of a block that are evaluated, a stratified sample; 0 is all
 ensemble_block = 1         # ensemble: visits that share a context: b times cheaper, b = 1 is the paper's
-n_pairs = 8                # consistency: pairs of a block
 # the way of writing, for the rows of `orders`, as in sample.py
 n_steps = '0'              # numbers of passes, with commas; 0 is one token a step
 threshold = ''             # probabilities, with commas: more rows of margin and top_prob
@@ -156,7 +153,7 @@ def check_options(c):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     check_choice('protocol', c.protocol, *PROTOCOLS)
     Unmasking(1, c.schedule)   # which checks the schedule, also where no row has steps
-    at_least(c, 1, 'batch_size', 'n_orders', 'n_pairs')
+    at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
     check_out('out', c.out, '.json', c.ckpt, *names_in(c.datasets), *names_in(c.orders))

@@ -15,7 +15,7 @@ import eval_puzzle
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import Drawing, Unmasking, generate
-from anyorder.likelihood.ensemble import group_contexts, pair_gaps
+from anyorder.likelihood.ensemble import group_contexts
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
@@ -181,9 +181,9 @@ def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
     assert len(ways) == 8
 
 
-def test_contexts_of_an_ensemble_hold_the_prompt_and_pairs_are_of_the_answer(split):
+def test_contexts_of_an_ensemble_hold_the_prompt(split):
     model, (tokens, given) = network(), all_blocks(split, 9)
-    ensemble, pairs = (estimate(name, '--n_contexts=3', '--n_pairs=2') for name in ('ensemble', 'consistency'))
+    ensemble = estimate('ensemble', '--n_contexts=3')
     nats = torch.cat([ensemble.nats(model, tokens, [b], given) for b in (2, 0, 1, 3)])[:, -1]
     for b, total in zip([2, 0, 1, 3], nats):
         row, n = row_of(PAIRS[b])
@@ -196,15 +196,6 @@ def test_contexts_of_an_ensemble_hold_the_prompt_and_pairs_are_of_the_answer(spl
             logits = model.predict(idx.expand(3, -1), contexts, d, 1)[:, 0]
             want -= math.log(logits.softmax(-1)[:, row[order[d]]].mean())
         assert float(total) == pytest.approx(want, abs=1e-9)
-        orders = [sorted((p for p in o if p < len(row)), key=lambda p: p >= n)
-                  for o in draw_orders([b], 9, 2, SEED)[0].tolist()]
-        known = draw_known([b], len(row) - n - 1, 2, SEED, n)[0]
-        assert n <= known.min() and known.max() <= len(row) - 2
-        gaps = pair_gaps(model, idx[0], torch.tensor(orders), known, 3, derive_seed(SEED, 'pairs', b))
-        torch.testing.assert_close(pairs.nats(model, tokens, [b], given), gaps.view(1, -1), rtol=0, atol=1e-12)
-    tokens, given = all_blocks(split, 6)
-    with one_line('consistency wants two blanks in every block, and block 3 has one'):
-        pairs.nats(model, tokens, [2], given)
 
 
 @pytest.mark.parametrize('policy', ['given', 'margin'])

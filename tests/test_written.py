@@ -6,19 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import make_model
-from test_estimates import SEED, estimate, opened, options, text_of
+from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import SCORES
-from anyorder.likelihood.ensemble import pair_gaps, shuffled_contexts
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import draw_orders, order_of
-from anyorder.seeds import stream
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report
@@ -176,56 +174,6 @@ def test_known_tokens_are_read_as_where_a_text_is_written(policy):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# consistency
-
-@pytest.mark.parametrize('network', NETWORKS, ids=str)
-def test_gaps_of_pairs_by_hand(network):
-    model, idx = make_model(**network), BLOCKS[0]
-    orders, known = draw_orders([0], 9, 4, SEED)[0], torch.tensor([0, 7, 3, 5])
-    got = pair_gaps(model, idx, orders, known, batch_size=3)
-    for gap, order, k in zip(got[:, 0], orders, known.tolist()):
-        def logp(*visits):   # of the last of these positions given the others
-            rest = [i for i in range(9) if i not in visits]
-            whole = torch.tensor([[*visits, *rest]])
-            return model.predict(idx[None], whole, len(visits) - 1)[0, 0].log_softmax(-1)[idx[visits[-1]]]
-        c, (a, b) = order[:k].tolist(), sorted(order[k:k + 2].tolist())
-        want = logp(*c, a) + logp(*c, a, b) - logp(*c, b) - logp(*c, b, a)
-        torch.testing.assert_close(gap, want, rtol=0, atol=1e-10)
-
-
-def test_contexts_are_mixed_before_they_are_compared():
-    """A joint law has no gap."""
-    model, orders, known = make_model(), draw_orders([0], 9, 3, SEED)[0], torch.tensor([6])
-    got, two = (pair_gaps(model, BLOCKS[0], orders[:1], known, n, 7) for n in (4, 2))
-    want, row, (a, b) = torch.zeros(3, dtype=torch.float64), 0, orders[0, 6:8].sort().values
-    for sign, *pair in ((1, a, b), (-1, b, a)):
-        for visit in (6, 7):
-            own = torch.tensor([*orders[0, :6], *pair])[:visit + 1]
-            contexts = torch.cat([own[None], shuffled_contexts(own, visit, 3, stream(7, row))])
-            row += 1
-            logp = model.predict(BLOCKS[:1].expand(4, 9), contexts, visit)[:, 0].log_softmax(-1)
-            p = logp[:, BLOCKS[0, own[-1]]].exp()
-            want += sign * torch.stack([p[:m].mean().log() for m in (1, 2, 4)])
-    torch.testing.assert_close(got[0], want, rtol=0, atol=1e-10)
-    torch.testing.assert_close(two[0], want[:2], rtol=0, atol=1e-10)   # more contexts are more of the same
-    for module in (model.lm_head, model.transformer.wtpe):
-        module.weight.zero_()
-    assert pair_gaps(model, BLOCKS[0], orders, torch.tensor([0, 1, 6])).abs().max() < 1e-10
-
-
-def test_rows_of_consistency_by_hand():
-    it = estimate('consistency', '--n_pairs=2', '--n_contexts=2')
-    row, other = it.rows(torch.tensor([[1, 0, -3, 0], [5, 0, 3, 2]]).double(), text_of(BLOCKS[:2]))
-    assert (row['gap'], row['absolute'], row['pairs']) == (1.5, 3, 4) and math.isclose(row['gap_stderr'], 2.5)
-    assert row['quantiles'][2] == 2 and other['estimate'] == 'consistency x 2' and other['gap'] == 0.5
-    nats = it.nats(make_model(), BLOCKS, [2])
-    assert nats.shape == (1, 4) and (nats == it.nats(make_model(), BLOCKS, [2])).all()
-    assert estimate('consistency', checkpoint=opened(attention='mixed')).n_contexts == 1
-    lines = it.remarks([row, other], None)
-    assert len(lines) == 3 and '1.5000 ± 2.5000' in lines[1] and '4 pairs' in lines[1]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # the command
 
 @pytest.fixture(scope='module')
@@ -239,7 +187,7 @@ def folder(tmp_path_factory):
 
 
 EVERY = ['--weights=raw', '--n_blocks=5', '--orders=random,margin,oracle', '--n_steps=0,4', '--threshold=.02',
-         '--block_length=8', '--estimates=consistency', '--n_pairs=2', '--n_contexts=2']
+         '--block_length=8']
 
 
 def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
@@ -253,10 +201,9 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
     a, b, c = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'abc')
     names = ['any order x 1', 'any order in 4 x 1', 'margin/8', 'margin/8 in 4', 'margin/8 >= 0.02', 'oracle/8',
              'oracle/8 in 4']
-    assert [row['estimate'] for row in a] == ['consistency x 1', 'consistency x 2', *names]
+    assert [row['estimate'] for row in a] == names
     for x, y, z in zip(a, b, c, strict=True):
-        key = 'absolute' if 'absolute' in x else 'nats_per_token'
-        assert math.isclose(x[key], y[key], rel_tol=1e-5) and math.isclose(x[key], z[key], rel_tol=1e-5)
+        assert all(math.isclose(x['nats_per_token'], other['nats_per_token'], rel_tol=1e-5) for other in (y, z))
     assert all(f'\n{name} ' in said for name in names) and said.count('oracle looks at the truth') == 1
 
 
@@ -267,7 +214,7 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
     (['--orders=entropy', '--threshold=.5'], 'threshold is for the policies top_prob, margin'),
     (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
     (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'), (['--orders=margin', '--n_steps=-1'], 'n_steps must'),
-    (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'), (['--n_pairs=0'], 'n_pairs'),
+    (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'),
     (['--estimates=l2r', '--temperature=.5'], 'name some, as --orders=l2r'), (['--n_steps=8'], 'name some, as')])
 def test_wrong_input_is_one_line(folder, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():

@@ -1,9 +1,8 @@
-"""What is the context-order ensemble of a decoder? Visits before a target are shuffled, its probabilities averaged.
-And have the conditionals of a network a joint law? See pair_gaps."""
+"""What is the context-order ensemble of a decoder? Visits before a target are shuffled, its probabilities averaged."""
 import torch
 import torch.nn.functional as F
 
-from anyorder.likelihood.nll import batches, ensemble_nll, score_visits
+from anyorder.likelihood.nll import batches, ensemble_nll
 from anyorder.seeds import stream
 from configurator import at_least
 
@@ -123,32 +122,3 @@ def ensemble_totals(own, members, weights):
     changes = [ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]                # (groups, width)
                for m in powers_of_two(members.size(1))]
     return torch.stack([own + (change.sum(-1) * weights).sum() for change in changes])
-
-
-@torch.no_grad()
-def pair_gaps(model, idx, orders, n_known, n_contexts=1, seed=0, batch_size=16):
-    """log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) of pairs of blanks of one block; 0 if there is a joint law.
-
-    With M contexts each of the four is -log 1/M sum_j p(. | perm_j(what is known)), as in context_logprobs.
-
-    idx        (N,) tokens in natural order
-    orders     (P, N); pair p is the visits n_known[p] and n_known[p] + 1 of orders[p], a the left one, c all before
-    n_contexts   above 1 for a decoder: others do not see the order of what is known
-    returns    (P, n) float64, a column for M = 1, 2, 4, ... up to n_contexts. Source: arXiv 2605.09303"""
-    rows, visits = [], []
-    for order, k in zip(orders, n_known.tolist()):
-        first, second = order[k:k + 2].sort().values
-        for a, b in ((first, second), (second, first)):
-            sequence = order.clone()
-            sequence[k], sequence[k + 1] = a, b
-            for visit in (k, k + 1):
-                shuffles = shuffled_contexts(sequence, visit, n_contexts - 1, stream(seed, len(rows)))
-                rows.append(torch.cat([sequence[None], shuffles]))
-                visits += [visit] * n_contexts
-    parts, idx = torch.cat(rows).to(model.device).split(batch_size), idx.to(model.device)
-    nll = [score_visits(model, idx.expand_as(part), part, visit, 1)[:, 0]
-           for part, visit in zip(parts, torch.tensor(visits).split(batch_size))]
-    logp = -torch.cat(nll).cpu().double().view(len(orders), 2, 2, n_contexts)
-    mixed = torch.stack([-ensemble_nll(logp[..., :m]) for m in powers_of_two(n_contexts)], -1)
-    one, other = mixed.sum(2).unbind(1)                                                     # (P, n) each
-    return one - other

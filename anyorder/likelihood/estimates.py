@@ -6,16 +6,14 @@ from itertools import chain
 import torch
 
 from anyorder.likelihood.continuations import continuation_scores, last_words
-from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, pair_gaps, powers_of_two, sample_groups
+from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, powers_of_two, sample_groups
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, is_drawn
-from anyorder.likelihood.tables import figure, ratio_error, share_error, summarize
+from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
 from anyorder.orders import draw_orders, family_of, given_first, has_several, name_of, order_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import visits_of
-
-QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
 
 
 class Estimate:
@@ -208,45 +206,6 @@ class Ensemble(Estimate):
         return lines + [gain.format(**row) for row in rows if row['gain_stderr']]
 
 
-class Consistency(Estimate):
-    """log p(a | c) p(b | a, c) - log p(b | c) p(a | b, c) of n_pairs pairs of blanks of each block, see pair_gaps."""
-    name, alone = 'consistency', True
-    options = ('n_contexts',)
-
-    def __init__(self, config, checkpoint, asked=()):
-        super().__init__(config, checkpoint, asked)
-        self.n_contexts = 1 if checkpoint.config.slots.masked_loss else config.n_contexts
-        self.work = f'consistency {config.n_pairs}'
-
-    def nats(self, model, blocks, numbers, given=None):
-        """Columns for 1, 2, 4, ... contexts of every pair. The numbers of known tokens are a stratified sample."""
-        (b,), P, seed = numbers, self.c.n_pairs, self.c.seed
-        idx, orders, n_given, n_blanks = self.row_of(blocks, b, given, P)
-        if n_blanks < 2:
-            raise ValueError(f'{self.name} wants two blanks in every block, and block {b + 1} has one: leave it out')
-        known = draw_known([b], n_blanks - 1, P, seed, n_given)[0]
-        gaps = pair_gaps(model, idx, orders, known, self.n_contexts, derive_seed(seed, 'pairs', b), self.c.batch_size)
-        return gaps.view(1, -1)
-
-    def rows(self, nats, text):
-        gaps, n = nats.unflatten(1, (self.c.n_pairs, -1)), nats.size(0)                      # (n, P, members)
-        rows = []
-        for m, column in zip(powers_of_two(self.n_contexts), gaps.unbind(2), strict=True):
-            row = {'kind': self.name, 'n': m, 'estimate': f'consistency x {m}', 'pairs': column.numel()}
-            for name, values in (('gap', column), ('absolute', column.abs())):
-                row |= {name: float(values.mean()), f'{name}_stderr': ratio_error(values.mean(1), torch.ones(n))}
-            rows.append(row | {'quantiles': column.flatten().quantile(QUANTILES).tolist()})
-        return rows
-
-    def remarks(self, rows, text):
-        said = ['log p(a|c) p(b|a,c) - log p(b|c) p(a|b,c), a left of b: mean, mean of |.|, quantiles 5 25 50 75 95 %']
-        for row in rows:
-            mean, absolute = (figure(row[name], row[f'{name}_stderr'], 4) for name in ('gap', 'absolute'))
-            quantiles = ' '.join(f'{q:7.3f}' for q in row['quantiles'])
-            said.append(f"{row['estimate']:<16}{mean:>18}{absolute:>17} {quantiles}  nats, {row['pairs']:,} pairs")
-        return said
-
-
 class LastWord(Estimate):
     """The share of passages whose last word greedy decoding writes, and the perplexity of these words, left to right.
     A word sees what fits into a block. Networks with a masked loss take a pass for each token."""
@@ -280,4 +239,4 @@ class LastWord(Estimate):
 
 
 ESTIMATES = {'l2r': LeftToRight, 'own': OwnOrder, 'any': AnyOrder, 'iw': ImportanceWeighted, 'ensemble': Ensemble,
-             'consistency': Consistency, 'accuracy': LastWord}
+             'accuracy': LastWord}
