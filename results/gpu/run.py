@@ -24,14 +24,24 @@ import time
 from pathlib import Path
 
 from anyorder.machine.devices import resolve_device
-from anyorder.machine.files import check_folder, read_table, replace_file, write_json
+from anyorder.machine.files import check_folder, replace_file, write_json
 from anyorder.machine.locks import locked
 from anyorder.machine.processes import environment
 from anyorder.machine.terminal import one_line_errors
 from configurator import configure
 
-TABLE = read_table(os.path.join(ROOT, 'results', 'gpu', 'commands.ini'))
-PARTS = dict(TABLE['parts'])
+# the questions that the parts answer
+PARTS = {
+    'equalities': 'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.',
+    'train': 'Which batch size? Is torch.compile worth it, is MFU 50 %?',
+    'sample': 'Do CUDA graphs stay?',
+    'grid': 'What do the networks cost to write and to train with?',
+    'ensemble': 'Is the context ensemble faster than the plain way here too?',
+    'text': 'What does a model of some 30M parameters beside its vocabulary learn in 5 minutes?',
+    'sudoku': 'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?',
+}
+
+# fmt: off
 
 parts = ','.join(PARTS)   # in this order
 minutes = 25.0            # all parts together
@@ -40,29 +50,141 @@ pages = 'results/gpu'     # where the JSON file and the page go
 data_dir = 'data'         # where prepared sets are
 device = 'auto'           # 'cuda', 'cpu', ...
 toy = False               # sizes for a CPU: tries the commands, says nothing of speed
+# fmt: on
+
+SMALL = '--n_layer=12 --n_head=12 --n_embd=768'
+MEDIUM = '--n_layer=24 --n_head=16 --n_embd=1024'
+TEXT = '--n_layer=8 --n_head=8 --n_embd=512 --block_size=256 --batch_size=64 --optimizer=muon'
+SUDOKU = (
+    '--n_layer=6 --n_head=8 --n_embd=256 --block_size=81 --batch_size=256 --optimizer=muon '
+    '--compile=False'
+)
+TINY = '--n_layer=1 --n_head=2 --n_embd=32 --batch_size=2 --compile=False'
+
+# what comes last in a command of a toy run, and so overrides what stands before
+TOY = {
+    '-m': "-k 'paper and steps'",
+    'bench.py': f'{TINY} --block_size=64 --vocab_size=320 --n_tokens=257 --n_updates=1 --repeats=1 '
+    '--steps=8 --windows=8 --n_samples=4 --n_positions=8 --n_contexts=2 --n_plain=4',
+    'train.py': f'{TINY} --max_iters=2 --eval_interval=1 --save_interval=2 --warmup_iters=1 '
+    '--eval_iters=1',
+    'data/puzzles.py': '--n_train=200',
+    'sample.py': '--n_samples=1 --n_steps=8',
+    'eval_ppl.py': '--n_blocks=4 --n_orders=1',
+    'eval_puzzle.py': '--n_puzzles=4',
+}
+# in a toy run they would differ by the batch size alone
+NOT_IN_TOY = ('train_small_16', 'train_small_32', 'train_medium_16')
+
+
+def lines_of(c, steps):
+    """Yield (PART_name, seconds at most, what stands behind `python` in a shell) of all commands, part by part.
+
+    Training takes as long as a rate lets it, which `steps` has when its turn comes."""
+    yield 'equalities', 420, '-m pytest -o addopts= -q tests/test_on_device.py'
+
+    yield 'train_small_8', 150, f'bench.py train {SMALL} --batch_size=8 --plain='
+    yield 'train_small_16', 150, f'bench.py train {SMALL} --batch_size=16 --plain='
+    yield 'train_small_32', 150, f'bench.py train {SMALL} --batch_size=32 --plain='
+    yield 'train_medium_8', 150, f'bench.py train {MEDIUM} --batch_size=8 --plain='
+    yield 'train_medium_16', 150, f'bench.py train {MEDIUM} --batch_size=16 --plain='
+    yield 'train_small_eager', 60, f'bench.py train {SMALL} --batch_size=16 --plain= --compile=False'
+
+    sample = f'bench.py sample {SMALL} --windows=32'
+    yield 'sample_1_eager', 90, f'{sample} --batch_size=1 --plain= --cuda_graphs=False'
+    yield 'sample_1_graphs', 90, f'{sample} --batch_size=1 --plain= --cuda_graphs=True'
+    yield 'sample_32_eager', 90, f'{sample} --batch_size=32 --plain= --cuda_graphs=False'
+    yield 'sample_32_graphs', 90, f'{sample} --batch_size=32 --plain= --cuda_graphs=True'
+
+    table = shlex.quote(f'{c.out}/grid.json')
+    yield 'grid', 240, f'bench.py grid {SMALL} --steps=64,256 --repeats=1 --out={table}'
+
+    yield 'ensemble', 90, f'bench.py ensemble {SMALL} --n_positions=64'
+
+    yield from text_lines(c, steps)
+    yield from sudoku_lines(c, steps)
+
+
+def text_lines(c, steps):
+    out = shlex.quote(c.out)
+    data = f'--dataset=pydocs --data_dir={out}/data'
+    vocabulary = '--vocab_size=320 --n_tokens=257'
+    if os.path.exists(os.path.join(c.data_dir, 'books')):
+        data = f'--dataset=books --data_dir={shlex.quote(c.data_dir)}'
+        vocabulary = '--vocab_size=50304 --n_tokens=50257'
+
+    yield 'text_rate', 120, f'bench.py train {TEXT} {vocabulary} --plain='
+    n = updates_in(300, 16384, steps.get('text_rate', {}))
+    if n is None:
+        return
+
+    interval = n // 20 + 1
+    train = (
+        f'train.py config/books.py {data} {TEXT} --max_iters={n} --eval_interval={interval} '
+        f'--save_interval={interval} --warmup_iters=200 --learning_rate=3e-3 --min_lr=3e-4 '
+        f'--muon_learning_rate=0.02 --ema_decay=0.995 --n_threads=0 --out_dir={out}/text'
+    )
+    yield 'text_train', 420, train
+    ckpt = f'--ckpt={out}/text/ckpt.pt'
+    yield 'text_eval', 90, f'eval_ppl.py {ckpt} --n_blocks=512 --n_orders=16 --estimates=l2r,any'
+    yield 'text_random', 60, f'sample.py {ckpt} --order=random --n_samples=2'
+    yield 'text_margin', 60, f'sample.py {ckpt} --order=margin --n_samples=2'
+    frontier = (
+        f'bench.py frontier {ckpt} --n_samples=32 --batch_size=32 --n_blocks=32 --steps=16,64 '
+        '--windows=8,32 --thresholds= --block_lengths=32'
+    )
+    yield 'text_frontier', 240, frontier
+    picture = shlex.quote(f'{c.pages}/{c.name}_text.png')
+    yield 'text_curve', 60, f'plot.py {out}/text -o {picture} --x=time'
+
+
+def sudoku_lines(c, steps):
+    out = shlex.quote(c.out)
+    data = f'--data_dir={out}/data'
+    made = f'data/puzzles.py sudoku --n_train=60000 --n_val=100 --n_test=200 {data}'
+    yield 'sudoku_data', 120, made
+    yield 'sudoku_rate', 60, f'bench.py train {SUDOKU} --vocab_size=64 --n_tokens=10 --plain='
+    n = updates_in(75, 20736, steps.get('sudoku_rate', {}))
+    if n is None:
+        return
+
+    networks = {'decoder': 'causal', 'encoder': 'bidirectional', 'mixed': 'mixed'}
+    for name, attention in networks.items():
+        folder = f'{out}/sudoku_{name}'
+        train = (
+            f'train.py config/sudoku.py {data} {SUDOKU} --attention={attention} --max_iters={n} '
+            f'--eval_interval={n // 5 + 1} --n_threads=0 --out_dir={folder}'
+        )
+        solve = f'eval_puzzle.py --ckpt={folder}/ckpt.pt {data} --policies=random,margin'
+        yield f'sudoku_{name}', 150, train
+        yield f'sudoku_{name}_solved', 90, f'{solve} --n_puzzles=200'
+
+
+def updates_in(seconds, n_tokens, step):
+    """Return how many updates of `n_tokens` fit into the seconds, at our rate of this `step` of bench.py train.
+
+    None where it has measured no rate."""
+    for row in step.get('rows', ()):
+        if row['label'].startswith('ours'):
+            tokens_per_sec = row['numbers'][1]
+            return max(1, int(seconds * tokens_per_sec / n_tokens))
+    return None
 
 
 def commands(c, steps):
-    """Yields (PART_name, words of its command, seconds at most). Training takes as long as rates in `steps` let it."""
-    text, vocabulary = f'--dataset=pydocs --data_dir={c.out}/data', '--vocab_size=320 --n_tokens=257'
-    if os.path.exists(os.path.join(c.data_dir, 'books')):
-        text, vocabulary = f'--dataset=books --data_dir={c.data_dir}', '--vocab_size=50304 --n_tokens=50257'
-    values, left_out = c | {'text': text, 'vocabulary': vocabulary}, TABLE['toy']['left_out'].split() if c.toy else ()
-    for part in PARTS:
-        for name, line in TABLE[part].items():
-            if name == 'updates':
-                seconds, tokens, n_validations = map(int, line.split())
-                rates = [row['numbers'][1] for row in steps.get(f'{part}_rate', {}).get('rows', ())
-                         if row['label'].startswith('ours')]
-                if not rates:
-                    break
-                n = max(1, int(seconds * rates[0] / tokens))
-                values |= {'updates': n, 'interval': n // n_validations + 1}
-            elif name not in left_out and not (c.device == 'cpu' and name.endswith('_graphs')):
-                limit, script, *more = shlex.split(line.format(**values))
-                more += [] if script in ('plot.py', 'data/puzzles.py') else [f'--device={c.device}']
-                more += shlex.split(TABLE['toy'].get(script, '')) if c.toy else []
-                yield name, [script, *more], int(limit)
+    """Yield (PART_name, words behind `python`, seconds at most) of the commands for this device. See lines_of."""
+    for name, limit, line in lines_of(c, steps):
+        if c.toy and name in NOT_IN_TOY:
+            continue
+        if c.device == 'cpu' and name.endswith('_graphs'):
+            continue
+        words = shlex.split(line)
+        program = words[0]
+        if program not in ('plot.py', 'data/puzzles.py'):
+            words.append(f'--device={c.device}')
+        if c.toy:
+            words += shlex.split(TOY.get(program, ''))
+        yield name, words, limit
 
 
 def run(words, path, limit):
