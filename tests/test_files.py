@@ -17,7 +17,6 @@ from anyorder.machine.files import (
     check_names,
     check_out,
     is_out_of_memory,
-    read_table,
     read_text,
     reading,
     reading_text,
@@ -129,8 +128,6 @@ READERS = [   # a name, parts of a file, what reads them, and what they hold
     ('a.jsonl', [b'[1, 2]\n', b'[3]'], lambda path: [row.tolist() for row in read_arrays(path)['']], [[1, 2], [3]]),
     ('a.txt', [b'one\n', b'two\n'], read_names, ['one', 'two']),
     ('log.jsonl', [b'{"iter": 1}\n', b'{"iter": 2}\n'], read_run, [{'iter': 1}, {'iter': 2}]),
-    ('a.ini', [b'[a]\nb = 1\n', b'[c]\n'], lambda path: {name: {**row} for name, row in read_table(path).items()},
-     {'DEFAULT': {}, 'a': {'b': '1'}, 'c': {}}),
     ('meta.json', [META], lambda path: read_meta(os.path.dirname(path)).n_tokens, 257)]
 
 

@@ -1,7 +1,6 @@
 """How does a script meet the disk? No file is half-written, names are checked first, a wrong file is one line."""
 import bz2
 import codecs
-import configparser
 import contextlib
 import errno
 import glob
@@ -130,14 +129,6 @@ def read_text(path):
     """What reading_text reads, with \\n for every end of a line."""
     with reading_text(path, None) as f:
         return f.read()
-
-
-def read_table(path):
-    """The sections of an .ini file, with names as they are written. ${name} and ${section:name} stand for values."""
-    table = configparser.ConfigParser(interpolation=configparser.ExtendedInterpolation(), delimiters='=')
-    table.optionxform = str
-    table.read_string(read_text(path))
-    return table
 
 
 def check_names(**names):
