@@ -40,7 +40,7 @@ batch_size = 250       # puzzles at a time
 device = 'auto'        # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'      # 'float32', 'bfloat16' or 'auto'
 out = ''               # write the table to this JSON file
-html = ''              # write a replay of the puzzles of `show`, a page (.html), or of the first, a picture (.svg)
+html = ''              # write a page to this file (.html) that replays the puzzles of `show`
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 
@@ -68,7 +68,7 @@ from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
 from anyorder.orders import check_order, draw_orders, given_first, name_of, order_of
 from anyorder.pictures.figures import PICTURES, draw
-from anyorder.pictures.replay import REPLAYS, write_replay
+from anyorder.pictures.replay import check_page, write_replay
 from anyorder.puzzles.rules import SHARES, judge_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
@@ -269,8 +269,9 @@ def main(config):
         if type(config.temperature) not in (int, float):
             raise ValueError(f"temperature must be 'auto' or a number, got {config.temperature!r}")
         Drawing(config.temperature)
-    for name, endings in (('out', '.json'), ('html', REPLAYS), ('error_map', PICTURES)):
+    for name, endings in (('out', '.json'), ('error_map', PICTURES)):
         check_out(name, config[name], endings, config.ckpt)
+    check_page(config.html, config.ckpt)
     checkpoint = open_checkpoint(config.ckpt)
     _, tokens, given, label, _ = puzzles = open_puzzles(checkpoint, config)
     name, data_dir = where(config, checkpoint.run)

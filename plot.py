@@ -1,5 +1,5 @@
 """Draw the results of runs and print their last values: training curves, nats by order, the ensemble by its members,
-puzzles solved by what they cost, generation time by the number of steps, what fewer passes cost.
+puzzles solved by what they cost, generation time by the number of steps, what fewer passes cost, how a text is written.
 
     python plot.py out/a out/b -o loss.png
     python plot.py out/a_seed1 out/a_seed2 out/b_seed1 -o time.png --x=time --y=val_any,loss --labels='AdamW,Muon'
@@ -7,26 +7,30 @@ puzzles solved by what they cost, generation time by the number of steps, what f
     python plot.py decoder.json encoder.json -o puzzles.png         # by eval_puzzle.py --out
     python plot.py grid.json -o generation.png                      # by bench.py grid --out
     python plot.py frontier.json -o frontier.png                    # by bench.py frontier --out
+    python plot.py replay.html -o replay.svg                        # by sample.py or eval_puzzle.py --html
 
 Each panel is one number, each line one run: a folder of train.py, its log.jsonl, or a JSON file of an evaluation or
 bench.py. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, and the table has their mean and its
 standard error. val_own is the loss in the order in which a run was trained: val_any after random orders, val_l2r after
-left to right."""
+left to right. The page of a replay becomes a picture that plays by itself: its first sample, and beside it the next one
+that has the same known tokens, without drafts."""
 import statistics
 
-from anyorder.machine.files import check_out
+from anyorder.machine.files import check_out, replace_file
 from anyorder.machine.terminal import one_line_errors
+from anyorder.pictures.animation import picture_of_page
 from anyorder.pictures.curves import read_all
 from anyorder.pictures.figures import PICTURES, draw, place
 from configurator import check_choice, configure
 
-INPUTS = 'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py'
+INPUTS = ('runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py; '
+          'or the page of a replay')
 TEXTS = ('labels',)
 AXES = ('tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
 
-out = 'loss.png'   # picture to write: .png, .svg or .pdf; `-o FILE` is the same
+out = 'loss.png'   # picture to write: .png, .svg or .pdf, of a replay .svg; `-o FILE` is the same
 x = ''             # axis: tokens, time or iter for training curves ('' is tokens), passes, slots or seconds for a
                    # frontier, slots or puzzle_seconds for puzzles, order or members for likelihoods
 y = ''             # keys with commas between, one panel each; '' is loss and validations, or what a JSON file holds
@@ -95,7 +99,20 @@ def format_mean(values, ends):
     return f'{mean} ± {statistics.stdev(values) / len(values) ** 0.5:{digits}} ({len(values)}{uneven})'
 
 
+def animate(config):
+    """Write the animated picture of the page of a replay."""
+    idle = config.given & {'x', 'y', 'labels'}
+    if len(config.words) > 1 or idle:
+        raise ValueError('a replay is a picture of its own: name one page and nothing else, leave out x, y and labels')
+    page, = config.words
+    check_out('out', config.out, '.svg', page)
+    replace_file(config.out, picture_of_page(page).encode())
+    print(f'{config.out} written')
+
+
 def main(config):
+    if any(path.endswith('.html') for path in config.words):
+        return animate(config)
     check_out('out', config.out, PICTURES, *config.words)
     check_choice('x', config.x or 'tokens', *AXES)
     runs = read_all(config.words, config.labels.split(',') if config.labels else ())

@@ -73,7 +73,7 @@ dtype = 'float32'             # 'float32', 'bfloat16' or 'auto'
 out = ''                      # write samples, orders, log-probabilities and drafts to this JSON file, also each minute.
                               # An .npy or .jsonl gets the tokens of the samples alone, as rows. log 0 is null. A link
                               # stays, here as for every file of results, and what it leads to is written
-html = ''                     # write a replay to this file: a page (.html), or an animation without drafts (.svg)
+html = ''                     # write a page to this file (.html) that replays the samples
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large
@@ -94,7 +94,7 @@ from anyorder.likelihood.lengths import Lengths, read_prior, said
 from anyorder.machine.files import check_out, plain_json, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
-from anyorder.pictures.replay import REPLAYS, write_replay, written_in_words
+from anyorder.pictures.replay import check_page, write_replay, written_in_words
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import Watch, visible
 from anyorder.tokens.prompts import prompts_path, read_prompts, typed
@@ -184,7 +184,7 @@ def main(config):
     reads = (config.ckpt, config.judge, config.order, config.allowed, config.length_prior,
              prompts_path(config.prompt, config.prompt_file) or '')
     check_out('out', config.out, '.json, .npy, .jsonl', *reads)
-    check_out('html', config.html, REPLAYS, *reads)
+    check_page(config.html, *reads)
     if config.judge and not config.metrics:
         raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
     with reading(config.allowed, 'a bool array', 'write it with numpy.save'):

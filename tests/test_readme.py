@@ -42,7 +42,7 @@ from model import EMA
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
 LACKING = (r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/|'
-           r'a list of positions, got .\w+.json')
+           r"a list of positions, got .\w+.json|No such file or directory: '.*\.html'")
 
 
 def lacks(finished):

@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from anyorder.pictures.replay import kendall_tau, write_replay, written_in_words
+import plot
+from anyorder.pictures.replay import check_page, kendall_tau, write_replay, written_in_words
 from anyorder.pictures.texts import lay_out, token_texts
 from anyorder.tokens.tokenizers import Bytes, get_tokenizer
+from configurator import configure
 
 
 def test_kendall_tau_by_counting_pairs():
@@ -114,7 +116,7 @@ def test_the_page_has_the_drafts_and_counts_the_passes(tmp_path):
     cut = LOSSLESS | {'step': [4, 0, -1, 2, 3, 0]}   # what pass 1 wrote stood behind a stop
     write_replay(tmp_path / 'p.html', [cut], Bytes(), 'x')
     assert page_of(tmp_path / 'p.html')[1]['samples'] == [lossless | {'beside': None}]
-    write_replay(tmp_path / 'p.svg', [LOSSLESS], Bytes(), 'x')
+    draw_replay(tmp_path / 'p.svg', [LOSSLESS], Bytes(), 'x')
     texts = picture_of(tmp_path / 'p.svg')[2]
     assert texts == {'prompt': ['c'], 's1': ['b', 'f'], 's2': ['d'], 's3': ['e'], 's4': ['a']}
 
@@ -139,6 +141,13 @@ def test_the_page_strikes_a_draft_through_for_one_frame(tmp_path):
 SVG = '{http://www.w3.org/2000/svg}'
 
 
+def draw_replay(path, *what):
+    """The picture of a page."""
+    page = path.with_suffix('.html')
+    write_replay(page, *what)
+    plot.main(configure(vars(plot), [str(page), '-o', str(path)]))
+
+
 def picture_of(path):
     """(root, style, {class: texts}) of a picture: the texts of the groups of each step, and of what is given."""
     root = ElementTree.fromstring(path.read_bytes())
@@ -159,7 +168,7 @@ def shown_from(style):
 
 def test_the_picture_shows_each_token_at_its_step(tmp_path):
     sample = sample_of('a<&\x01d"é', [2, -1, 0, 2, 4, 0, 7, 7])
-    write_replay(tmp_path / 'p.svg', [sample], Bytes(), 'a <title>\nsmall & \x02print')
+    draw_replay(tmp_path / 'p.svg', [sample], Bytes(), 'a <title>\nsmall & \x02print')
     root, style, texts = picture_of(tmp_path / 'p.svg')
     assert texts == {'prompt': ['<'], 's1': ['&', '"'], 's2': ['a'], 's3': ['d'], 's4': ['é']}   # \x01 is in no XML
     assert all(f'.s{k}{{animation-name:s{k}}}' in style for k in (1, 2, 3, 4)) and not list(root.iter(f'{SVG}script'))
@@ -173,7 +182,7 @@ def test_the_picture_shows_each_token_at_its_step(tmp_path):
 
 def test_the_picture_shades_by_confidence(tmp_path):
     sample = sample_of('abcd', [0, 0, 0, -1]) | {'logprob': [math.log(p) for p in (1.0, 0.49, 1e-9, 1.0)]}
-    write_replay(tmp_path / 'p.svg', [sample], Bytes(), 'x')
+    draw_replay(tmp_path / 'p.svg', [sample], Bytes(), 'x')
     root, style, _ = picture_of(tmp_path / 'p.svg')
     step, = (group for group in root.iter(f'{SVG}g') if group.get('class') == 'step s1')
     assert [shape.get('class') for shape in step.findall(f'{SVG}rect')] == ['c7', 'c3', 'c0']
@@ -185,13 +194,13 @@ def test_pictures_of_two_policies_stand_side_by_side_and_mark_what_is_wrong(tmp_
     sample = {'tokens': digits.encode('1234341221434321'), 'step': [-1, *range(15)], 'logprob': [-0.1] * 16}
     samples = [sample | {'name': 'random', 'wrong': [False] * 15 + [True]},
                sample | {'name': 'margin', 'step': [-1] + [3] * 15}]
-    write_replay(tmp_path / 'p.svg', samples, digits, 'x', 4)
+    draw_replay(tmp_path / 'p.svg', samples, digits, 'x', 4)
     root, _, texts = picture_of(tmp_path / 'p.svg')
     assert {'random', 'margin'} <= set(root.itertext()) and 'step 15 of 15' in set(root.itertext())
     assert texts['prompt'] == ['1', '1'] and ''.join(texts['s1']) == '2' + '234341221434321' and texts['s15'] == ['1']
     assert [text.text for text in root.iter(f'{SVG}text') if text.get('class') == 'wrong'] == ['1']
     other = samples[1] | {'step': [0] * 16}                                        # nothing is known of it
-    write_replay(tmp_path / 'p.svg', [samples[0], other], digits, 'x', 4)
+    draw_replay(tmp_path / 'p.svg', [samples[0], other], digits, 'x', 4)
     assert 'margin' not in set(picture_of(tmp_path / 'p.svg')[0].itertext())
 
 
@@ -204,8 +213,7 @@ class Names(SimpleNamespace):
     ('sudoku', 81, 9, 3), ('bert:mine', 16, 4, 2), ('pixels', 81, 9, 0), ('notes', 128, 32, 0)])
 def test_only_a_sudoku_has_boxes(tmp_path, name, n, columns, box):
     sample = {'tokens': [0] * n, 'step': [0] * n, 'logprob': [0.0] * n}
-    for kind in ('html', 'svg'):
-        write_replay(tmp_path / f'p.{kind}', [sample], Names(name=name, texts=['1']), 'x', columns, box)
+    draw_replay(tmp_path / 'p.svg', [sample], Names(name=name, texts=['1']), 'x', columns, box)
     boxes = [mark for mark in picture_of(tmp_path / 'p.svg')[0].iter(f'{SVG}rect') if mark.get('class') == 'box']
     assert page_of(tmp_path / 'p.html')[1]['box'] == box and len(boxes) == (n // box ** 2 if box else 0)
 
@@ -213,7 +221,7 @@ def test_only_a_sudoku_has_boxes(tmp_path, name, n, columns, box):
 @pytest.mark.parametrize('longest, width', [('1', 42), ('C#4', 42), ('hydrogen', 102), ('漢字', 54)])
 def test_cells_of_a_picture_are_as_wide_as_the_longest_name(tmp_path, longest, width):
     sample = {'tokens': [0, 1] * 4, 'step': [-1, *range(7)], 'logprob': [-0.1] * 8}
-    write_replay(tmp_path / 'p.svg', [sample], Names(name='names', texts=['a', longest]), 'x', 4)
+    draw_replay(tmp_path / 'p.svg', [sample], Names(name='names', texts=['a', longest]), 'x', 4)
     root, _, texts = picture_of(tmp_path / 'p.svg')
     places = [mark for mark in root.iter(f'{SVG}rect') if mark.get('class') in ('given', 'blank')]
     corners = [tuple(float(mark.get(name)) for name in ('x', 'y', 'width', 'height')) for mark in places]
@@ -223,6 +231,18 @@ def test_cells_of_a_picture_are_as_wide_as_the_longest_name(tmp_path, longest, w
 
 def test_nothing_known_and_nothing_drawn_are_pictures_too(tmp_path):
     for steps in ([-1, -1], [0, 0]):
-        for name in ('p.svg', 'p.html'):
-            write_replay(tmp_path / name, [sample_of('ab', steps)], Bytes(), 'x')
+        draw_replay(tmp_path / 'p.svg', [sample_of('ab', steps)], Bytes(), 'x')
         assert picture_of(tmp_path / 'p.svg')[2] == ({'prompt': ['a', 'b']} if steps[0] < 0 else {'s1': ['a', 'b']})
+
+
+def test_what_is_no_page_of_a_replay_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'p.html').write_text('<!doctype html>')
+    (tmp_path / 'q.html').write_text('<script id="data" type="application/json">{"samples": []}</script>')
+    for argv, said in ((['p.html'], 'p.html cannot be read as the page of a replay'), (['q.html'], 'q.html cannot be'),
+                       (['p.html', 'q.html'], 'name one page'), (['p.html', '--x=time'], 'leave out x'),
+                       (['p.html', '--out=p.png'], 'must end in .svg')):
+        with pytest.raises(ValueError, match=said):
+            plot.main(configure(vars(plot), [*argv] if '--out=p.png' in argv else [*argv, '-o', 'p.svg']))
+    with pytest.raises(ValueError, match='--html=a.html, then python plot.py a.html -o a.svg'):
+        check_page('a.svg')

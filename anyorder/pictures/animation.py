@@ -1,9 +1,14 @@
-"""How does a replay play without a script? As one SVG whose style sheet shows every token at its step."""
+"""How does a replay play without a script? As one SVG whose style sheet shows every token at its step.
+
+It plays as an image of a README, and needs no network."""
 import itertools
+import json
+import re
 from html import escape
 from pathlib import Path
 from string import Template
 
+from anyorder.machine.files import read_text, reading
 from anyorder.pictures.texts import columns_of, lay_out
 
 TEMPLATE = Path(__file__).with_name('replay.svg')   # the look
@@ -16,11 +21,18 @@ STEP, LONGEST, HOLD = 0.3, 14.0, 5.0        # seconds: a step, all steps togethe
 N_SHADES = 8                                # colours of probability in the template: c0 is the least
 
 
+def picture_of_page(path):
+    """animated_svg of a page, see write_replay."""
+    with reading(path, 'the page of a replay', 'name what sample.py or eval_puzzle.py wrote by --html'):
+        replay = re.search(r'<script id="data" type="application/json">(.*)</script>', read_text(path))[1]
+        return animated_svg(json.loads(replay))
+
+
 def animated_svg(replay):
     """One SVG that writes a sample token by token, holds its end for some seconds and begins again. `replay` is what
-    write_replay knows. Shown are the first sample and the one beside it, without drafts: each change of a draft would
-    be a picture of its own. The tokens of step k are in groups of the classes "step sk". The keyframes sk hide a group
-    until k / n_steps of the writing time have passed. A reader who wants no motion sees the end."""
+    the page of a replay knows. Shown are the first sample and the one beside it, without drafts: each change of a draft
+    would be a picture of its own. The tokens of step k are in groups of the classes "step sk". The keyframes sk hide a
+    group until k / n_steps of the writing time have passed. A reader who wants no motion sees the end."""
     first = replay['samples'][0]
     rows = [first] if first['beside'] is None else [first, replay['samples'][first['beside']]]
     n_steps = max(1, *(row['n_steps'] for row in rows))

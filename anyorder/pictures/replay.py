@@ -1,7 +1,7 @@
-"""What did a generation look like? --html=FILE of the commands writes a page or an animated picture that replays it.
+"""What did a generation look like? --html=FILE of the commands writes a page that replays it, without the network.
 
-FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. FILE.svg needs no
-script, so that it plays as an image of a README. Neither needs the network."""
+FILE.html plays, stops and steps; FILE.html#1,12,step shows sample 1 after step 12, coloured by step. plot.py makes a
+picture of the page, see anyorder/pictures/animation.py."""
 import json
 import math
 from bisect import bisect_left
@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from anyorder.likelihood.lengths import said
-from anyorder.machine.files import replace_file
-from anyorder.pictures.animation import animated_svg
+from anyorder.machine.files import check_out, replace_file
 from anyorder.pictures.texts import token_texts
 
-REPLAYS = '.html, .svg'
 TEMPLATE = Path(__file__).with_name('replay.html')   # the look and the script of the page
 
 # how a text was written, by the name of its order
@@ -39,24 +37,30 @@ def written_in_words(order):
     return 'Written ' + ORDERS.get(order.partition(':')[0], f'in the order {order}')
 
 
+def check_page(path, *others):
+    """Raise ValueError unless --html names a page that can be written, see check_out."""
+    if path.endswith('.svg'):
+        page = path.removesuffix('.svg') + '.html'
+        raise ValueError(f'--html={path} must end in .html; the picture comes from the page: --html={page}, then '
+                         f'python plot.py {page} -o {path}')
+    check_out('html', path, '.html', *others)
+
+
 def write_replay(path, samples, tokenizer, title, columns=0, box=0):
-    """Write the replay of `samples` to `path`: an animated picture if it ends in .svg, else a page.
+    """Write the page that replays `samples` to `path`.
 
     samples   dicts of tokens, step (-1: known from the start) and logprob (nats), each a list in natural order; there
-              may be a `name` too, a list `wrong` of bools, and `drafts` as in scroll.Row, which only the page shows
+              may be a `name` too, a list `wrong` of bools, and `drafts` as in scroll.Row
     title     its first line is the heading, further lines are small print
     columns   cells in a row of the grid; 0 is running text
     box       the side of the boxes of a Sudoku, in cells; 0: there are none
-    If a second sample has the same known tokens, the page opens with both side by side. The picture shows these."""
+    If a second sample has the same known tokens, the page opens with both side by side."""
     heading, *details = title.split('\n')
     between = '' if columns else tokenizer.separator and '\u2002'   # a blank that the page does not mark
     rows = replay_rows(samples, tokenizer, between)
     replay = {'title': heading, 'details': details, 'columns': columns, 'box': box, 'samples': rows}
-    if str(path).endswith('.svg'):
-        replace_file(path, animated_svg(replay).encode())
-    else:
-        data = json.dumps(replay).replace('<', '\\u003c')   # nothing in it can end the script element
-        replace_file(path, TEMPLATE.read_text(encoding='utf-8').replace('DATA', data).encode())
+    data = json.dumps(replay).replace('<', '\\u003c')   # nothing in it can end the script element
+    replace_file(path, TEMPLATE.read_text(encoding='utf-8').replace('DATA', data).encode())
 
 
 def replay_rows(samples, tokenizer, between=''):
