@@ -17,6 +17,7 @@ from conftest import ROOT, one_line
 from anyorder.datasets import open_split
 from anyorder.tokens import prepared as p
 from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.benchmarks import WIKITEXT
 from anyorder.tokens.duplicates import Hashes
 from anyorder.tokens.meta import SplitMeta, read_meta
 from anyorder.tokens.puzzles import prepare_puzzles
@@ -562,8 +563,7 @@ def test_arrays_are_prepared_in_the_memory_of_their_file(tmp_path, kind):
 
 
 def test_a_row_in_pieces_is_detokenized_as_a_whole():
-    rules = p.BENCHMARKS['rules']['wikitext']
-    rows = p.Detokenized([p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e'], rules)
+    rows = p.Detokenized([p.Begun('a @-'), p.Begun('@ b '), ', c', 'd @,@ e'], WIKITEXT)
     assert list(rows) == list(rows) == ['a-b, c', 'd,e']
 
 

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import order_of
@@ -19,8 +18,9 @@ FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tok
          'chat_template.jinja')
 VOCABULARIES = 'tokenizer.json', 'vocab.json', 'vocab.txt'
 
-# names of weights and entries of config.json: the file says what its four tables are, in this order
-LLADA_PARTS, LLADA_REST, LLADA_IS, OFFSET = read_json(Path(__file__).with_suffix('.json')).values()
+# masked models of transformers whose table of positions begins behind the id of the padding token
+OFFSET = ('camembert', 'data2vec-text', 'esm', 'ibert', 'longformer', 'luke', 'mpnet', 'roberta',
+          'roberta-prelayernorm', 'xlm-roberta', 'xlm-roberta-xl', 'xmod')
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,38 @@ def add_entries(found, more):
     for name, value in more.items():
         if found.setdefault(name, value) != value:
             raise ValueError(f'{name} is {value} and {found[name]}: leave one of them')
+
+
+# Llama's names of the parts of a block, by LLaDA's
+LLADA_PARTS = {
+    'attn_norm': 'input_layernorm',
+    'q_proj': 'self_attn.q_proj',
+    'k_proj': 'self_attn.k_proj',
+    'v_proj': 'self_attn.v_proj',
+    'attn_out': 'self_attn.o_proj',
+    'ff_norm': 'post_attention_layernorm',
+    'ff_proj': 'mlp.gate_proj',
+    'up_proj': 'mlp.up_proj',
+    'ff_out': 'mlp.down_proj',
+}
+# and outside of the blocks
+LLADA_REST = {'wte': 'model.embed_tokens', 'ln_f': 'model.norm', 'ff_out': 'lm_head'}
+# entries of LLaDA's config.json that change the network, and the values that make it a Llama
+LLADA_IS = {
+    'block_type': 'llama',
+    'layer_norm_type': 'rms',
+    'activation_type': 'silu',
+    'include_bias': False,
+    'include_qkv_bias': False,
+    'rope': True,
+    'alibi': False,
+    'attention_layer_norm': False,
+    'input_emb_norm': False,
+    'scale_logits': False,
+    'block_group_size': 1,
+    'clip_qkv': None,
+    'multi_query_attention': False,
+}
 
 
 def load_llada(config, weights):

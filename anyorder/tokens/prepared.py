@@ -1,16 +1,11 @@
-"""Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py.
-
-benchmarks.json has the sets for zero-shot perplexity and the detokenizers of the SEDD papers, as ordered rules: [a, b]
-puts b where a stands, ["regex", a, b] where the regular expression a fits. The hub gives blank lines as empty strings,
-and so do the rules of WikiText."""
-import json
+"""Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py."""
 import os
 import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
+from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.duplicates import Hashes, hashes_on_disk, say_shared
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.sets import bin_path, dtype_of, is_there, set_to_write, whole_splits, write_splits
@@ -19,7 +14,6 @@ from anyorder.tokens.tokenizers import Begun, encode_documents, get_tokenizer
 from configurator import home
 
 SPLIT_SEED = 2357
-BENCHMARKS = json.loads(Path(__file__).with_name('benchmarks.json').read_text(encoding='utf-8'))
 
 
 @dataclass
@@ -37,7 +31,7 @@ def benchmark(name, repository, config, field, rules, splits, about):
     def documents(source, split):
         rows = (open_texts(source, by_line=True) if source else
                 from_hub(repository, config, split, f'{name} --split={split}')[field])
-        return Detokenized(rows, BENCHMARKS['rules'][rules])
+        return Detokenized(rows, rules)
     return DataSet(documents, 'gpt2', 0, about, splits=tuple(splits))
 
 
@@ -72,7 +66,7 @@ DATA_SETS = {
                       offline=True),
     'text': DataSet(None, 'gpt2', 0.1, 'documents of your own: a file, a folder, a data set on the hub (--source)'),
     'openwebtext': DataSet(openwebtext, 'gpt2', 0.0005, '9 billion tokens of web text, through the hub'),
-    **{name: benchmark(name, **row) for name, row in BENCHMARKS['sets'].items()},
+    **{name: benchmark(name, **row) for name, row in BENCHMARKS.items()},
 }
 
 
