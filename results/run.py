@@ -4,9 +4,9 @@
     python results/run.py sudoku --jobs=2 --data_dir=elsewhere
     python results/run.py orders --out=out/longer -- --max_iters=12000
 
-A table has the mean over the seeds, its standard error and their number. What is finished is not made again, unless it
-evaluates weights or data that are others now. Make one finding at a time in a folder, since they share runs. Options
-behind -- go to every train.py."""
+A table has the mean over the seeds, its standard error and their number. What is finished is not made again, unless
+it evaluates weights or data that are others now. Make one finding at a time in a folder, since they share runs.
+Options behind -- go to every train.py."""
 import hashlib
 import itertools
 import os
@@ -567,96 +567,15 @@ def repeated_runs():
     }
 
 
-def path_of(line, seed, c):
-    """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
-    return f'{c.out}/{line.replace("/", "_")}_seed{seed}' + '.json' * ('/' in line)
-
-
-def plan(lines, c, more):
-    """[{path: words of its command}]: trainings, trainings that start from their weights, evaluations."""
-    stages, where = ({}, {}, {}), [f'--data_dir={c.data_dir}'] * ('data_dir' in c.given)
-    for line, seed in itertools.product(lines, numbers(c, 'seeds')):
-        run, _, evaluation = line.partition('/')
-        options = runs_of(seed, shlex.quote(c.out))[run]
-        folder, path = path_of(run, seed, c), path_of(line, seed, c)
-        stages['--init_from' in options][folder] = ['train.py', *shlex.split(options), *more, f'--seed={seed}',
-                                                    f'--out_dir={folder}', *where]
-        if evaluation:
-            script, *options = EVALUATIONS[evaluation].split()
-            stages[2][path] = [script, f'--ckpt={folder}/ckpt.pt', *options, f'--out={path}']
-    return stages
-
-
-def read_by(words, dataset, c):
-    """A line of what a command reads: hashes of the weights that its options name, and of its sets by meta.json. A
-    training reads two splits of the set of its finding."""
-    options = dict(word.partition('=')[::2] for word in words)
-    found = [f'{path} {hash_of(path)}' for path in options.values() if path.endswith('.pt') and os.path.isfile(path)]
-    for name in dict.fromkeys([dataset, *filter(None, [options.get('--dataset')])]):
-        meta = read_meta(os.path.join(c.data_dir, name))
-        splits = meta.splits if meta else {}
-        found += [f'{name}/{split} {info.sha256[:16]}' for split, info in splits.items()
-                  if words[0] != 'train.py' or split in ('train', 'val')]
-    return f'reads {", ".join(found)}'
-
-
-def hash_of(path):
-    with open(path, 'rb') as f:
-        sha = hashlib.sha256()
-        while chunk := f.read(2 ** 20):
-            sha.update(chunk)
-    return sha.hexdigest()[:16]
-
-
-def is_made(path, words, reads):
-    """Whether this command has made `path` of what it `reads` now: what it said is then in `path`.txt, under both.
-    Evaluations of other weights or data are made anew; trainings are hours, and refused."""
-    if not os.path.exists(f'{path}.txt'):
-        return False
-    made_by, of, *_ = f'{Path(f"{path}.txt").read_text(encoding="utf-8")}\n\n'.split('\n')
-    if made_by.rstrip() != shlex.join(['python', *words]):
-        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
-    same = of == reads or not of.startswith('reads ')   # which older ones do not say
-    if not same and words[0] == 'train.py':
-        raise ValueError(f'{path} was made of other data or weights ({of}; now it {reads}): choose another --out')
-    return same
-
-
-def make(path, words, read):
-    """Run the command, unless another program has made `path` meanwhile. What it says is in `path`.part until it has
-    ended well, then in `path`.txt. `read` gives of the words what read_by says."""
-    with locked(path):
-        reads = read(words)
-        if not is_made(path, words, reads):
-            run(path, words, reads)
-
-
-def run(path, words, reads):
-    command = shlex.join(['python', *words])
-    print(f'{command}\n', end='', flush=True)   # in one piece, beside other jobs
-    with open(f'{path}.part', 'w', encoding='utf-8') as f:
-        print(f'{command}\n{reads}', file=f, flush=True)
-        code = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False).returncode
-    if code:
-        print(f'failed, and {path}.part has what it said: {command}', flush=True)   # others may run for an hour
-        raise ValueError(f'{command} ended with code {code}: {path}.part has what it said')
-    os.replace(f'{path}.part', f'{path}.txt')
-
-
-def make_all(stages, jobs, read):
-    """Make what is not made, `jobs` commands at a time, one stage after the other. After a failure none begins."""
-    def to_make(stage):
-        return [(path, words) for path, words in stage.items() if not is_made(path, words, read(words))]
-
-    for stage in stages:
-        to_make(stage)   # what is refused is refused before the work
-    for stage in stages:
-        with ThreadPoolExecutor(jobs) as pool:
-            try:
-                for done in as_completed([pool.submit(make, *item, read) for item in to_make(stage)]):
-                    done.result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+def choose_pictures(finding, data_dir):
+    """Return {name: Picture}; those whose puzzles are not there are named and left out."""
+    chosen = {}
+    for name, picture in finding.pictures.items():
+        if has_sets(picture, data_dir):
+            chosen[name] = picture
+        else:
+            print(f'left out: {name}, whose puzzles are not in {data_dir}')
+    return chosen
 
 
 def has_sets(picture, data_dir):
@@ -669,34 +588,176 @@ def has_sets(picture, data_dir):
     return True
 
 
+def plan(lines, c, more):
+    """Return the three stages, each {path: words of the command that makes it}.
+
+    They are trainings, trainings that begin from weights of the first, and evaluations."""
+    where = []
+    if 'data_dir' in c.given:
+        where = [f'--data_dir={c.data_dir}']
+    trained = {}
+    adapted = {}
+    evaluated = {}
+    for line, seed in itertools.product(lines, numbers(c, 'seeds')):
+        run, _, evaluation = line.partition('/')
+        options = runs_of(seed, shlex.quote(c.out))[run]
+        folder = path_of(run, seed, c)
+        own = [f'--seed={seed}', f'--out_dir={folder}']
+        stage = adapted if '--init_from' in options else trained
+        stage[folder] = ['train.py', *shlex.split(options), *more, *own, *where]
+        if evaluation:
+            path = path_of(line, seed, c)
+            program, *asked = EVALUATIONS[evaluation].split()
+            ckpt = f'--ckpt={folder}/ckpt.pt'
+            evaluated[path] = [program, ckpt, *asked, f'--out={path}']
+    return trained, adapted, evaluated
+
+
+def path_of(line, seed, c):
+    """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
+    path = f'{c.out}/{line.replace("/", "_")}_seed{seed}'
+    if '/' in line:
+        path += '.json'
+    return path
+
+
+def make_set(finding, data_dir):
+    """Make the set of a finding unless its folder is there."""
+    if os.path.exists(os.path.join(data_dir, finding.dataset)):
+        return
+    words = [*shlex.split(finding.made_by), f'--data_dir={data_dir}']
+    subprocess.run([sys.executable, *words], check=True)
+
+
+def make_all(stages, jobs, read):
+    """Make what is not made, `jobs` commands at a time, one stage after the other.
+
+    After a failure none begins. `read` gives of the words what read_by says."""
+    for stage in stages:
+        to_make(stage, read)  # what is refused is refused before the work
+    for stage in stages:
+        with ThreadPoolExecutor(jobs) as pool:
+            made = [pool.submit(make, path, words, read) for path, words in to_make(stage, read)]
+            try:
+                for done in as_completed(made):
+                    done.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def to_make(stage, read):
+    """[(path, words)] of a stage that are not made. Raises ValueError, see is_made."""
+    return [(path, words) for path, words in stage.items() if not is_made(path, words, read(words))]
+
+
+def is_made(path, words, reads):
+    """Whether this command has made `path` of what it `reads` now: both stand at the head of `path`.txt.
+
+    Evaluations of other weights or data are made anew; trainings are hours, and refused by a ValueError."""
+    if not os.path.exists(f'{path}.txt'):
+        return False
+    said = Path(f'{path}.txt').read_text(encoding='utf-8')
+    made_by, of, *_ = f'{said}\n\n'.split('\n')
+    if made_by.rstrip() != shlex.join(['python', *words]):
+        raise ValueError(f'{path} was made by other options, {made_by}: choose another --out')
+    is_known = of.startswith('reads ')  # older ones do not say
+    if not is_known or of == reads:
+        return True
+    if words[0] == 'train.py':
+        raise ValueError(
+            f'{path} was made of other data or weights ({of}; now it {reads}): '
+            'choose another --out'
+        )
+    return False
+
+
+def make(path, words, read):
+    """Run the command, unless another program has made `path` meanwhile."""
+    with locked(path):
+        reads = read(words)
+        if not is_made(path, words, reads):
+            run(path, words, reads)
+
+
+def run(path, words, reads):
+    """Run the command. What it says is in `path`.part until it has ended well, then in `path`.txt."""
+    command = shlex.join(['python', *words])
+    print(f'{command}\n', end='', flush=True)  # in one piece, beside other jobs
+    with open(f'{path}.part', 'w', encoding='utf-8') as f:
+        print(f'{command}\n{reads}', file=f, flush=True)
+        done = subprocess.run([sys.executable, *words], stdout=f, stderr=f, check=False)
+    if done.returncode:
+        # at once, since others may run for an hour
+        print(f'failed, and {path}.part has what it said: {command}', flush=True)
+        raise ValueError(
+            f'{command} ended with code {done.returncode}: {path}.part has what it said'
+        )
+    os.replace(f'{path}.part', f'{path}.txt')
+
+
+def read_by(words, dataset, c):
+    """A line of what a command reads: hashes of the weights and of the sets that its options name.
+
+    `dataset` is the set of the finding. A training reads two of its splits."""
+    options = dict(word.partition('=')[::2] for word in words)
+    found = []
+    for path in options.values():
+        if path.endswith('.pt') and os.path.isfile(path):
+            found.append(f'{path} {hash_of(path)}')
+
+    datasets = [dataset]
+    if options.get('--dataset', '') not in ('', dataset):
+        datasets.append(options['--dataset'])
+    is_training = words[0] == 'train.py'
+    for name in datasets:
+        meta = read_meta(os.path.join(c.data_dir, name))
+        splits = meta.splits if meta else {}
+        for split, info in splits.items():
+            if not is_training or split in ('train', 'val'):
+                found.append(f'{name}/{split} {info.sha256[:16]}')
+    return f'reads {", ".join(found)}'
+
+
+def hash_of(path):
+    """16 hexadecimal digits of the SHA-256 of a file."""
+    sha = hashlib.sha256()
+    with open(path, 'rb') as f:
+        while chunk := f.read(2**20):
+            sha.update(chunk)
+    return sha.hexdigest()[:16]
+
+
+def draw(name, picture, c):
+    """Draw a picture, and print its table."""
+    seeds = numbers(c, 'seeds')
+    paths = [path_of(line, seed, c) for line in picture.lines.values() for seed in seeds]
+    labels = ','.join(picture.lines)
+    out = ['-o', f'{c.out}/{name}.png']
+    words = ['plot.py', *out, *picture.options.split(), f'--labels={labels}', *paths]
+    subprocess.run([sys.executable, *words], check=True)
+
+
 def main(config, more):
-    """`more` are the options behind --."""
+    """Make a finding. `more` are the options behind --."""
     at_least(config, 1, 'jobs')
     numbers(config, 'seeds')
     os.chdir(ROOT)
     os.makedirs(config.out, exist_ok=True)
     if config.jobs > 1:
         os.environ['OMP_NUM_THREADS'] = '1'
-    name, = config.words
-    finding, figures = FINDINGS[name], {}
-    for name, picture in finding.pictures.items():
-        if has_sets(picture, config.data_dir):
-            figures[name] = picture
-        else:
-            print(f'left out: {name}, whose puzzles are not in {config.data_dir}')
-    stages = plan([line for picture in figures.values() for line in picture.lines.values()], config, more)
-    if not os.path.exists(os.path.join(config.data_dir, finding.dataset)):
-        command = shlex.split(finding.made_by)
-        subprocess.run([sys.executable, *command, f'--data_dir={config.data_dir}'], check=True)
+
+    (name,) = config.words
+    finding = FINDINGS[name]
+    pictures = choose_pictures(finding, config.data_dir)
+    lines = [line for picture in pictures.values() for line in picture.lines.values()]
+    stages = plan(lines, config, more)
+    make_set(finding, config.data_dir)
     make_all(stages, config.jobs, lambda words: read_by(words, finding.dataset, config))
-    for name, picture in figures.items():
-        paths = [path_of(line, seed, config) for line in picture.lines.values() for seed in numbers(config, 'seeds')]
-        words = ['plot.py', '-o', f'{config.out}/{name}.png', *picture.options.split(),
-                 f'--labels={",".join(picture.lines)}', *paths]
-        subprocess.run([sys.executable, *words], check=True)
+    for name, picture in pictures.items():
+        draw(name, picture, config)
 
 
 if __name__ == '__main__':
     with one_line_errors():
         at = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
-        main(configure(globals(), sys.argv[1:at]), sys.argv[at + 1:])
+        main(configure(globals(), sys.argv[1:at]), sys.argv[at + 1 :])
