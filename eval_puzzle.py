@@ -51,12 +51,14 @@ import math
 import os
 import shlex
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from anyorder.batch import Batch
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import changed_since, open_split
 from anyorder.fast import CountedTrunk, freeze
@@ -66,12 +68,12 @@ from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
-from anyorder.orders import check_order, draw_orders, given_first, name_of, order_of
+from anyorder.orders import check_order, draw_orders, name_of, order_of
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import check_page, write_replay
 from anyorder.puzzles.rules import SHARES, judge_of
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import all_blocks, check_length, only_blank, visits_of
+from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
@@ -102,12 +104,13 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas. `order` holds
     the arguments of sample_order; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
-    orders, n_given, _ = given_first(draw_orders(range(n), N, 1, seed, order)[:, 0], given, visits_of(tokens))
-    blank, parts = tokens.masked_fill(~given, 0).clamp(min=0), []
+    puzzles = Batch.of(tokens, draw_orders(range(n), N, 1, seed, order)[:, 0], given)
+    puzzles = replace(puzzles, idx=tokens.masked_fill(~given, 0))   # what a solver sees
+    parts = []
     for rows in torch.arange(n).split(batch_size):
-        idx, order = (x[rows].to(model.device) for x in (blank, orders))
+        part = puzzles.rows(rows).to(model.device)
         seeds = [derive_seed(seed, r) for r in rows.tolist()]
-        canvas = Canvas(idx, order, n_given[rows], seeds, visits_of(tokens[rows]))
+        canvas = Canvas(part.idx, part.order, part.n_given, seeds, part.n_visits)
         fill(model, canvas, unmasking, drawing, bar=bar)
         parts.append([x.cpu() for x in (canvas.idx, canvas.step, canvas.logprob)])
     return [torch.cat(part) for part in zip(*parts)]

@@ -441,11 +441,10 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
     ['ensemble_nll(-nats[:, :k])', 'ensemble_nll(-nats[:, -k:])'],
     ['list(chain.from_iterable(gather(scores)))', 'scores'],
     ['ImportanceWeighted.name not in self.asked', 'self.name != ImportanceWeighted.name'],
-    ['self.orders(blocks, [number], given, n_orders)', 'self.orders(blocks, [number], None, n_orders)'],
+    ['self.batch(blocks, [number], given, n_orders)', 'self.batch(blocks, [number], None, n_orders)'],
     ["P, seed, n_given)[0]", "P, seed)[0]"],
-    ['draw_orders(numbers, N, K, self', 'draw_orders(range(len(numbers)), N, K, self'],
-    ['given_first(orders, given, visits_of(blocks), ', 'given_first(orders, given, None, '],
-    ['visits_of(blocks), self.known_l2r)', 'visits_of(blocks))'],
+    ['draw_orders(numbers, blocks', 'draw_orders(range(len(numbers)), blocks'],
+    ['Batch.of(blocks, orders, given, self.known_l2r)', 'Batch.of(blocks, orders, given)'],
     ["f'{label} {derive_seed(order):x}'", 'label'],
     ['is_drawn(self.checkpoint.config.slots, self.order) and', 'self.checkpoint.config.slots.masked_loss and'],
     ['config.n_orders if self.several else 1', 'config.n_orders'],
@@ -458,11 +457,18 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
     ["gain = self.row('', nats[:, 0] - column, text)", "gain = self.row('', nats.mean(1) - column, text)"],
 ]
 
+FAULTS['anyorder/batch.py'] = 'test_answers test_training test_puzzles', [
+    ['given_first(order, given, n_visits, left_to_right)', 'given_first(order, given, None, left_to_right)'],
+    ['n_visits, left_to_right)', 'n_visits)'],
+    ['return self.n_visits.sum()', 'return self.idx.numel()'],
+    ['self.idx.clamp(min=0)', 'self.idx'],
+]
+
 FAULTS['anyorder/likelihood/written.py'] = 'test_written test_answers', [
     ["unmasking.unmask == 'binomial' or self.several and", 'self.several and'],
     ['self.several and not unmasking.adaptive', 'self.several'],
-    ['n_given[rows],', 'n_given[rows] * 0,'],
-    [', visits_of(blocks[rows]))', ')'],
+    ['part.n_given,', 'part.n_given * 0,'],
+    ['own_seeds, part.n_visits)', 'own_seeds)'],
     ['masked_fill(cut, 0)', 'masked_fill(cut, 1)'],
     ['kept.masked_fill(cut > 0, math.inf)', 'kept'],
     ['kept - nats[:, -1]', 'kept'],
@@ -491,7 +497,7 @@ FAULTS['anyorder/likelihood/journal.py'] = 'test_journal', [
 FAULTS['anyorder/likelihood/nll.py'] = 'test_likelihood test_puzzles test_answers', [
     ['nll * ((n - n_given)', 'nll * ((n + n_given)'],
     ['n = T if n_visits is None', 'n = T if True'],
-    ['nll = one_by_one(model, idx, order, n_visits=n_visits)', 'nll = one_by_one(model, idx, order)'],
+    ['batch.order, n_visits=batch.n_visits)\n            else', 'batch.order)\n            else'],
     ['device=nll.device) < n_given, 0)', 'device=nll.device) <= n_given, 0)'],
     ['sums.append(nll.sum(-1, dtype=widest(device)))', 'sums.append(nll.sum(-1))'],
     ['.sum(-1, dtype=widest(idx.device)))', '.sum(-1).double())'],
@@ -716,9 +722,9 @@ FAULTS['anyorder/training/muon.py'] = 'test_training test_sharding', [
 ]
 
 FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles test_train test_grids test_answers', [
-    ['n_blanks - is_mark(idx, model).sum(1)', 'n_blanks'],
+    ['batch.n_blanks - is_mark(idx, model).sum(1)', 'batch.n_blanks'],
     ['return idx >= ', 'return idx > '],
-    ["idx = middle_last(idx, config.fim_ratio, model.config.n_real)", 'pass'],
+    ['idx = middle_last(batch.idx, config.fim_ratio, model.config.n_real)', 'idx = batch.idx'],
     ['lr=muon_learning_rate, weight_decay=weight_decay', 'lr=muon_learning_rate, weight_decay=0.0'],
     ['config.grad_clip or math.inf', 'math.inf'],
     ['derive_seed(config.seed, state.iter_num, micro)', 'derive_seed(config.seed, state.iter_num)'],
@@ -726,10 +732,9 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
     ['loss, norm = loss / n_iters, norm / n_iters', 'loss, norm = loss, norm / n_iters'],
     ['loss += nll.detach()', 'loss = len(micros) * nll.detach()'],
     ['mean_blanks.to(nll.dtype) / len(micros)', 'mean_blanks.to(nll.dtype)'],
-    ['nll.sum() / mean_blanks.to(nll.dtype)', 'nll.sum() / idx.numel()'],
-    ['= summed(sum(batch[-1].sum() for batch in batches))', '= sum(batch[-1].sum() for batch in batches)'],
+    ['nll.sum() / mean_blanks.to(nll.dtype)', 'nll.sum() / nll.numel()'],
+    ['= summed(sum(batch.n_blanks.sum() for batch in batches))', '= sum(batch.n_blanks.sum() for batch in batches)'],
     ['n_blanks = given_first(order, given, n_visits)', 'n_blanks = given_first(order, given)'],
-    ['order, *counts = given_first(order, given, n_visits)', 'order, *counts = given_first(order, given)'],
     ['        o.zero_grad(set_to_none=True)', '        pass'],
     ["        for group in o.param_groups:\n            group['lr'] = lr * group['lr_ratio']",
      "        for group in o.param_groups:\n            group['lr'] = lr"],
@@ -737,17 +742,16 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
     ["'param_groups': o.state_dict()['param_groups']", "'param_groups': saved['param_groups']"],
     ["self.ema.n_updates = checkpoint['ema_model']['num_updates']", 'pass'],
     ['        self.totals.zero_()\n', ''],
-    ['n_given=n_given[mine, 0])', 'n_given=0 * n_given[mine, 0])'],
+    ['n_given=batch.n_given[mine])', 'n_given=0 * batch.n_given[mine])'],
     ['n_known = n_given + (torch', 'n_known = (torch'],
     ['with autocast(device, config.dtype, cache=False):', "with autocast(device, 'float32', cache=False):"],
     ['config.batch_size, config.dtype, n_known=known,', 'config.batch_size, n_known=known,'],
     ['.div_(processes()[1])', ''],
     ['range(rank, config.gradient_accumulation_steps, world_size)', 'range(config.gradient_accumulation_steps)'],
     ['mean_blanks.to(nll.dtype) / len(micros)', 'mean_blanks.to(nll.dtype) / config.gradient_accumulation_steps'],
-    ['order[mine], config.batch_size', 'order[:len(blocks[mine])], config.batch_size'],
+    ['batch.order[mine], config', 'batch.order[:len(blocks[mine])], config'],
     ['device=device, **order_of(config))', 'device=device)'],
     ['(loss + norm).isfinite()', 'loss.isfinite()'],
-    ['idx.numel() if n_visits is None else n_visits.sum()', 'idx.numel()'],
 ]
 
 def faults_of(words):

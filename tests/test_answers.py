@@ -12,6 +12,7 @@ from test_written import made
 from toy_runs import assert_alike, assert_same_runs, resume, run
 
 import eval_puzzle
+from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import Drawing, Unmasking, generate
@@ -127,14 +128,16 @@ def test_loss_and_validation_are_of_the_answers_alone(split, kind, monkeypatch):
     model = model.requires_grad_(True)
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
     update(state, split, 1e-12, Config(OPTIONS))
-    for idx, order, n_known, n_visits, n_given, n_blanks in seen:
-        for r, n in enumerate(n_visits.tolist()):
-            tokens = [t for t in idx[r, :n].tolist()]
-            known = None if n_known is None else int(n_known[r])
-            assert (tokens, int(n_given[r])) in rows and n == n_given[r] + n_blanks[r]
-            assert known is None or n_given[r] <= known < n
-            total = total + nats_by_hand(model, tokens, int(n_given[r]), order[r].tolist(), known)
-    total = total / sum(batch[-1].sum() for batch in seen)
+    for batch in seen:
+        for r, n in enumerate(batch.n_visits.tolist()):
+            tokens = batch.idx[r, :n].tolist()
+            n_given = int(batch.n_given[r])
+            known = None if batch.n_known is None else int(batch.n_known[r])
+            assert (tokens, n_given) in rows
+            assert n == n_given + batch.n_blanks[r]
+            assert known is None or n_given <= known < n
+            total = total + nats_by_hand(model, tokens, n_given, batch.order[r].tolist(), known)
+    total = total / sum(batch.n_blanks.sum() for batch in seen)
     torch.testing.assert_close(state.totals[0], total.detach(), rtol=1e-6, atol=0)
 
 
@@ -173,8 +176,8 @@ def test_every_estimate_of_an_order_is_of_the_answers_alone(split, kind):
                     known = [*range(n)] if found.unmasking.adaptive else [p for p in order if p < n]
                     order = torch.tensor([known + [p for p in order if n <= p < len(row)]])
                     seeds = [derive_seed(found.c.seed, 'written', b, k)]
-                    want = written_nats(model, torch.tensor([row]), order, torch.tensor([n]), seeds, found.unmasking,
-                                        found.drawing, 1)[0]
+                    batch = Batch(torch.tensor([row]), order, n_given=torch.tensor([n]))
+                    want = written_nats(model, batch, seeds, found.unmasking, found.drawing, 1)[0]
                 else:
                     want = nats_by_hand(model, row, n, order)[None]
                 torch.testing.assert_close(column[k], want, rtol=0, atol=1e-9)

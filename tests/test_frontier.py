@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import make_model
 
+from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
@@ -78,9 +79,10 @@ def test_a_curve_of_a_policy_begins_at_its_own_one_token_a_step(frontier):
 
 def written(it, unmasking, temperature=1.0, order=None):
     """Nats (5,) of the blocks of held-out text in this way, whose seeds decide nothing."""
-    orders, given = draw_orders(range(5), 8, 1, 3, order)[:, 0], torch.zeros(5, dtype=torch.long)
-    return written_nats(it.model, it.text.blocks, orders, given, range(5), unmasking,
-                        Drawing(temperature, scores=True), 5)[:, 0]
+    orders = draw_orders(range(5), 8, 1, 3, order)[:, 0]
+    batch = Batch(it.text.blocks, orders, n_given=torch.zeros(5, dtype=torch.long))
+    drawing = Drawing(temperature, scores=True)
+    return written_nats(it.model, batch, range(5), unmasking, drawing, 5)[:, 0]
 
 
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])

@@ -189,11 +189,11 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
     seen = spied(monkeypatch, 'draw_batch', 'nll_of_blanks')
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
     update(state, split, 1e-9, config)
-    (idx, order, _, _, n_given, _), nll = seen
+    batch, nll = seen
     rows, n_blanks = {tuple(row) for row in split.packed.tolist()}, 0
-    for r, n in enumerate(n_given.tolist()):
-        packed = idx[r].clone()
-        packed[order[r, :n]] |= GIVEN   # what the order has first is what the file says is given
+    for r, n in enumerate(batch.n_given.tolist()):
+        packed = batch.idx[r].clone()
+        packed[batch.order[r, :n]] |= GIVEN   # what the order has first is what the file says is given
         assert tuple(packed.tolist()) in rows
         n_blanks += 16 - n
     assert state.totals[0] == pytest.approx(float(nll.detach().sum()) / n_blanks)
@@ -209,7 +209,8 @@ def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monk
     state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
     for _ in range(30):
         update(state, split, 1e-9, config)
-    known, given = (torch.cat(column) for column in list(zip(*seen))[2:5:2])
+    known = torch.cat([batch.n_known for batch in seen])
+    given = torch.cat([batch.n_given for batch in seen])
     share = (known - given) / (16 - given)
     assert (known >= given).all() and (known < 16).all()
     assert abs(share.mean() - 0.5 + 0.5 / (16.0 - given).mean()) < 0.03

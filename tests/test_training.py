@@ -10,6 +10,7 @@ from conftest import make_model
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anyorder.batch import Batch
 from anyorder.fast import lean
 from anyorder.likelihood.continuations import continuation_scores
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
@@ -154,8 +155,8 @@ def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
     for micro in (1, 3):
         torch.manual_seed(derive_seed(5, 0, micro))
-        idx, order, *_ = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
-        alone.append(float(make_model()(idx, order).mean()))
+        batch = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
+        alone.append(float(make_model()(batch.idx, batch.order).mean()))
     blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
     given = torch.zeros_like(blocks, dtype=torch.bool)
     whole = validate(state.model, blocks, given, config)
@@ -186,13 +187,14 @@ def recorded_rows(kind):
         order, *_ = given_first(order, torch.zeros(1, 9, dtype=torch.bool), n_visits)
         if kind in ('bidirectional', 'mixed'):
             n_known = n_given + (torch.rand(1, generator=g) * (n_visits - n_given)).long()
-        rows.append((idx, order, n_known, n_visits, n_given, n_visits - n_given))
+        rows.append(Batch(idx, order, n_known, n_visits, n_given, n_visits - n_given))
     return rows
 
 
 def joined(rows):
     """Micro-batches as one."""
-    return tuple(None if parts[0] is None else torch.cat(parts) for parts in zip(*rows))
+    there = [name for name, part in vars(rows[0]).items() if part is not None]
+    return Batch(**{name: torch.cat([getattr(row, name) for row in rows]) for name in there})
 
 
 def after_updates(kind, n_micros, patch, n_updates=3):
@@ -213,11 +215,12 @@ def after_updates(kind, n_micros, patch, n_updates=3):
 
 @pytest.mark.parametrize('kind', UNEQUAL)
 def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(kind, forked, monkeypatch):
-    idx, order, n_known, n_visits, n_given, n_blanks = joined(recorded_rows(kind))
+    batch = joined(recorded_rows(kind))
     model = make_model(**UNEQUAL[kind]).requires_grad_(True)
-    nll = model(idx, order, n_known, n_visits=n_visits)
-    nll = nll_of_blanks(nll, n_given, n_known is not None, n_visits).masked_fill(idx > 10, 0)
-    n_blanks = n_blanks - (idx > 10).sum(1)
+    nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
+    is_mark = batch.idx > 10
+    nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits).masked_fill(is_mark, 0)
+    n_blanks = batch.n_blanks - is_mark.sum(1)
     assert len({*n_blanks.tolist()}) > 1
     loss = nll.sum() / n_blanks.sum()
     loss.backward()
@@ -400,7 +403,7 @@ def test_an_update_never_waits_for_the_device(monkeypatch):
 def test_a_batch_is_in_the_order_of_the_run():
     config = Config(OPTIONS | {'order': 'block:3', 'order_seed': 7, 'batch_size': 60, 'l2r_ratio': 0.5})
     torch.manual_seed(0)
-    _, order, *_ = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
+    order = draw_batch(Split(TOKENS), config, True, torch.device('cpu')).order
     blocks, l2r = ((order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r'))
     assert (blocks ^ l2r).all() and 15 < l2r.sum() < 45
 
@@ -429,8 +432,8 @@ def test_a_middle_is_learned_from_both_sides_and_its_marks_cost_nothing():
                                'batch_size': 8})
     model, state = make_model(n_tokens=11, vocab_size=14), start(learner(n_tokens=11, vocab_size=14))
     torch.manual_seed(derive_seed(5, 0, 0))
-    idx, order, *_ = draw_batch(Split(TOKENS), config, False, torch.device('cpu'))
-    idx = middle_last(idx, 0.6, 11)
+    batch = draw_batch(Split(TOKENS), config, False, torch.device('cpu'))
+    idx, order = middle_last(batch.idx, 0.6, 11), batch.order
     assert 0 < (idx[:, 0] == 11).sum() < 8 and torch.equal(order, torch.arange(9).expand(8, -1))
     nats = [-model.predict(row[None], order[:1], d, 1).log_softmax(-1)[0, 0, token]
             for row in idx for d, token in enumerate(row.tolist()) if token < 11]
@@ -451,8 +454,11 @@ def test_a_batch_of_puzzles_has_what_is_given_first():
     given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
     rows = Split(tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2'), True)
     draw = partial(draw_batch, rows, Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}), device=torch.device('cpu'))
-    idx, order, n_known, n_visits, n_given, n_blanks = draw(masked_loss=False)
-    assert n_known is n_visits is None and n_given.tolist() == [3] * 6 == (n_blanks - 3).tolist() and idx.max() == 3
-    assert all(set(row[:3]) == {0, 3, 6} for row in order.tolist())
-    n_known = torch.cat([draw(masked_loss=True)[2] for _ in range(20)])
+    batch = draw(masked_loss=False)
+    assert batch.n_known is batch.n_visits is None
+    assert batch.n_given.tolist() == [3] * 6
+    assert batch.n_blanks.tolist() == [6] * 6
+    assert batch.idx.max() == 3
+    assert all(set(row[:3]) == {0, 3, 6} for row in batch.order.tolist())
+    n_known = torch.cat([draw(masked_loss=True).n_known for _ in range(20)])
     assert set(n_known.tolist()) == set(range(3, 9))

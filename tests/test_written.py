@@ -9,6 +9,7 @@ from conftest import make_model
 from test_estimates import SEED, opened, options, text_of
 
 import eval_ppl
+from anyorder.batch import Batch
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.fill import fill
@@ -82,8 +83,9 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
     torch.testing.assert_close(nats, want, rtol=0, atol=1e-10)
     orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), BLOCKS[[3, 1]].repeat_interleave(2, 0)
     for window in (1, 4):
-        found = written_nats(model, repeated, orders, torch.zeros(4, dtype=torch.long), range(4),
-                             Unmasking(unmask='lossless', window=window), Drawing(scores=True), 3)
+        batch = Batch(repeated, orders, n_given=torch.zeros(4, dtype=torch.long))
+        unmasking = Unmasking(unmask='lossless', window=window)
+        found = written_nats(model, batch, range(4), unmasking, Drawing(scores=True), 3)
         torch.testing.assert_close(found[:, 0].view(2, 2), want, rtol=0, atol=1e-10)
     assert not cut.any() and (passes == 9).all()
 

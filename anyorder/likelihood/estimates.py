@@ -5,15 +5,15 @@ from itertools import chain
 
 import torch
 
+from anyorder.batch import Batch
 from anyorder.likelihood.continuations import continuation_scores, last_words
 from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, powers_of_two, sample_groups
 from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, is_drawn
 from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import draw_orders, family_of, given_first, has_several, name_of, order_of
+from anyorder.orders import draw_orders, family_of, has_several, name_of, order_of
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import visits_of
 
 
 class Estimate:
@@ -39,20 +39,23 @@ class Estimate:
         """Blocks of one call of `nats`."""
         return 1 if self.alone else max(1, self.c.batch_size // self.n_orders)
 
-    def orders(self, blocks, numbers, given=None, n_orders=0):
-        """orders (len(numbers) K, N), n_given, n_blanks (len(numbers), 1) of these blocks; K: n_orders, or its own."""
-        K, N = n_orders or self.n_orders, blocks.size(1)
+    def batch(self, blocks, numbers, given=None, n_orders=0):
+        """The Batch of these blocks, each K times in a row under its K orders, K = n_orders or its own."""
+        K = n_orders or self.n_orders
+        orders = draw_orders(numbers, blocks.size(1), K, self.c.seed, self.order).flatten(0, 1)
         blocks = blocks[numbers].repeat_interleave(K, 0)
-        orders = draw_orders(numbers, N, K, self.c.seed, self.order).flatten(0, 1)
-        given = torch.zeros_like(blocks) > 0 if given is None else given[numbers].repeat_interleave(K, 0)
-        orders, *counts = given_first(orders, given, visits_of(blocks), self.known_l2r)
-        return orders, *(n[::K].unsqueeze(1) for n in counts)
+        if given is None:
+            given = torch.zeros_like(blocks, dtype=torch.bool)
+        else:
+            given = given[numbers].repeat_interleave(K, 0)
+        return Batch.of(blocks, orders, given, self.known_l2r)
 
     def row_of(self, blocks, number, given, n_orders=1):
         """(idx (n,), orders (K, n), n_given, n_blanks) of the block of this number, without its padding."""
-        orders, *counts = self.orders(blocks, [number], given, n_orders)
-        n_given, n_blanks = map(int, counts)
-        return blocks[number, :n_given + n_blanks], orders[:, :n_given + n_blanks], n_given, n_blanks
+        batch = self.batch(blocks, [number], given, n_orders)
+        n_given, n_blanks = int(batch.n_given[0]), int(batch.n_blanks[0])
+        n = n_given + n_blanks
+        return batch.idx[0, :n], batch.order[:, :n], n_given, n_blanks
 
     def nats(self, model, blocks, numbers, given=None):
         """(len(numbers), m) float64 of the blocks (n, N) of these numbers. Tokens that are `given` (n, N) come first in
@@ -109,12 +112,12 @@ class Along(Estimate):
 
     def nats(self, model, blocks, numbers, given=None):
         """A column for each order."""
-        K, known, (orders, n_given, n_blanks) = self.n_orders, None, self.orders(blocks, numbers, given)
+        K, known, batch = self.n_orders, None, self.batch(blocks, numbers, given)
         if self.is_drawn:
+            n_given, n_blanks = (n[::K].unsqueeze(1) for n in (batch.n_given, batch.n_blanks))   # (len(numbers), 1)
             known = draw_known(numbers, n_blanks, K, self.c.seed, n_given).flatten()
-        repeated = blocks[numbers].repeat_interleave(K, 0)
-        return block_nll(model, repeated, orders, self.c.batch_size, n_known=known,
-                         n_given=n_given.repeat_interleave(K)).view(-1, K)
+        nats = block_nll(model, batch.idx, batch.order, self.c.batch_size, n_known=known, n_given=batch.n_given)
+        return nats.view(-1, K)
 
     def totals(self, model, text, journal):
         """(n,) nats of the blocks, the mean over the orders."""

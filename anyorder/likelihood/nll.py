@@ -4,6 +4,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from anyorder.batch import Batch
 from anyorder.fast import product_dtype
 from anyorder.machine.devices import autocast, widest
 from anyorder.seeds import stream
@@ -37,16 +38,16 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
     counted  (n, N) bool, the visits d that the sum counts; all by default
     returns  (n,) float64"""
     device, sums = model.device, []
+    every = Batch(blocks, orders, n_known, visits_of(blocks), n_given)
     for rows in torch.arange(len(blocks)).split(batch_size):
-        n_visits = visits_of(blocks[rows])
-        idx, order = blocks[rows].clamp(min=0).to(device), orders[rows].to(device)   # nobody reads a token of padding
+        batch = every.rows(rows).to(device)
         with autocast(device, dtype):
             if model.slots.masked_loss and n_known is None:
-                nll = one_by_one(model, idx, order, n_visits=n_visits)
+                nll = one_by_one(model, batch.idx, batch.order, n_visits=batch.n_visits)
             else:
-                nll = model(idx, order, n_known if n_known is None else n_known[rows], n_visits=n_visits)   # (B, N)
+                nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)   # (B, N)
         if n_given is not None:
-            nll = nll_of_blanks(nll, n_given[rows].to(device), n_known is not None, n_visits)
+            nll = nll_of_blanks(nll, batch.n_given.to(device), n_known is not None, batch.n_visits)
         if counted is not None:
             nll = nll.masked_fill(~counted[rows].to(device), 0)
         sums.append(nll.sum(-1, dtype=widest(device)))

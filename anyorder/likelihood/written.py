@@ -17,7 +17,6 @@ from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
 from anyorder.orders import has_several
 from anyorder.seeds import DRAWS, derive_seed
-from anyorder.tokens.blocks import visits_of
 
 
 class Oracle(Unmasking):
@@ -27,15 +26,16 @@ class Oracle(Unmasking):
         return token_logprob(logits, token)
 
 
-def written_nats(model, blocks, orders, n_given, seeds, unmasking, drawing, batch_size):
-    """-log q of each block under its own order, where the visits behind the n_given first ones are written.
+def written_nats(model, batch, seeds, unmasking, drawing, batch_size):
+    """-log q of each block of a Batch under its own order, where the visits behind the given ones are written.
 
-    blocks, orders (n, N), n_given (n,), seeds [n] as in Canvas; unmasking, drawing as in steps
+    seeds [n] as in Canvas; unmasking, drawing as in steps
     returns  (n, 3) float64: nats of the tokens whose probability is not 0, the number of the others, passes"""
     found = []
-    for rows in torch.arange(len(blocks)).split(batch_size):
-        idx, order = (x[rows].clamp(min=0).to(model.device) for x in (blocks, orders))
-        canvas = Canvas(idx, order, n_given[rows], [seeds[r] for r in rows.tolist()], visits_of(blocks[rows]))
+    for rows in torch.arange(len(batch.idx)).split(batch_size):
+        part = batch.rows(rows).to(model.device)
+        own_seeds = [seeds[r] for r in rows.tolist()]
+        canvas = Canvas(part.idx, part.order, part.n_given, own_seeds, part.n_visits)
         fill(model, canvas, unmasking, drawing)
         cut = canvas.logprob == -torch.inf
         passes = torch.tensor([len({*row} - {-1}) for row in canvas.step.tolist()])
@@ -61,10 +61,9 @@ class Written(Along):
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
-        K, (orders, n_given, _) = self.n_orders, self.orders(blocks, numbers, given)
+        K, batch = self.n_orders, self.batch(blocks, numbers, given)
         seeds = [derive_seed(self.c.seed, 'written', b, k) for b in numbers for k in range(K)]
-        nats = written_nats(model, blocks[numbers].repeat_interleave(K, 0), orders, n_given.repeat_interleave(K), seeds,
-                            self.unmasking, self.drawing, self.c.batch_size)
+        nats = written_nats(model, batch, seeds, self.unmasking, self.drawing, self.c.batch_size)
         return nats.view(-1, 3 * K)
 
     def measure(self, model, text, journal):

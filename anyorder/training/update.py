@@ -2,9 +2,11 @@
 import math
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 
+from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.likelihood.nll import block_nll, draw_known, estimate_of, nll_of_blanks
 from anyorder.machine.devices import autocast, widest
@@ -120,9 +122,7 @@ class TrainState:
 
 
 def draw_batch(split, config, masked_loss, device):
-    """(idx, order, n_known, n_visits, n_given, n_blanks) of a micro-batch, (B, N) twice and (B,), from torch's default
-    generators. n_given visits come first and cost nothing; nor does padding, from n_visits on, which is None without
-    padding. n_known, of a masked loss alone, is uniform over the blanks."""
+    """The Batch of a micro-batch on `device`, from torch's default generators. n_known is uniform over the blanks."""
     idx = random_blocks(split, config.batch_size, config.block_size)
     (B, N), n_visits = idx.shape, visits_of(idx) if split.ends is not None else None
     idx, n_visits = ((x.pin_memory() if device.type == 'cuda' else x).to(device, non_blocking=True)
@@ -134,7 +134,7 @@ def draw_batch(split, config, masked_loss, device):
         order, n_given, n_blanks = given_first(order, given, n_visits)
     if masked_loss:
         n_known = n_given + (torch.rand(B, device=device, dtype=widest(device)) * n_blanks).long()
-    return idx.clamp(min=0), order, n_known, n_visits, n_given, n_blanks
+    return Batch(idx.clamp(min=0), order, n_known, n_visits, n_given, n_blanks)
 
 
 def draw_micro_batches(state, split, config, micros):
@@ -145,9 +145,8 @@ def draw_micro_batches(state, split, config, micros):
         torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, known visits, middles
         batch = draw_batch(split, config, model.slots.masked_loss, state.device)
         if config.get('fim_ratio'):
-            idx, *parts, n_blanks = batch
-            idx = middle_last(idx, config.fim_ratio, model.config.n_real)
-            batch = idx, *parts, n_blanks - is_mark(idx, model).sum(1)
+            idx = middle_last(batch.idx, config.fim_ratio, model.config.n_real)
+            batch = replace(batch, idx=idx, n_blanks=batch.n_blanks - is_mark(idx, model).sum(1))
         batches.append(batch)
     return batches
 
@@ -168,19 +167,19 @@ def update(state, split, lr, config):
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     batches = draw_micro_batches(state, split, config, micros)
-    n_blanks = summed(sum(batch[-1].sum() for batch in batches)).to(widest(device))   # of the whole update
+    n_blanks = summed(sum(batch.n_blanks.sum() for batch in batches)).to(widest(device))   # of the whole update
     mean_blanks = n_blanks / config.gradient_accumulation_steps
     loss = torch.zeros((), device=device, dtype=widest(device))
-    for micro, (idx, order, n_known, n_visits, n_given, _) in zip(micros, batches):
+    for micro, batch in zip(micros, batches):
         if state.model.config.dropout:   # the only draws of torch's generator behind the batch
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
         waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
             with autocast(device, config.dtype, cache=False):   # every weight is read once
-                nll = state.run_model(idx, order, n_known, n_visits=n_visits)               # (B, N)
-                nll = nll_of_blanks(nll, n_given, n_known is not None, n_visits)
+                nll = state.run_model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)   # (B, N)
+                nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits)
                 if config.get('fim_ratio'):   # columns are positions
-                    nll = nll.masked_fill(is_mark(idx, state.model), 0)
+                    nll = nll.masked_fill(is_mark(batch.idx, state.model), 0)
                 micro_loss = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
             micro_loss.backward()
         loss += nll.detach().sum(dtype=loss.dtype) / mean_blanks / len(micros)
@@ -194,7 +193,7 @@ def update(state, split, lr, config):
     state.ema.update(state.model)
     state.totals += torch.stack([loss, norm, (loss + norm).isfinite()])
     state.iter_num += 1
-    state.n_own += sum(idx.numel() if n_visits is None else n_visits.sum() for idx, _, _, n_visits, *_ in batches)
+    state.n_own += sum(batch.n_tokens() for batch in batches)
 
 
 PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}   # the part of all pairs of slots that training needs; others need all
@@ -253,13 +252,13 @@ def validate(model, blocks, given, config):
     orders = {estimate_of(own): draw_orders(range(n), N, order=own)[:, 0]}
     if not masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
-    n_visits = visits_of(blocks)
     for name, order in orders.items():
-        order, *counts = given_first(order, given, n_visits)
-        n_given, n_blanks = (n.unsqueeze(1) for n in counts)
-        known = draw_known(range(n), n_blanks, n_given=n_given)[mine, 0] if masked_loss else None
+        batch, known = Batch.of(blocks, order, given), None
+        if masked_loss:
+            n_given, n_blanks = (n.unsqueeze(1) for n in (batch.n_given, batch.n_blanks))
+            known = draw_known(range(n), n_blanks, n_given=n_given)[mine, 0]
         nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
-        nats[places] = block_nll(model, blocks[mine], order[mine], config.batch_size, config.dtype, n_known=known,
-                                 n_given=n_given[mine, 0])
+        nats[places] = block_nll(model, blocks[mine], batch.order[mine], config.batch_size, config.dtype, n_known=known,
+                                 n_given=batch.n_given[mine])
         result[name] = summed(nats)[:n]
     return result

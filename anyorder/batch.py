@@ -1,0 +1,52 @@
+"""What is a batch? Blocks of tokens, the order in which each is visited, and how many of its visits are what."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from anyorder.orders import given_first
+from anyorder.tokens.blocks import visits_of
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B blocks of N tokens, of which an order visits what is given first, then the blanks, then the padding.
+
+    Counts are (B,), or None where there is nothing to count."""
+
+    idx: torch.Tensor  # (B, N) tokens in natural order
+    order: torch.Tensor  # (B, N) positions
+    n_known: torch.Tensor | None = None  # for a masked loss alone: visits that the network sees
+    n_visits: torch.Tensor | None = None  # visits that are no padding; None: no block has padding
+    n_given: torch.Tensor | None = None  # visits that cost nothing
+    n_blanks: torch.Tensor | None = None  # visits that are learned or measured
+
+    @classmethod
+    def of(cls, blocks, order, given, left_to_right=False):
+        """Make a batch of blocks (B, N), PADDING behind them, whose order (B, N) has what is `given` (B, N) first.
+
+        left_to_right  whether what is given is read from left to right, in place of its order"""
+        n_visits = visits_of(blocks)
+        order, n_given, n_blanks = given_first(order, given, n_visits, left_to_right)
+        return cls(blocks, order, None, n_visits, n_given, n_blanks)
+
+    def n_tokens(self):
+        """Return how many tokens are no padding, an int or on the device of the counts."""
+        if self.n_visits is None:
+            return self.idx.numel()
+        return self.n_visits.sum()
+
+    def rows(self, at):
+        """Return the rows of these numbers (n,) as a batch of their own, on the host."""
+        parts = {name: part[at] for name, part in vars(self).items() if part is not None}
+        batch = Batch(**parts)
+        if batch.n_visits is not None and (batch.n_visits == batch.idx.size(1)).all():
+            return replace(batch, n_visits=None)
+        return batch
+
+    def to(self, device):
+        """Return the batch as a model on the device reads it: nobody reads a token of padding, which becomes 0.
+
+        Counts stay on the host, where a model plans its passes without a wait for the device."""
+        idx = self.idx.clamp(min=0).to(device)
+        return replace(self, idx=idx, order=self.order.to(device))
