@@ -408,7 +408,7 @@ FAULTS['anyorder/harness.py'] = 'test_eval_lm', [
     ['unmasking if unmasking.adaptive else None', 'None'],
 ]
 
-FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities test_written', [
+FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities', [
     ['own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()',
      'own = model(idx[None].to(device), order[None].to(device))[0].cpu()'],
     ['n_groups, n_sampled = -(-block_size // width), n_positions // width',
@@ -424,10 +424,6 @@ FAULTS['anyorder/likelihood/ensemble.py'] = 'test_likelihood test_equalities tes
     ['(change.sum(-1) * weights).sum()', 'change.sum(-1).sum() * weights.mean()'],
     ['torch.rand(B, K, i, generator=generator, dtype', 'torch.rand(B, K, i, dtype'],
     ['if 2 ** k < n] + [n]', 'if 2 ** k <= n]'],
-    ['order[k:k + 2].sort().values', 'order[k:k + 2]'],
-    ['((first, second), (second, first))', '((first, second), (first, second))'],
-    ['visits += [visit]', 'visits += [k]'],
-    ['logp[..., :m]', 'logp[..., -m:]'],
 ]
 
 FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_answers', [
@@ -442,7 +438,6 @@ FAULTS['anyorder/likelihood/estimates.py'] = 'test_estimates test_journal test_a
     ['list(chain.from_iterable(gather(scores)))', 'scores'],
     ['ImportanceWeighted.name not in self.asked', 'self.name != ImportanceWeighted.name'],
     ['self.batch(blocks, [number], given, n_orders)', 'self.batch(blocks, [number], None, n_orders)'],
-    ["P, seed, n_given)[0]", "P, seed)[0]"],
     ['draw_orders(numbers, blocks', 'draw_orders(range(len(numbers)), blocks'],
     ['Batch.of(blocks, orders, given, self.known_l2r)', 'Batch.of(blocks, orders, given)'],
     ["f'{label} {derive_seed(order):x}'", 'label'],
