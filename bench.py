@@ -25,6 +25,7 @@ from configurator import Config, at_least, check_choice, numbers
 
 WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates',
          'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes, slots and seconds'}
+# fmt: off
 # model (random weights)
 block_size = 1024
 vocab_size = 50304
@@ -61,6 +62,7 @@ temperature = 1.0          # 0 takes the most likely token
 # system
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
+# fmt: on
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=('',))
@@ -75,8 +77,20 @@ import torch
 from anyorder.fast import freeze, graphed, lean
 from anyorder.generation import Canvas, Drawing, Unmasking, generate, unmask_schedule
 from anyorder.generation.fill import fill
-from anyorder.likelihood.ensemble import check_ensemble, ensemble_block_nll, group_contexts, sample_groups
-from anyorder.machine.devices import autocast, peak_flops, peak_memory, resolve_compile, resolve_device, seconds
+from anyorder.likelihood.ensemble import (
+    check_ensemble,
+    ensemble_block_nll,
+    group_contexts,
+    sample_groups,
+)
+from anyorder.machine.devices import (
+    autocast,
+    peak_flops,
+    peak_memory,
+    resolve_compile,
+    resolve_device,
+    seconds,
+)
 from anyorder.machine.files import check_out, write_json
 from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier

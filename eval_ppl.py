@@ -37,6 +37,7 @@ training is named where it was prepared anew since: its text may be what the mod
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least, check_choice, names_in, numbers
 
+# fmt: off
 # which model
 ckpt = 'out/ckpt.pt'       # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                            # masked:FOLDER is a masked model of others
@@ -76,6 +77,7 @@ batch_size = 16            # blocks of a forward pass; or contexts, of about as 
 device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), ...
 dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
+# fmt: on
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
@@ -98,7 +100,13 @@ from anyorder.likelihood.nll import estimate_of, is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.likelihood.written import Oracle, Written
 from anyorder.machine.files import check_out, write_json
-from anyorder.machine.processes import end_processes, first_process_first, own_device, processes, start_processes
+from anyorder.machine.processes import (
+    end_processes,
+    first_process_first,
+    own_device,
+    processes,
+    start_processes,
+)
 from anyorder.orders import check_order, name_of, order_of
 from anyorder.writer import order_and_policy
 

@@ -17,6 +17,8 @@ Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, names_in, numbers
 
+# fmt: off
+
 ckpt = 'out/ckpt.pt'   # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                        # masked:FOLDER is a masked model of others
 weights = 'ema'        # 'ema' or 'raw'
@@ -43,6 +45,7 @@ out = ''               # write the table to this JSON file
 html = ''              # write a page to this file (.html) that replays the puzzles of `show`
 show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
+# fmt: on
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())

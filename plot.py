@@ -30,11 +30,14 @@ AXES = ('tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds'
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
 
+# fmt: off
+
 out = 'loss.png'   # picture to write: .png, .svg or .pdf, of a replay .svg; `-o FILE` is the same
 x = ''             # axis: tokens, time or iter for training curves ('' is tokens), passes, slots or seconds for a
                    # frontier, slots or puzzle_seconds for puzzles, order or members for likelihoods
 y = ''             # keys with commas between, one panel each; '' is loss and validations, or what a JSON file holds
 labels = ''        # what to call the runs, or all lines, with commas between; '' is the names of folders and files
+# fmt: on
 
 
 def choose_panels(runs):

@@ -20,6 +20,7 @@ from configurator import at_least
 
 TEXTS = ('prompt', 'stop')
 
+# fmt: off
 # which model
 ckpt = 'out/ckpt.pt'          # a checkpoint, or a folder of export_hf.py: a path, or hf:OWNER/REPO[/path.pt];
                               # masked:FOLDER is a masked model of others, as LLaDA or BERT
@@ -77,6 +78,7 @@ html = ''                     # write a page to this file (.html) that replays t
 watch = False                 # redraw the first sample of each batch in the terminal as it is revealed
 metrics = False               # entropy, distinct n-grams and repetition of what was written
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large
+# fmt: on
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())

@@ -13,6 +13,7 @@ from configurator import Config
 
 TEXTS = ('wandb_project', 'wandb_run_name', 'wandb_run_id')
 
+# fmt: off
 # files
 out_dir = 'out'                   # where ckpt.pt and log.jsonl go
 init_from = 'scratch'             # 'scratch', 'resume' (out_dir/ckpt.pt), or weights: a path, hf:OWNER/REPO/path.pt, or
@@ -82,6 +83,7 @@ shard = False                     # split weights, gradients, optimizer and aver
 n_threads = 0                     # CPU threads; 0 is torch's choice; 1 for tiny models, as waiting threads spin
 plan = ''                         # only say what the run would cost: 'H100', '8xH100', 'A100', 'H200', 'TFLOPS:GiB'
 compile = 'auto'                  # True where it pays: there is a compiler and the run is long; False switches it off
+# fmt: on
 
 if __name__ == '__main__':   # the options are read before the imports below, which take seconds
     options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))

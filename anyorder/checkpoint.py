@@ -11,7 +11,15 @@ from anyorder.orders import order_of
 from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint, masked_family
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
-from anyorder.others.weights import TIED, WithoutDraws, load_pickle, local_path, read_json, tie, unwrapped
+from anyorder.others.weights import (
+    TIED,
+    WithoutDraws,
+    load_pickle,
+    local_path,
+    read_json,
+    tie,
+    unwrapped,
+)
 from anyorder.tokens.tokenizers import OWN, TOKENIZERS, tokenizer_of_set
 from configurator import home
 from model import AOGPT, AOGPTConfig

@@ -40,6 +40,8 @@ WORDS['tokens'] = 'arrays or lists of integers of your own (--source)'
 
 TEXTS = ('text_key', 'prompt_key')
 
+# fmt: off
+
 source = ''      # what to read: a .txt is one document, or for a zero-shot set one row a line, like a .raw;
                  # a .jsonl, .csv or .parquet has a document a row; all but the last also as .gz, .xz or .bz2;
                  # a folder is all .txt in it, a document each, or what `datasets` saved; hf:OWNER/NAME is on the hub
@@ -54,6 +56,7 @@ vocabulary = ''  # tokens: a file with the name of each token, a name a line; ''
 shape = ''       # tokens: HxW, as 8x8, says that a row is a grid of H rows and W columns
 data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
 force = False    # replace what is there
+# fmt: on
 
 
 def main(config):

@@ -24,6 +24,7 @@ from configurator import at_least, check_choice, configure
 
 WORDS = {name: task.about for name, task in TASKS.items()}
 
+# fmt: off
 # what is generated
 n_train = 0            # puzzles to train on; 0 is 100,000, for sudoku4 20,000
 n_val = 0              # puzzles to validate on; 0 is 1,000
@@ -39,6 +40,7 @@ split = ''             # make only this one: train, val or test
 name = ''              # folder to write under `data_dir`; '' is the name of the puzzle
 data_dir = os.path.dirname(os.path.abspath(__file__))   # default: the folder of this script
 force = False          # replace what is there
+# fmt: on
 
 
 def main(config):

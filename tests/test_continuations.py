@@ -8,7 +8,13 @@ import torch
 from conftest import make_model
 
 from anyorder.generation.unmasking import SCORES, Unmasking
-from anyorder.likelihood.continuations import LEFT_TO_RIGHT, Reading, continuation_scores, last_words, pieces
+from anyorder.likelihood.continuations import (
+    LEFT_TO_RIGHT,
+    Reading,
+    continuation_scores,
+    last_words,
+    pieces,
+)
 from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
 from anyorder.orders import order_of
 from anyorder.seeds import derive_seed

@@ -2,7 +2,13 @@
 import pytest
 import torch
 
-from anyorder.generation.drawing import Drawing, invert_cdf, keep_largest, sample_tokens, token_logprob
+from anyorder.generation.drawing import (
+    Drawing,
+    invert_cdf,
+    keep_largest,
+    sample_tokens,
+    token_logprob,
+)
 
 
 def kept(logits, top_k=0, top_p=1.0):

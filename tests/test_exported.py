@@ -9,7 +9,13 @@ import torch
 from conftest import ROOT, make_model, one_line
 
 import train
-from anyorder.checkpoint import Checkpoint, digest, load_checkpoint, model_from_checkpoint, save_checkpoint
+from anyorder.checkpoint import (
+    Checkpoint,
+    digest,
+    load_checkpoint,
+    model_from_checkpoint,
+    save_checkpoint,
+)
 from anyorder.others.exported import write_exported
 from anyorder.others.tokenizer_files import byte_letters
 from anyorder.others.weights import read_weights

@@ -4,7 +4,16 @@ import math
 import pytest
 import torch
 
-from anyorder.seeds import derive_seed, hashed, keys_of, permuted, random_bits, seeds_of, stream, uniform
+from anyorder.seeds import (
+    derive_seed,
+    hashed,
+    keys_of,
+    permuted,
+    random_bits,
+    seeds_of,
+    stream,
+    uniform,
+)
 
 
 def chi_square(counts):

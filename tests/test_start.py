@@ -9,7 +9,13 @@ import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.machine.surroundings import NAMES
 from anyorder.training.plan import lines_of
-from anyorder.training.start import check_options, model_config, never_reached, start_checkpoint, start_model
+from anyorder.training.start import (
+    check_options,
+    model_config,
+    never_reached,
+    start_checkpoint,
+    start_model,
+)
 from configurator import configure
 from model import EMA
 

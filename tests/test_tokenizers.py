@@ -5,7 +5,14 @@ import pytest
 from conftest import one_line
 
 from anyorder.tokens.prompts import encode
-from anyorder.tokens.tokenizers import END_OF_TEXT, GPT2, Begun, Bytes, HuggingFace, encode_documents
+from anyorder.tokens.tokenizers import (
+    END_OF_TEXT,
+    GPT2,
+    Begun,
+    Bytes,
+    HuggingFace,
+    encode_documents,
+)
 
 
 @pytest.fixture

@@ -10,7 +10,14 @@ from anyorder.generation import Canvas, Drawing, Unmasking
 from anyorder.generation.drawing import argmax
 from anyorder.generation.fill import fill, steps
 from anyorder.likelihood.ensemble import shuffled_contexts
-from anyorder.likelihood.nll import batches, check_finite, draw_known, ensemble_nll, is_drawn, logits_one_by_one
+from anyorder.likelihood.nll import (
+    batches,
+    check_finite,
+    draw_known,
+    ensemble_nll,
+    is_drawn,
+    logits_one_by_one,
+)
 from anyorder.orders import check_order, draw_orders, given_first, has_several, order_of
 from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.tokenizers import split_documents

@@ -7,8 +7,20 @@ import torch
 
 from anyorder.batch import Batch
 from anyorder.likelihood.continuations import continuation_scores, last_words
-from anyorder.likelihood.ensemble import ensemble_block_nll, ensemble_totals, powers_of_two, sample_groups
-from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, estimate_of, is_drawn
+from anyorder.likelihood.ensemble import (
+    ensemble_block_nll,
+    ensemble_totals,
+    powers_of_two,
+    sample_groups,
+)
+from anyorder.likelihood.nll import (
+    block_nll,
+    check_finite,
+    draw_known,
+    ensemble_nll,
+    estimate_of,
+    is_drawn,
+)
 from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress

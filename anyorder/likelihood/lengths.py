@@ -56,7 +56,7 @@ class Lengths:
         probabilities = cache(lambda *at: self.probabilities(network, *at))   # samples of a prompt share its template
         for template, seed in zip(templates, seeds, strict=True):
             lengths, said = (), []
-            for i in template.unknown:
+            for _ in template.unknown:
                 n, p = probabilities(template, lengths)
                 best = p.argsort(descending=True, stable=True).tolist()
                 if self.rule == 'draw':

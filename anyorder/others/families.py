@@ -11,7 +11,14 @@ from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
 from anyorder.orders import order_of
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.mdlm import MDLM
-from anyorder.others.weights import WithoutDraws, is_same, local_path, read_json, read_weights, weight_files
+from anyorder.others.weights import (
+    WithoutDraws,
+    is_same,
+    local_path,
+    read_json,
+    read_weights,
+    weight_files,
+)
 from anyorder.tokens.tokenizers import HuggingFace, get_tokenizer
 
 FILES = ('config.json', 'tokenizer*.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.*', 'merges.txt',
@@ -237,7 +244,9 @@ def masked_family(kind, path):
     if kind in list(FAMILIES):   # a list: a model_type may be any value of JSON
         return FAMILIES[kind]
     need_extra('transformers', 5, 2)
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES as OF_TRANSFORMERS,
+    )
     if kind in list(OF_TRANSFORMERS):
         return MaskedFamily(load_mlm, writes_end=False)
     raise ValueError(f'{path} has model_type={kind!r}, which is not understood: FOLDER may be aogpt, or gpt2, which '

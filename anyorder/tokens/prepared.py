@@ -8,8 +8,23 @@ from dataclasses import dataclass
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.duplicates import Hashes, hashes_on_disk, say_shared
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import bin_path, dtype_of, is_there, set_to_write, whole_splits, write_splits
-from anyorder.tokens.sources import from_hub, name_source, open_source, open_texts, openwebtext, pydocs, say_left_out
+from anyorder.tokens.sets import (
+    bin_path,
+    dtype_of,
+    is_there,
+    set_to_write,
+    whole_splits,
+    write_splits,
+)
+from anyorder.tokens.sources import (
+    from_hub,
+    name_source,
+    open_source,
+    open_texts,
+    openwebtext,
+    pydocs,
+    say_left_out,
+)
 from anyorder.tokens.tokenizers import Begun, encode_documents, get_tokenizer
 from configurator import home
 

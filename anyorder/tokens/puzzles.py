@@ -13,7 +13,14 @@ import numpy as np
 from anyorder.machine.terminal import progress
 from anyorder.puzzles.rules import SHARES, make_task, task_of
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import GIVEN, is_there, read_split, set_to_write, whole_splits, write_splits
+from anyorder.tokens.sets import (
+    GIVEN,
+    is_there,
+    read_split,
+    set_to_write,
+    whole_splits,
+    write_splits,
+)
 from anyorder.tokens.sources import name_source
 from configurator import home
 
