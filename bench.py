@@ -20,11 +20,17 @@ frontier  what fewer passes cost a trained model, for every way of unmasking: pa
           generation; nats a token of held-out text by its law, as by eval_ppl.py --orders; cost, the nats less one
           token a step of the same order, block by block; nats of samples under a judge, and their entropy. Every way
           has the same seeds. Lossless unmasking has random numbers of its own, and writes one text for all windows"""
+
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, numbers
 
-WORDS = {'sample': 'generation', 'ensemble': 'likelihood', 'train': 'updates',
-         'grid': 'decoder, encoder and every network', 'frontier': 'quality against passes, slots and seconds'}
+WORDS = {
+    'sample': 'generation',
+    'ensemble': 'likelihood',
+    'train': 'updates',
+    'grid': 'decoder, encoder and every network',
+    'frontier': 'quality against passes, slots and seconds',
+}
 # fmt: off
 # model (random weights)
 block_size = 1024
@@ -64,7 +70,7 @@ device = 'auto'            # 'cpu', 'cuda', 'cuda:1', 'mps' (a Mac's, untried), 
 dtype = 'auto'             # 'float32', 'bfloat16' or 'auto'
 # fmt: on
 
-if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=('',))
 
 import copy
@@ -107,16 +113,20 @@ def random_model(config, device, **network):
 
 
 def about(model, config):
-    return (f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary '
-            f'{config.vocab_size}, torch {torch.__version__}')
+    return (
+        f'{model.n_parameters():,} parameters, batch {config.batch_size} x {config.block_size} tokens, vocabulary '
+        f'{config.vocab_size}, torch {torch.__version__}'
+    )
 
 
 def random_tokens(config):
-    return np.random.default_rng(0).integers(config.n_tokens, size=2 ** 20, dtype=np.uint16)
+    return np.random.default_rng(0).integers(config.n_tokens, size=2**20, dtype=np.uint16)
 
 
 STEPS = [16, 64, 256, 1024]
-ACCEPTANCE = 0.93   # nearly the share of the drafts of trained models that are right, see results/lossless.md
+ACCEPTANCE = (
+    0.93  # nearly the share of the drafts of trained models that are right, see results/lossless.md
+)
 
 
 class FixedAcceptance(Drawing):
@@ -126,7 +136,9 @@ class FixedAcceptance(Drawing):
     def tokens_by_noise(self, logits, noise):
         token = super().tokens_by_noise(logits, noise)
         other = torch.randint_like(token, 1, logits.size(-1))
-        agrees = torch.rand(token.shape, device=token.device) < ACCEPTANCE ** 0.5   # a draft and its check
+        agrees = (
+            torch.rand(token.shape, device=token.device) < ACCEPTANCE**0.5
+        )  # a draft and its check
         return torch.where(agrees, 0, other)
 
 
@@ -134,41 +146,58 @@ def bench_sample(config, device, dtype):
     steps, plain = numbers_or_none(config, 'steps') or STEPS, numbers_or_none(config, 'plain')
     windows = numbers_or_none(config, 'windows') if 'windows' in config.given else [32]
     if 'plain' in config.given and not set(plain) <= set(steps):
-        raise ValueError(f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}')
+        raise ValueError(
+            f'plain must be among the steps {",".join(map(str, steps))}, got {config.plain}'
+        )
     model, B, N = random_model(config, device), config.batch_size, config.block_size
     order = sample_order(B, N, device=device)
     flop_rate, byte_rate = device_limits(device, getattr(torch, dtype))
-    print(f'{about(model, config)}, {device}, {dtype}; limits {flop_rate / 1e9:,.0f} GFLOP/s, '
-          f'{byte_rate / 1e9:,.1f} GB/s')
-    print(f"{'steps':>6}{'seconds':>10}{'ms/step':>10}{'tokens/s':>11}{'of limit':>10}{'peak MiB':>10}{'plain s':>10}"
-          f"{'plain / ours':>14}")
+    print(
+        f'{about(model, config)}, {device}, {dtype}; limits {flop_rate / 1e9:,.0f} GFLOP/s, '
+        f'{byte_rate / 1e9:,.1f} GB/s'
+    )
+    print(
+        f'{"steps":>6}{"seconds":>10}{"ms/step":>10}{"tokens/s":>11}{"of limit":>10}{"peak MiB":>10}{"plain s":>10}'
+        f'{"plain / ours":>14}'
+    )
     with autocast(device, dtype):
         network = graphed(freeze(model)) if config.cuda_graphs else freeze(model)
         ours = partial(generate, network, torch.zeros_like(order), order, seeds=range(B))
-        ours(max(0, N - 8), 8)   # warm up
+        ours(max(0, N - 8), 8)  # warm up
         for n_steps in steps:
             ends = unmask_schedule(N, n_steps)
             peak_memory(device, reset=True)
             time = seconds(partial(ours, 0, n_steps), device, config.repeats)
-            limit = generation_limit(model, B, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4)
-            line = (f'{len(ends):>6}{time:>10.2f}{1000 * time / len(ends):>10.1f}{order.numel() / time:>11,.0f}'
-                    f'{limit / time:>10.1%}{peak_memory(device) / 2 ** 20:>10,.0f}')
+            limit = generation_limit(
+                model, B, ends, flop_rate, byte_rate, 2 if dtype == 'bfloat16' else 4
+            )
+            line = (
+                f'{len(ends):>6}{time:>10.2f}{1000 * time / len(ends):>10.1f}{order.numel() / time:>11,.0f}'
+                f'{limit / time:>10.1%}{peak_memory(device) / 2**20:>10,.0f}'
+            )
             if n_steps in plain:
                 slow = seconds(partial(plain_generate, model, order, ends), device, config.repeats)
                 line += f'{slow:>10.2f}{slow / time:>14.1f}'
             print(line, flush=True)
         for window in windows:
+
             def write_drafts(window=window):
-                torch.manual_seed(config.seed)   # decides which drafts are right: every run takes the same passes
+                torch.manual_seed(
+                    config.seed
+                )  # decides which drafts are right: every run takes the same passes
                 canvas = Canvas(torch.zeros_like(order), order, 0, range(B))
                 unmasking = Unmasking(unmask='lossless', window=window)
                 fill(network, canvas, unmasking, FixedAcceptance(), with_logprob=False)
                 return int(canvas.step.max()) + 1
+
             peak_memory(device, reset=True)
             passes = write_drafts()
             time = seconds(write_drafts, device, config.repeats)
-            print(f'{passes:>6}{time:>10.2f}{1000 * time / passes:>10.1f}{order.numel() / time:>11,.0f}'
-                  f'{peak_memory(device) / 2 ** 20:>20,.0f}  lossless, window {window}', flush=True)
+            print(
+                f'{passes:>6}{time:>10.2f}{1000 * time / passes:>10.1f}{order.numel() / time:>11,.0f}'
+                f'{peak_memory(device) / 2**20:>20,.0f}  lossless, window {window}',
+                flush=True,
+            )
 
 
 @torch.no_grad()
@@ -183,36 +212,59 @@ def bench_ensemble(config, device, dtype):
     idx, order = torch.randint(config.n_tokens, (N,)), sample_order(1, N)[0]
     groups, _ = sample_groups(N, width, config.n_positions, config.seed)
     n_visits = sum(min(width, N - g * width) for g in groups)
-    rows = [torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1:]], 1)
-            for visit in range(N - 1, max(0, N - 1 - config.n_plain), -1)]
-    rows = torch.cat(rows).to(device)                                                       # whole orders (n_plain, N)
-    print(f'{about(model, config)}, {device}, {dtype}; {n_visits} visits in {M} contexts, ensemble_block {width}')
+    rows = [
+        torch.cat([group_contexts(order, visit, 1, 1, config.seed), order[None, visit + 1 :]], 1)
+        for visit in range(N - 1, max(0, N - 1 - config.n_plain), -1)
+    ]
+    rows = torch.cat(rows).to(device)  # whole orders (n_plain, N)
+    print(
+        f'{about(model, config)}, {device}, {dtype}; {n_visits} visits in {M} contexts, ensemble_block {width}'
+    )
     with autocast(device, dtype):
+
         def plain():
             for part in rows.split(16):
                 model(idx.to(device).expand(len(part), N), part)
+
         plain()
         slow = seconds(plain, device, config.repeats) / len(rows) * n_visits * M
     frozen, slots, heads = freeze(model, getattr(torch, dtype)), [], []
 
-    def count(_, args, options):   # args of forward(idx, order, columns=): padding counts as what it costs
+    def count(
+        _, args, options
+    ):  # args of forward(idx, order, columns=): padding counts as what it costs
         slots.append(args[1].numel())
         heads.append(options['columns'].numel() if options else args[1].numel())
+
     frozen.register_forward_pre_hook(count, with_kwargs=True)
-    ours = seconds(lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N), device,
-                   config.repeats)
-    print(f"{'':<10}{'slots':>14}{'head rows':>14}{'seconds':>10}")
-    print(f"{'ours':<10}{sum(slots) // config.repeats:>14,}{sum(heads) // config.repeats:>14,}{ours:>10.2f}")
-    print(f"{'plain':<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}"
-          f'   ({len(rows)} of {n_visits * M:,} passes timed)')
+    ours = seconds(
+        lambda: ensemble_block_nll(frozen, idx, order, M, groups, width, config.seed, 16 * N),
+        device,
+        config.repeats,
+    )
+    print(f'{"":<10}{"slots":>14}{"head rows":>14}{"seconds":>10}')
+    print(
+        f'{"ours":<10}{sum(slots) // config.repeats:>14,}{sum(heads) // config.repeats:>14,}{ours:>10.2f}'
+    )
+    print(
+        f'{"plain":<10}{n_visits * M * N:>14,}{n_visits * M * N:>14,}{slow:>10.2f}'
+        f'   ({len(rows)} of {n_visits * M:,} passes timed)'
+    )
     print(f'ours is {slow / ours:.1f} times as fast')
 
 
 def training_step(config, device, dtype, **network):
     """(model with random weights, whether it is compiled, a function that makes one update as train.py does)."""
     model = lean(random_model(config, device, **network).train())
-    run = Config(batch_size=config.batch_size, gradient_accumulation_steps=1, block_size=config.block_size,
-                 grad_clip=1.0, l2r_ratio=0.0 if model.slots.masked_loss else 0.1, dtype=dtype, seed=config.seed)
+    run = Config(
+        batch_size=config.batch_size,
+        gradient_accumulation_steps=1,
+        block_size=config.block_size,
+        grad_clip=1.0,
+        l2r_ratio=0.0 if model.slots.masked_loss else 0.1,
+        dtype=dtype,
+        seed=config.seed,
+    )
     optimizers = make_optimizers(model, config.optimizer, 1e-3, 0.02, 0.05, (0.9, 0.95))
     split, state = Split(random_tokens(config)), TrainState(model, optimizers, EMA(model, 0.9999))
     compiled, _ = resolve_compile('auto' if config.compile else False, device, float('inf'), 2000)
@@ -225,38 +277,57 @@ def seconds_of_update(step, config, device):
     """Seconds of one call of `step`, after a first call that compiles and warms up."""
     step()
     peak_memory(device, reset=True)
-    return seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats) / config.n_updates
+    return (
+        seconds(lambda: [step() for _ in range(config.n_updates)], device, config.repeats)
+        / config.n_updates
+    )
 
 
 def bench_train(config, device, dtype):
     n_tokens = config.batch_size * config.block_size
     (model, compiled, step), peak = training_step(config, device, dtype), peak_flops(device, dtype)
     flops = training_flops(model, config.batch_size)
-    print(f'{about(model, config)}, {config.optimizer}, {device}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, peak '
-          f'{peak / 1e12:,.3g} TFLOP/s in {dtype}')
-    print(f"{'':<10}{'dtype':>10}{'compiled':>10}{'ms/update':>11}{'tokens/s':>11}{'MFU':>8}{'peak MiB':>10}")
+    print(
+        f'{about(model, config)}, {config.optimizer}, {device}; {flops / n_tokens / 1e6:,.1f} MFLOP a token, peak '
+        f'{peak / 1e12:,.3g} TFLOP/s in {dtype}'
+    )
+    print(
+        f'{"":<10}{"dtype":>10}{"compiled":>10}{"ms/update":>11}{"tokens/s":>11}{"MFU":>8}{"peak MiB":>10}'
+    )
 
     def row(name, dtype, compiled, step):
         time_of_one = seconds_of_update(step, config, device)
-        print(f'{name:<10}{dtype:>10}{compiled!s:>10}{1000 * time_of_one:>11,.1f}{n_tokens / time_of_one:>11,.0f}'
-              f'{flops / time_of_one / peak:>8.1%}{peak_memory(device) / 2 ** 20:>10,.0f}', flush=True)
+        print(
+            f'{name:<10}{dtype:>10}{compiled!s:>10}{1000 * time_of_one:>11,.1f}{n_tokens / time_of_one:>11,.0f}'
+            f'{flops / time_of_one / peak:>8.1%}{peak_memory(device) / 2**20:>10,.0f}',
+            flush=True,
+        )
         return time_of_one
 
     ours = row('ours', dtype, compiled, step)
     if config.plain:
         del model, step
         model, tokens = random_model(config, device).train(), random_tokens(config)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.05
+        )
         average = copy.deepcopy(model).requires_grad_(False)
         step = partial(plain_update, model, optimizer, average, tokens, config.batch_size, device)
         slow = row('plain', 'float32', False, step)
         print(f'ours is {slow / ours:.2f} times as fast')
 
 
-NETWORKS = {'adaln': {}, 'input': {'target_position': 'input'}, 'layer_shared': {'target_position': 'layer_shared'},
-            'layer': {'target_position': 'layer'}, 'rotary': {'rotary': True},
-            'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True}, 'encoder': {'attention': 'bidirectional'},
-            'mixed': {'attention': 'mixed'}, 'two streams': {'target_position': 'two_stream'}}
+NETWORKS = {
+    'adaln': {},
+    'input': {'target_position': 'input'},
+    'layer_shared': {'target_position': 'layer_shared'},
+    'layer': {'target_position': 'layer'},
+    'rotary': {'rotary': True},
+    'sigma-GPT': {'target_position': 'input', 'gpt2_blocks': True},
+    'encoder': {'attention': 'bidirectional'},
+    'mixed': {'attention': 'mixed'},
+    'two streams': {'target_position': 'two_stream'},
+}
 # the networks whose generation is timed
 WRITERS = {'decoder': {}} | {name: NETWORKS[name] for name in ('encoder', 'mixed', 'two streams')}
 
@@ -266,17 +337,19 @@ def generation_times(config, device, dtype):
     models = {name: random_model(config, device, **network) for name, network in WRITERS.items()}
     B, N, times = config.batch_size, config.block_size, []
     order = sample_order(B, N, device=device)
-    print(f"{about(models['decoder'], config)}, {device}, {dtype}\n\ngeneration, seconds, and times the decoder's\n"
-          f"{'steps':>6}{''.join(f'{name:>20}' for name in models)}")
+    print(
+        f"{about(models['decoder'], config)}, {device}, {dtype}\n\ngeneration, seconds, and times the decoder's\n"
+        f'{"steps":>6}{"".join(f"{name:>20}" for name in models)}'
+    )
     with autocast(device, dtype):
         for n_steps in dict.fromkeys(min(n, N) for n in numbers_or_none(config, 'steps') or STEPS):
             row = {'steps': n_steps}
             for name, model in models.items():
                 run = partial(generate, model, torch.zeros_like(order), order, seeds=range(B))
-                run(max(0, N - 2 * (N // n_steps or 1)), 2)    # warm up: two steps as wide
+                run(max(0, N - 2 * (N // n_steps or 1)), 2)  # warm up: two steps as wide
                 row[name] = seconds(partial(run, 0, n_steps), device, config.repeats)
-            cells = (f"{row[name]:>12.2f}{row[name] / row['decoder']:>8.1f}" for name in models)
-            print(f"{n_steps:>6}{''.join(cells)}", flush=True)
+            cells = (f'{row[name]:>12.2f}{row[name] / row["decoder"]:>8.1f}' for name in models)
+            print(f'{n_steps:>6}{"".join(cells)}', flush=True)
             times.append(row)
     return times
 
@@ -285,16 +358,25 @@ def training_rates(config, device, dtype):
     """Prints and returns [{'network', 'parameters', 'compiled', 'tokens_per_sec'}] for updates of every network."""
     rates = []
     print(f'\ntraining, {config.optimizer}')
-    print(f"{'':<14}{'parameters':>12}{'ms/update':>11}{'tokens/s':>11}{'of adaln':>10}")
+    print(f'{"":<14}{"parameters":>12}{"ms/update":>11}{"tokens/s":>11}{"of adaln":>10}')
     for name, network in NETWORKS.items():
-        torch.compiler.reset()   # else the ninth network would be one too many to compile
+        torch.compiler.reset()  # else the ninth network would be one too many to compile
         model, compiled, step = training_step(config, device, dtype, **network)
         time_of_one = seconds_of_update(step, config, device)
-        rates.append({'network': name, 'parameters': model.n_parameters(), 'compiled': compiled,
-                      'tokens_per_sec': config.batch_size * config.block_size / time_of_one})
-        print(f"{name:<14}{model.n_parameters():>12,}{1000 * time_of_one:>11,.1f}{rates[-1]['tokens_per_sec']:>11,.0f}"
-              f"{rates[-1]['tokens_per_sec'] / rates[0]['tokens_per_sec']:>10.2f}", flush=True)
-        del model, step   # before the next one is made
+        rates.append(
+            {
+                'network': name,
+                'parameters': model.n_parameters(),
+                'compiled': compiled,
+                'tokens_per_sec': config.batch_size * config.block_size / time_of_one,
+            }
+        )
+        print(
+            f'{name:<14}{model.n_parameters():>12,}{1000 * time_of_one:>11,.1f}{rates[-1]["tokens_per_sec"]:>11,.0f}'
+            f'{rates[-1]["tokens_per_sec"] / rates[0]["tokens_per_sec"]:>10.2f}',
+            flush=True,
+        )
+        del model, step  # before the next one is made
     return rates
 
 
@@ -303,19 +385,24 @@ def bench_grid(config, device, dtype):
     result = {'config': config, 'device': str(device), 'dtype': dtype, 'torch': torch.__version__}
     for name, measure in (('generation', generation_times), ('training', training_rates)):
         result[name] = measure(config, device, dtype)
-        if config.out:   # at once: the first takes minutes
+        if config.out:  # at once: the first takes minutes
             write_json(config.out, result)
             print(f'\nwritten: {config.out}')
 
 
 def bench_frontier(config, device, dtype):
-    at_least(config, 2, 'n_samples')   # whose spread gives the errors
+    at_least(config, 2, 'n_samples')  # whose spread gives the errors
     at_least(config, 0, 'n_blocks')
     check_out('out', config.out, '.json', config.ckpt, config.judge)
-    values = {'n_steps': numbers_or_none(config, 'steps'),
-              'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
-              'window': numbers_or_none(config, 'windows'), 'blocks': numbers_or_none(config, 'block_lengths')}
-    c = Config(config, batch_size=config.batch_size if 'batch_size' in config.given else 32, n_orders=1)
+    values = {
+        'n_steps': numbers_or_none(config, 'steps'),
+        'threshold': numbers_or_none(config, 'thresholds', float, 0, 1),
+        'window': numbers_or_none(config, 'windows'),
+        'blocks': numbers_or_none(config, 'block_lengths'),
+    }
+    c = Config(
+        config, batch_size=config.batch_size if 'batch_size' in config.given else 32, n_orders=1
+    )
     Frontier(c, values, device, dtype).measure(config, config.out)
 
 
@@ -325,11 +412,23 @@ def numbers_or_none(config, name, kind=int, least=1, most=math.inf):
 
 
 def main(config):
-    at_least(config, 1, 'batch_size', 'n_updates', 'repeats', 'block_size', 'vocab_size', 'n_tokens', 'n_embd')
-    name, = config.words
+    at_least(
+        config,
+        1,
+        'batch_size',
+        'n_updates',
+        'repeats',
+        'block_size',
+        'vocab_size',
+        'n_tokens',
+        'n_embd',
+    )
+    (name,) = config.words
     if bool(config.ckpt) != (name == 'frontier'):
-        raise ValueError('bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt; the others time a '
-                         'new model of the sizes that are given: leave out --ckpt')
+        raise ValueError(
+            'bench.py frontier wants a trained model: name one by --ckpt=out/ckpt.pt; the others time a '
+            'new model of the sizes that are given: leave out --ckpt'
+        )
     if config.out and name not in ('grid', 'frontier'):
         raise ValueError(f'bench.py {name} prints its table and writes no file: leave out --out')
     check_choice('optimizer', config.optimizer, *OPTIMIZERS)

@@ -38,6 +38,7 @@ Whether a continuation is greedy, the acc of last words, is decided in the first
 For the bound of a network with a masked loss it is decided by the tokens that the first draw masks. lm-eval puts
 end-of-text before a text without a context. Here the first token of such a text follows [None], as in training.
 --apply_chat_template is for masked models of others whose tokenizer has a template."""
+
 import importlib.util
 import os
 import sys
@@ -47,30 +48,43 @@ from anyorder.machine.processes import end_processes, processes
 from anyorder.machine.terminal import one_line_errors
 from configurator import home
 
-DEFAULTS = ['--model', 'aogpt', '--batch_size', '16', '--device', 'auto']   # in place of hf, 1 and cuda:0
+DEFAULTS = [
+    '--model',
+    'aogpt',
+    '--batch_size',
+    '16',
+    '--device',
+    'auto',
+]  # in place of hf, 1 and cuda:0
 
 
 def arguments(argv):
     """The command line of lm-eval that is meant. With a file, --config, all is as the file and the command line say."""
     if argv[:1] in (['ls'], ['validate']):
         return argv
-    named = [arg.partition('=') if arg.startswith('--') else ('', '', arg) for arg in argv[argv[:1] == ['run']:]]
+    named = [
+        arg.partition('=') if arg.startswith('--') else ('', '', arg)
+        for arg in argv[argv[:1] == ['run'] :]
+    ]
     argv = [name + equals + home(value) for name, equals, value in named]
     has_file = any(arg == '-C' or arg.partition('=')[0] == '--config' for arg in argv)
-    return ['run', *([] if has_file else DEFAULTS), *argv]   # the last value of an option counts
+    return ['run', *([] if has_file else DEFAULTS), *argv]  # the last value of an option counts
 
 
 def main(argv):
     if '--help' in argv or '-h' in argv:
         print(__doc__.strip(), end='\n\n', flush=True)
         if importlib.util.find_spec('lm_eval') is None:
-            print('the options of lm-eval follow where it is there: pip install -r requirements-extra.txt')
+            print(
+                'the options of lm-eval follow where it is there: pip install -r requirements-extra.txt'
+            )
             return
     need_extra('lm_eval')
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     from lm_eval.__main__ import cli_evaluate
 
     import anyorder.harness  # noqa: F401  (which makes the model known)
+
     sys.argv = ['eval_lm.py', *arguments(argv)]
     try:
         cli_evaluate()
@@ -78,8 +92,10 @@ def main(argv):
         n_processes = processes()[1]
         if n_processes == 1 or 'did not find any docs' not in str(e):
             raise
-        raise ValueError(f'a task has fewer documents than the {n_processes} processes, so that one of them has none: '
-                         'start fewer processes, or leave --limit out') from None
+        raise ValueError(
+            f'a task has fewer documents than the {n_processes} processes, so that one of them has none: '
+            'start fewer processes, or leave --limit out'
+        ) from None
     end_processes()
 
 

@@ -34,6 +34,7 @@ each, and longer ones are cut. What is given is read in the order of the row, by
 and contexts of a block are a function of the seed and of its number among the evaluated blocks: batch size and
 processes do not change them. Errors are standard errors over blocks, as if these were independent. The set of the
 training is named where it was prepared anew since: its text may be what the model was trained on."""
+
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least, check_choice, names_in, numbers
 
@@ -79,7 +80,7 @@ dtype = 'float32'          # 'float32', 'bfloat16' or 'auto'
 out = ''                   # a JSON file for the table; a killed run goes on from FILE.blocks.jsonl, its finished blocks
 # fmt: on
 
-if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
 from datetime import timedelta
@@ -111,7 +112,7 @@ from anyorder.orders import check_order, name_of, order_of
 from anyorder.writer import order_and_policy
 
 POLICIES = (*SCORES, 'oracle')
-PLAIN = Drawing(scores=True)   # the law of the model itself
+PLAIN = Drawing(scores=True)  # the law of the model itself
 
 
 class Way(NamedTuple):
@@ -121,6 +122,7 @@ class Way(NamedTuple):
     order     what read_order gave; of a policy the order of its blocks, or the one that decides among equal scores
     said      what its label says of the passes; '': one token a step
     unmasking, drawing   as in Written"""
+
     text: str
     order: str | list
     said: str
@@ -130,26 +132,44 @@ class Way(NamedTuple):
 
 def read_ways(c):
     """[Way, ...] that the options ask for. Raises ValueError for what has no likelihood."""
-    texts, ways, steps = list(dict.fromkeys(names_in(c.orders))) if c.orders else [], [], numbers(c, 'n_steps')
+    texts, ways, steps = (
+        list(dict.fromkeys(names_in(c.orders))) if c.orders else [],
+        [],
+        numbers(c, 'n_steps'),
+    )
     thresholds = numbers(c, 'threshold', float, 0, 1) if c.threshold else []
     drawing = Drawing(c.temperature, c.top_k, c.top_p, scores=True)
     if not texts and (any(steps) or drawing != PLAIN):
-        raise ValueError('n_steps, temperature, top_k and top_p say how the rows of orders are written, and there are '
-                         'none: name some, as --orders=l2r,margin')
-    for name, there, policies in (('threshold', thresholds, PROBABILITIES),
-                                  ('block_length', c.block_length is not None, POLICIES)):
+        raise ValueError(
+            'n_steps, temperature, top_k and top_p say how the rows of orders are written, and there are '
+            'none: name some, as --orders=l2r,margin'
+        )
+    for name, there, policies in (
+        ('threshold', thresholds, PROBABILITIES),
+        ('block_length', c.block_length is not None, POLICIES),
+    ):
         if there and not {*texts} & {*policies}:
-            raise ValueError(f'{name} is for the policies {", ".join(policies)}, got orders={c.orders}')
+            raise ValueError(
+                f'{name} is for the policies {", ".join(policies)}, got orders={c.orders}'
+            )
     if c.unmask not in ('fixed', 'binomial') or c.unmask == 'binomial' and not any(steps):
-        raise ValueError(f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with n_steps="
-                         f'{c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0')
+        raise ValueError(
+            f"unmask must be 'fixed', or 'binomial' with n_steps from 1, got {c.unmask} with n_steps="
+            f'{c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0'
+        )
     for text in texts:
         kind, asked = (Oracle, 'top_prob') if text == 'oracle' else (Unmasking, text)
         order, policy = order_and_policy(asked, c.block_length)
         how = {'policy': policy} | ({'block_length': c.block_length} if policy != 'given' else {})
-        made = [('', kind(2 ** 31, **how))] * (0 in steps)
-        made += [(f' in {n}', kind(n, c.schedule, unmask=c.unmask, **how)) for n in dict.fromkeys(steps) if n]
-        made += [(f' >= {p:g}', kind(threshold=p, **how)) for p in thresholds if text in PROBABILITIES]
+        made = [('', kind(2**31, **how))] * (0 in steps)
+        made += [
+            (f' in {n}', kind(n, c.schedule, unmask=c.unmask, **how))
+            for n in dict.fromkeys(steps)
+            if n
+        ]
+        made += [
+            (f' >= {p:g}', kind(threshold=p, **how)) for p in thresholds if text in PROBABILITIES
+        ]
         ways += [Way(text, order, *one, drawing) for one in made]
     return ways
 
@@ -160,7 +180,7 @@ def check_options(c):
     if any(name not in ESTIMATES for name in names):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     check_choice('protocol', c.protocol, *PROTOCOLS)
-    Unmasking(1, c.schedule)   # which checks the schedule, also where no row has steps
+    Unmasking(1, c.schedule)  # which checks the schedule, also where no row has steps
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)
@@ -178,19 +198,34 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
     for name in names:
         dataset = ESTIMATES[name].dataset
         if dataset and dataset not in datasets:
-            raise ValueError(f'{name} is measured on {dataset}, which is not among {", ".join(datasets)}')
+            raise ValueError(
+                f'{name} is measured on {dataset}, which is not among {", ".join(datasets)}'
+            )
         if not is_decoder and ESTIMATES[name].decoder_only:
             raise ValueError(f"{name} is a decoder's: {ESTIMATES[name].decoder_only}")
-    estimates = [estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names]
-    ones, N = {}, c.block_size or checkpoint.config.block_size   # {text: the estimate of one token a step}
+    estimates = [
+        estimate(c, checkpoint, names) for name, estimate in ESTIMATES.items() if name in names
+    ]
+    ones, N = (
+        {},
+        c.block_size or checkpoint.config.block_size,
+    )  # {text: the estimate of one token a step}
     if 'own' in names:
-        check_order(checkpoint.order, N, checkpoint.config.block_size)   # before anything is measured
+        check_order(
+            checkpoint.order, N, checkpoint.config.block_size
+        )  # before anything is measured
     for way in ways:
         order = order_of(checkpoint.run, way.order)
         check_order(order, N, checkpoint.config.block_size)
         way.unmasking.check_network(checkpoint.config.slots, N)
         adaptive, name = way.unmasking.adaptive, estimate_of(order)
-        label = way.text if adaptive else name_of(order, way.text) if name == 'own' else ESTIMATES[name].label
+        label = (
+            way.text
+            if adaptive
+            else name_of(order, way.text)
+            if name == 'own'
+            else ESTIMATES[name].label
+        )
         label += f'/{c.block_length}' if way.unmasking.block_length else ''
         # beside a number of passes a masked loss is not drawn
         exact = is_drawn(checkpoint.config.slots, order) and any(other.said for other in ways)
@@ -200,8 +235,10 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
             found = Written(c, checkpoint, names, order, label, *way[3:], ones.get(way.text))
         elif name == 'own':
             found = Along(c, checkpoint, names, order, label)
-        else:   # any and l2r may be among the estimates already
-            found = next((one for one in estimates if one.name == name), None) or ESTIMATES[name](c, checkpoint, names)
+        else:  # any and l2r may be among the estimates already
+            found = next((one for one in estimates if one.name == name), None) or ESTIMATES[name](
+                c, checkpoint, names
+            )
         if not way.said:
             ones[way.text] = found
         estimates += [found] * (found not in estimates)
@@ -213,27 +250,41 @@ def open_journal(c, checkpoint, estimates, model, dtype):
     if not c.out:
         return Journal('', {})
     options = [name for estimate in ESTIMATES.values() for name in estimate.options]
-    evaluation = {'model': digest(model), 'dtype': dtype, 'block_size': c.block_size or checkpoint.config.block_size}
+    evaluation = {
+        'model': digest(model),
+        'dtype': dtype,
+        'block_size': c.block_size or checkpoint.config.block_size,
+    }
     is_masked = checkpoint.config.slots.masked_loss
     evaluation['one_by_one'] = is_masked and any(estimate.name == 'iw' for estimate in estimates)
-    return Journal(f'{c.out}.blocks.jsonl', evaluation | {name: c[name] for name in ('weights', 'seed', *options)})
+    return Journal(
+        f'{c.out}.blocks.jsonl',
+        evaluation | {name: c[name] for name in ('weights', 'seed', *options)},
+    )
 
 
 def evaluate(model, text, estimates, journal):
     """{estimate: its rows} of one text. Estimates that do the same work share its nats, by way of the journal."""
-    return {estimate: estimate.rows(estimate.measure(model, text, journal), text)
-            for estimate in estimates if estimate.dataset in (None, text.name)}
+    return {
+        estimate: estimate.rows(estimate.measure(model, text, journal), text)
+        for estimate in estimates
+        if estimate.dataset in (None, text.name)
+    }
 
 
 def report(text, rows, tokenizer):
     """What to print of {estimate: its rows} of a text: the table of likelihoods, then the remarks."""
-    lines = [f"\n{text.label}, from {text.origin['source']}"]
+    lines = [f'\n{text.label}, from {text.origin["source"]}']
     table = [row for part in rows.values() for row in part if 'perplexity' in row]
     if table:
-        table += [unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes)] if text.given is None else []
+        table += (
+            [unigram_row(text.tokens, tokenizer, text.blocks.size(1), text.sizes)]
+            if text.given is None
+            else []
+        )
         lines.append(format_table(table))
     bounds = [row['estimate'] for part in rows.values() for row in part if row.get('bound')]
-    lines += [f"bounds, by means over what is drawn: {', '.join(bounds)}"] if bounds else []
+    lines += [f'bounds, by means over what is drawn: {", ".join(bounds)}'] if bounds else []
     remarks = (line for estimate, part in rows.items() for line in estimate.remarks(part, text))
     return '\n'.join([*lines, *dict.fromkeys(remarks)])
 
@@ -244,18 +295,34 @@ def main(config):
     tokenizer, own = checkpoint.tokenizer, checkpoint.config.block_size
     N = config.block_size or own
     if not min(2, own) <= N <= own:
-        raise ValueError(f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got {N}')
-    asked = names_in(config.datasets or checkpoint.run.get('dataset', ''))   # by default the set of the training
+        raise ValueError(
+            f'block_size must be 2 to {own}, the positions of the model, or 0 for all of them, got {N}'
+        )
+    asked = names_in(
+        config.datasets or checkpoint.run.get('dataset', '')
+    )  # by default the set of the training
     datasets = list(dict.fromkeys(name.strip() for name in asked if name.strip()))
     if not datasets:
         raise ValueError('the checkpoint does not name its data set: say which with --datasets=')
     estimates = choose_estimates(names, ways, datasets, config, checkpoint)
     device, dtype = own_device(config.device, config.dtype)
-    start_processes(timedelta(days=7))   # all wait for the longest block
-    with first_process_first():   # a text that is missing costs nothing before the model is there
+    start_processes(timedelta(days=7))  # all wait for the longest block
+    with first_process_first():  # a text that is missing costs nothing before the model is there
         data_dir = config.data_dir or checkpoint.run.get('data_dir', 'data')
-        texts = [open_corpus(name, N, tokenizer, data_dir, config.protocol, config.split, config.n_blocks, config.ckpt,
-                             config.blanks) for name in datasets]
+        texts = [
+            open_corpus(
+                name,
+                N,
+                tokenizer,
+                data_dir,
+                config.protocol,
+                config.split,
+                config.n_blocks,
+                config.ckpt,
+                config.blanks,
+            )
+            for name in datasets
+        ]
     model = checkpoint.model(config.weights, device)
     journal = open_journal(config, checkpoint, estimates, model, dtype)
 
@@ -263,11 +330,17 @@ def main(config):
     say = print if rank == 0 else lambda *a, **k: None
     say(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters, {own} positions')
     there = f'; {len(journal.done):,} results are there already' if journal.done else ''
-    say(f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}')
+    say(
+        f'blocks of {N} {tokenizer.name} tokens, {device}, {dtype}, seed {config.seed}, {world_size} processes{there}'
+    )
     if any(way.drawing != PLAIN for way in ways):
-        say(f'tempered: temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}')
+        say(
+            f'tempered: temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}'
+        )
     if N != 1024 and any(map(has_protocol, datasets)):
-        say(f'published numbers have a context of 1024: the numbers below, of context {N}, do not compare with them')
+        say(
+            f'published numbers have a context of 1024: the numbers below, of context {N}, do not compare with them'
+        )
 
     model, results = freeze(model, getattr(torch, dtype)), []
     for text in texts:
@@ -278,7 +351,12 @@ def main(config):
         origin = {'dataset': text.name, 'set': text.label, 'block_size': N, **text.origin}
         results += [origin | row for part in rows.values() for row in part]
     if config.out and rank == 0:
-        result = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'dtype': dtype, 'results': results}
+        result = {
+            'config': config,
+            'iter_num': checkpoint.entries.get('iter_num'),
+            'dtype': dtype,
+            'results': results,
+        }
         write_json(config.out, result)
         print(f'\nwritten: {config.out}')
     end_processes()

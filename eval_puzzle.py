@@ -14,6 +14,7 @@ agree with the latents that the model itself wrote. slots and seconds are what a
 network ran, without padding, and its time. Errors are standard errors over puzzles. The set of the training is named
 where it was prepared anew since: the model may have been trained on its puzzles.
 Source: Kim et al. 2025, "Train for the Worst, Plan for the Best", sec. 4."""
+
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config, at_least, check_choice, names_in, numbers
 
@@ -47,7 +48,7 @@ show = '0'             # which puzzles, with commas
 error_map = ''         # instead of solving: the loss by the share that is masked, as this picture (.png, .svg, .pdf)
 # fmt: on
 
-if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
 import math
@@ -89,18 +90,37 @@ def read_runs(c):
     named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
     if (max(noises) or c.block_length is not None) and not set(policies) & set(SCORES):
-        raise ValueError(f'noises and block_length are for the policies {", ".join(SCORES)}, got {c.policies}')
+        raise ValueError(
+            f'noises and block_length are for the policies {", ".join(SCORES)}, got {c.policies}'
+        )
     if c.unmask == 'lossless':
-        raise ValueError('unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0')
+        raise ValueError(
+            'unmask=lossless would solve what one blank a step solves: choose fixed with --n_steps=0'
+        )
     if c.unmask == 'binomial' and 0 in steps:
-        raise ValueError(f'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
-                         f'{c.n_steps}')
+        raise ValueError(
+            f'unmask=binomial draws how many blanks each step writes: n_steps must be 1 or more, got '
+            f'{c.n_steps}'
+        )
 
-    def unmasking(policy, n_steps, noise):   # more steps than blanks write one blank each
+    def unmasking(policy, n_steps, noise):  # more steps than blanks write one blank each
         length = None if policy == 'given' else c.block_length
-        return Unmasking(n_steps or 2 ** 31, 'linear', policy, c.unmask, noise, block_length=length, revise=c.revise)
-    return [(name, n_steps, noise, unmasking(policy, n_steps, noise), order) for name, order, policy in named
-            for n_steps in steps for noise in (noises if policy in SCORES else [0.0])]
+        return Unmasking(
+            n_steps or 2**31,
+            'linear',
+            policy,
+            c.unmask,
+            noise,
+            block_length=length,
+            revise=c.revise,
+        )
+
+    return [
+        (name, n_steps, noise, unmasking(policy, n_steps, noise), order)
+        for name, order, policy in named
+        for n_steps in steps
+        for noise in (noises if policy in SCORES else [0.0])
+    ]
 
 
 def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, bar=None):
@@ -108,7 +128,7 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
     the arguments of sample_order; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     puzzles = Batch.of(tokens, draw_orders(range(n), N, 1, seed, order)[:, 0], given)
-    puzzles = replace(puzzles, idx=tokens.masked_fill(~given, 0))   # what a solver sees
+    puzzles = replace(puzzles, idx=tokens.masked_fill(~given, 0))  # what a solver sees
     parts = []
     for rows in torch.arange(n).split(batch_size):
         part = puzzles.rows(rows).to(model.device)
@@ -124,7 +144,9 @@ def solve_all(model, puzzles, runs, trained, show, c):
     options that the model was trained with, see order_of."""
     tokens, given = puzzles.tokens, puzzles.given
     model, drawing = freeze(model), Drawing(c.temperature)
-    solve(model, tokens[:1], given[:1], order_of(trained, 'l2r'), Unmasking(1), drawing, c.seed)   # warm up
+    solve(
+        model, tokens[:1], given[:1], order_of(trained, 'l2r'), Unmasking(1), drawing, c.seed
+    )  # warm up
     trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:
         order = order_of(trained, order)
@@ -132,48 +154,72 @@ def solve_all(model, puzzles, runs, trained, show, c):
         policy += f'/{unmasking.block_length}' if unmasking.block_length else ''
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
-            idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, bar)
+            idx, step, logprob = solve(
+                model, tokens, given, order, unmasking, drawing, c.seed, c.batch_size, bar
+            )
             cost = {'slots': int(model.trunk.n_slots), 'seconds': time.perf_counter() - start}
         counts, right = puzzles.check_answer(idx)
         samples = {'tokens': idx, 'wrong': counts & ~right, 'step': step, 'logprob': logprob}
-        shown = [{'name': f'puzzle {p}, {policy}, {len({*step[p].tolist()} - {-1})} steps'}
-                 | {name: x[p][tokens[p] != PADDING].tolist() for name, x in samples.items()} for p in show]
+        shown = [
+            {'name': f'puzzle {p}, {policy}, {len({*step[p].tolist()} - {-1})} steps'}
+            | {name: x[p][tokens[p] != PADDING].tolist() for name, x in samples.items()}
+            for p in show
+        ]
         cost = {name: value / len(tokens) for name, value in cost.items()}
-        yield {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(counts, right), **cost}, shown
+        yield (
+            {'policy': policy, 'n_steps': n_steps, 'noise': noise, **score(counts, right), **cost},
+            shown,
+        )
 
 
 def score(counts, right):
     """{'solved', 'right', each with its 'stderr' over puzzles} of what Puzzles.check_answer gives."""
-    total, right = counts.sum(1).double(), (right & counts).sum(1).double()                 # (n,) each
+    total, right = counts.sum(1).double(), (right & counts).sum(1).double()  # (n,) each
     solved, n, share = int((right == total).sum()), len(total), float(right.sum() / total.sum())
     error = share_error(n * share, n) if n == 1 or share in (0, 1) else ratio_error(right, total)
-    return {'solved': solved / n, 'solved_stderr': share_error(solved, n), 'right': share, 'right_stderr': error,
-            'puzzles': n}
+    return {
+        'solved': solved / n,
+        'solved_stderr': share_error(solved, n),
+        'right': share,
+        'right_stderr': error,
+        'puzzles': n,
+    }
 
 
 @torch.no_grad()
 def loss_by_share(model, tokens, groups, seed, batch_size=250, n_shares=16):
     """[{'masked': share, group: nats, ...}]: the loss of masked tokens by their share, of {group: (first, end)}."""
     (n, N), device, rows = tokens.shape, model.device, []
-    orders, n_shares, column = draw_orders(range(n), N, 1, seed)[:, 0], min(n_shares, N), torch.arange(N)
+    orders, n_shares, column = (
+        draw_orders(range(n), N, 1, seed)[:, 0],
+        min(n_shares, N),
+        torch.arange(N),
+    )
     for k in progress(range(1, n_shares + 1), desc='shares', leave=False):
         known, nats = N - round(N * k / n_shares), torch.full((n, N), math.nan, dtype=torch.float64)
         for part in torch.arange(n).split(batch_size):
             idx, order = tokens[part].to(device), orders[part].to(device)
             logits, targets = model.predict(idx, order, known).float(), order[:, known:]
-            nll = F.cross_entropy(logits.flatten(0, 1), idx.gather(1, targets).flatten(), reduction='none')
+            nll = F.cross_entropy(
+                logits.flatten(0, 1), idx.gather(1, targets).flatten(), reduction='none'
+            )
             nats[part.unsqueeze(1), targets.cpu()] = nll.view(targets.shape).cpu().double()
-        means = {name: float(nats[:, (column >= a) & (column < b)].nanmean()) for name, (a, b) in groups.items()}
+        means = {
+            name: float(nats[:, (column >= a) & (column < b)].nanmean())
+            for name, (a, b) in groups.items()
+        }
         rows.append({'masked': (N - known) / N} | means)
     return rows
 
 
 class Puzzles(NamedTuple):
-    task: object            # its rules, see anyorder/puzzles/rules.py
-    tokens: torch.Tensor    # (n, N) the solutions, in tokens of the model, PADDING behind shorter ones
-    given: torch.Tensor     # (n, N) which tokens are given
-    label: str              # name of the set and its split
-    symbols: np.ndarray     # the symbol of the task that each token of the model is; -1 for none
+    task: object  # its rules, see anyorder/puzzles/rules.py
+    tokens: (
+        torch.Tensor
+    )  # (n, N) the solutions, in tokens of the model, PADDING behind shorter ones
+    given: torch.Tensor  # (n, N) which tokens are given
+    label: str  # name of the set and its split
+    symbols: np.ndarray  # the symbol of the task that each token of the model is; -1 for none
 
     def check_answer(self, idx):
         """(which tokens of the answers idx (n, N) count, which are right), both (n, N)."""
@@ -196,24 +242,30 @@ def open_puzzles(checkpoint, c):
     meta = read_meta(os.path.join(data_dir, name))
     kind = kind_of(meta) if meta else {} if c.dataset else checkpoint.set
     if kind.get('tokenizer') in TEXT and not kind.get('prompts'):
-        split = f' --split={c.split}' if 'split' in c.given else ''   # the defaults differ
-        raise ValueError(f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py '
-                         f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}{split} '
-                         'measures it')
+        split = f' --split={c.split}' if 'split' in c.given else ''  # the defaults differ
+        raise ValueError(
+            f'{name} is text without prompts, not puzzles or rows: python eval_ppl.py '
+            f'--ckpt={shlex.quote(c.ckpt)} --datasets={name} --data_dir={shlex.quote(data_dir)}{split} '
+            'measures it'
+        )
     split, meta = open_split(data_dir, name, c.split, checkpoint.set or {'tokenizer': 'TASK'})
     kind = kind_of(meta)
     ids, puzzle = ids_of(tokenizer_of_set(kind), tokenizer), kind.get('puzzle')
     if ids is None or puzzle != checkpoint.set.get('puzzle', puzzle):
         about = ', '.join(f'{k}={v}' for k, v in (puzzle or kind).items())
-        raise ValueError(f"the checkpoint knows {run.get('dataset', 'other data')} ({tokenizer.name} tokens), {name} "
-                         f'has other puzzles or symbols ({about:.200}): choose another --dataset or --ckpt')
+        raise ValueError(
+            f'the checkpoint knows {run.get("dataset", "other data")} ({tokenizer.name} tokens), {name} '
+            f'has other puzzles or symbols ({about:.200}): choose another --dataset or --ckpt'
+        )
     N = kind.get('row_length') or checkpoint.config.block_size
     check_length(split, N, f'{name}/{c.split}')
     tokens, given = all_blocks(split, N, c.n_puzzles)
     given = only_blank(c.blanks, tokens, given)
     if tokens.size(1) > checkpoint.config.block_size:
-        raise ValueError(f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
-                         f'{tokens.size(1)}: choose another --dataset or --ckpt')
+        raise ValueError(
+            f'the model reads {checkpoint.config.block_size} tokens, the puzzles of {name} have '
+            f'{tokens.size(1)}: choose another --dataset or --ckpt'
+        )
     symbols = np.full(tokenizer.n_tokens, -1)
     symbols[ids] = np.arange(len(ids))
     label = f'{name} ({c.split})' + split.cut(N) + f', blanks {c.blanks}' * bool(c.blanks)
@@ -229,29 +281,51 @@ def ids_of(symbols, tokenizer):
     if not isinstance(tokenizer, HuggingFace) or texts is None:
         return None
     found = [tokenizer.encode(text) for text in symbols.texts]
-    alone = all(len(ids) == 1 and tokenizer.decode(ids) == text for ids, text in zip(found, symbols.texts))
+    alone = all(
+        len(ids) == 1 and tokenizer.decode(ids) == text for ids, text in zip(found, symbols.texts)
+    )
     return np.array(found)[:, 0] if alone else None
 
 
 def write_results(config, checkpoint, label, rows):
     if config.out:
-        entries = {'config': config, 'iter_num': checkpoint.entries.get('iter_num'), 'set': label, 'results': rows}
+        entries = {
+            'config': config,
+            'iter_num': checkpoint.entries.get('iter_num'),
+            'set': label,
+            'results': rows,
+        }
         write_json(config.out, entries)
 
 
 def print_solved(model, puzzles, runs, show, config, checkpoint):
     """Solve the puzzles, print a line for every run and write the replay."""
     rows, samples = [], []
-    print(f"{'policy':<10}{'steps':>7}{'noise':>7}{'solved':>18}{'right':>18}{'slots':>9}{'seconds':>10}")
+    print(
+        f'{"policy":<10}{"steps":>7}{"noise":>7}{"solved":>18}{"right":>18}{"slots":>9}{"seconds":>10}'
+    )
     for row, shown in solve_all(model, puzzles, runs, checkpoint.run, show, config):
         rows, samples = [*rows, row], samples + shown
-        write_results(config, checkpoint, puzzles.label, rows)   # at once: the next one may take hours
-        shares = ''.join(f"{row[name]:>10.2%} ±{row[f'{name}_stderr']:>6.2%}" for name in ('solved', 'right'))
-        print(f"{row['policy']:<10}{row['n_steps'] or 'all':>7}{row['noise']:>7g}{shares}{row['slots']:>9,.0f}"
-              f"{row['seconds']:>10.3g}", flush=True)
+        write_results(
+            config, checkpoint, puzzles.label, rows
+        )  # at once: the next one may take hours
+        shares = ''.join(
+            f'{row[name]:>10.2%} ±{row[f"{name}_stderr"]:>6.2%}' for name in ('solved', 'right')
+        )
+        print(
+            f'{row["policy"]:<10}{row["n_steps"] or "all":>7}{row["noise"]:>7g}{shares}{row["slots"]:>9,.0f}'
+            f'{row["seconds"]:>10.3g}',
+            flush=True,
+        )
     if config.html:
-        write_replay(config.html, samples, checkpoint.tokenizer, puzzles.label, puzzles.task.columns,
-                     getattr(puzzles.task, 'box', 0))
+        write_replay(
+            config.html,
+            samples,
+            checkpoint.tokenizer,
+            puzzles.label,
+            puzzles.task.columns,
+            getattr(puzzles.task, 'box', 0),
+        )
         print(f'written: {config.html}')
 
 
@@ -262,7 +336,10 @@ def print_error_map(model, puzzles, config, checkpoint):
     write_results(config, checkpoint, puzzles.label, rows)
     print(''.join(f'{name:>14}' for name in rows[0]))
     print('\n'.join(''.join(f'{value:>14.4f}' for value in row.values()) for row in rows))
-    curves = [(name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows]) for name in groups]
+    curves = [
+        (name, [{'masked': row['masked'], 'loss_of_masked': row[name]} for row in rows])
+        for name in groups
+    ]
     draw(curves, [('masked', 'loss_of_masked')], config.error_map)
     print(f'\n{config.error_map} written')
 
@@ -283,23 +360,40 @@ def main(config):
     name, data_dir = where(config, checkpoint.run)
     if not puzzles.check_answer(tokens)[0].any():
         raise ValueError(f'{label}: the rules judge none of the blanks, choose others')
-    idle = config.given & {'policies', 'n_steps', 'noises', 'unmask', 'block_length', 'revise', 'html', 'show'}
+    idle = config.given & {
+        'policies',
+        'n_steps',
+        'noises',
+        'unmask',
+        'block_length',
+        'revise',
+        'html',
+        'show',
+    }
     if config.error_map and (given.any() or idle):
-        raise ValueError(f'error_map solves nothing: leave out --{min(idle)}' if idle else 'error_map wants puzzles '
-                         f'without clues, as nae_sat; of {label} {given.float().mean():.0%} are given')
+        raise ValueError(
+            f'error_map solves nothing: leave out --{min(idle)}'
+            if idle
+            else 'error_map wants puzzles '
+            f'without clues, as nae_sat; of {label} {given.float().mean():.0%} are given'
+        )
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
-    for *_, unmasking, order in runs:   # before any is solved
+    for *_, unmasking, order in runs:  # before any is solved
         check_order(order_of(checkpoint.run, order), tokens.size(1), checkpoint.config.block_size)
         unmasking.check_network(checkpoint.config.slots, tokens.size(1))
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)
-    temperature = config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    temperature = (
+        config.temperature if config.temperature != 'auto' else 0.0 if given.any() else 1.0
+    )
     config = Config(config | {'device': str(device), 'dtype': dtype, 'temperature': temperature})
 
-    print(f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n{label}: {len(tokens):,} rows of '
-          f'{tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature {config.temperature:g}, '
-          f"{device}, {dtype}, seed {config.seed}{', revised' * bool(config.revise)}")
+    print(
+        f'{checkpoint.about(config.weights)}, {model.n_parameters():,} parameters\n{label}: {len(tokens):,} rows of '
+        f'{tokens.size(1)} tokens, {float(given.float().mean()):.0%} given; temperature {config.temperature:g}, '
+        f'{device}, {dtype}, seed {config.seed}{", revised" * bool(config.revise)}'
+    )
     if anew := changed_since(checkpoint, data_dir, name):
         print(anew)
     model = freeze(model, getattr(torch, dtype))

@@ -26,6 +26,7 @@ slot has the number of the visit that it predicts. A column is a place in the an
 Shapes: B batch, N block_size, T visits in an order, S slots run, n targets, C n_embd, H heads, D = C / H, V vocabulary,
 L layers. The decoder comes first, then its memory and its average. Other networks differ in their slots alone: the
 encoder, the mixed network and two streams are the last section. tests/test_equalities.py says what must hold."""
+
 import copy
 from dataclasses import dataclass, fields
 from functools import partial
@@ -40,44 +41,70 @@ TARGET_POSITIONS = ('adaln', 'input', 'layer_shared', 'layer', 'two_stream')
 
 # what must hold for a config: the fields, the rule, and whether their values keep it
 RULES = (
-    *((size, f'{size} must be at least 1', lambda n: n >= 1)
-      for size in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')),
+    *(
+        (size, f'{size} must be at least 1', lambda n: n >= 1)
+        for size in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd', 'n_cond')
+    ),
     ('n_embd n_head', 'n_embd must be divisible by n_head', lambda C, H: C % H == 0),
     ('dropout', 'dropout must be at least 0 and below 1', lambda p: 0 <= p < 1),
     ('n_tokens vocab_size', 'n_tokens must be 0 (all) to vocab_size', lambda n, V: 0 <= n <= V),
-    ('target_position', f'target_position must be {", ".join(TARGET_POSITIONS)}', TARGET_POSITIONS.__contains__),
+    (
+        'target_position',
+        f'target_position must be {", ".join(TARGET_POSITIONS)}',
+        TARGET_POSITIONS.__contains__,
+    ),
     ('attention', 'attention must be {ATTENTION}', lambda kind: kind in ATTENTION),
-    ('target_position attention', 'target_position=two_stream is a decoder: attention must be causal',
-     lambda kind, attention: kind != 'two_stream' or attention == 'causal'),
-    ('rotary n_embd n_head', 'rotary wants heads of even width', lambda rotary, C, H: not rotary or C // H % 2 == 0),
+    (
+        'target_position attention',
+        'target_position=two_stream is a decoder: attention must be causal',
+        lambda kind, attention: kind != 'two_stream' or attention == 'causal',
+    ),
+    (
+        'rotary n_embd n_head',
+        'rotary wants heads of even width',
+        lambda rotary, C, H: not rotary or C // H % 2 == 0,
+    ),
 )
 
 
 @dataclass
 class AOGPTConfig:
     """Sizes and kind of the network."""
-    block_size: int = 1024           # N, positions
-    vocab_size: int = 50304          # V, rows of embedding and head
-    n_layer: int = 12                # L, blocks
-    n_head: int = 12                 # H, heads of attention
-    n_embd: int = 768                # C, width
-    n_cond: int = 128                # width of the embedding of the target position, from which AdaLN makes its numbers
-    dropout: float = 0.0             # on embeddings, attention and residual branches
-    bias: bool = True                # in the linear layers of the blocks
-    n_tokens: int = 0                # the real vocabulary, 0 is vocab_size; the rows above it have probability zero
-    gate_init: float = 0.0           # where the biases of the AdaLN gates start: 0 in AO; 1 learns faster in short runs
-    target_position: str = 'adaln'   # how a slot is told its target
-    rotary: bool = False             # rotate queries by the target position and keys by the position of their token
-    gpt2_blocks: bool = False        # LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
-                                     # target_position='input' the network is sigma-GPT
-    gelu_tanh: bool = False          # GELU by GPT-2's approximation, which uses tanh
-    attention: str = 'causal'        # which slots see which: a name of ATTENTION
+
+    block_size: int = 1024  # N, positions
+    vocab_size: int = 50304  # V, rows of embedding and head
+    n_layer: int = 12  # L, blocks
+    n_head: int = 12  # H, heads of attention
+    n_embd: int = 768  # C, width
+    n_cond: int = (
+        128  # width of the embedding of the target position, from which AdaLN makes its numbers
+    )
+    dropout: float = 0.0  # on embeddings, attention and residual branches
+    bias: bool = True  # in the linear layers of the blocks
+    n_tokens: int = (
+        0  # the real vocabulary, 0 is vocab_size; the rows above it have probability zero
+    )
+    gate_init: float = (
+        0.0  # where the biases of the AdaLN gates start: 0 in AO; 1 learns faster in short runs
+    )
+    target_position: str = 'adaln'  # how a slot is told its target
+    rotary: bool = (
+        False  # rotate queries by the target position and keys by the position of their token
+    )
+    gpt2_blocks: bool = (
+        False  # LayerNorm, no norm of queries and keys, and a head tied to the embedding: with
+    )
+    # target_position='input' the network is sigma-GPT
+    gelu_tanh: bool = False  # GELU by GPT-2's approximation, which uses tanh
+    attention: str = 'causal'  # which slots see which: a name of ATTENTION
 
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) is not field.type and not (field.type is float and type(value) is int):
-                raise ValueError(f'{field.name} must be of type {field.type.__name__}, got {value!r}')
+                raise ValueError(
+                    f'{field.name} must be of type {field.type.__name__}, got {value!r}'
+                )
         for names, rule, holds in RULES:
             values = {name: getattr(self, name) for name in names.split()}
             if not holds(*values.values()):
@@ -98,7 +125,10 @@ class AOGPTConfig:
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan of one pass
 
-NONE, QUERY = -1, -2   # what a slot without a visit reads: [None], or the vector of the queries of two streams
+NONE, QUERY = (
+    -1,
+    -2,
+)  # what a slot without a visit reads: [None], or the vector of the queries of two streams
 
 
 class Slots:
@@ -116,23 +146,33 @@ class Slots:
 
     A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + n - 1 slots for n
     targets, and k + r if the model chooses its order."""
-    masked = False           # every pass needs the mask of `see`; else a whole pass is plainly `causal`, or full
-    masked_loss = False      # one pass scores the unknown visits alone, so that `forward` wants n_known
-    causal = cached = True   # cached: the keys of known slots stay as they are
-    targets_in_keys = True   # these keys depend on targets
+
+    masked = (
+        False  # every pass needs the mask of `see`; else a whole pass is plainly `causal`, or full
+    )
+    masked_loss = False  # one pass scores the unknown visits alone, so that `forward` wants n_known
+    causal = cached = True  # cached: the keys of known slots stay as they are
+    targets_in_keys = True  # these keys depend on targets
 
     def __init__(self, order, known, asked=None, number=None, n_keys=None, end=None):
         """The plan of all visits of order (B, T), or of the slots `number` (B, S). The first `known` (B, 1) visits are
         known, `asked` (B, n) wanted. A mask covers `n_keys` keys, if any; from `end` (B, 1) on visits are padding."""
         T = order.size(1)
-        self.number = torch.arange(T, device=order.device).expand(order.shape) if number is None else number
+        self.number = (
+            torch.arange(T, device=order.device).expand(order.shape) if number is None else number
+        )
         self.visit, self.columns = self.lay_out(asked)
         self.target = order.gather(1, self.visit)
         self.reads, self.stands = self.read(order, known)
         self.sees = None
         if n_keys is not None or self.masked:
-            key, end = torch.arange(n_keys or T, device=order.device), T if end is None else end.unsqueeze(-1)
-            self.sees = self.see(self.visit.unsqueeze(-1), key, known.unsqueeze(-1), end).unsqueeze(1)
+            key, end = (
+                torch.arange(n_keys or T, device=order.device),
+                T if end is None else end.unsqueeze(-1),
+            )
+            self.sees = self.see(self.visit.unsqueeze(-1), key, known.unsqueeze(-1), end).unsqueeze(
+                1
+            )
 
     @staticmethod
     def see(query, key, known, end):
@@ -149,7 +189,11 @@ class Slots:
         """(end, kept, needs_mask) of `predict` of n (B,) targets: it runs slots up to end - 1, a cache keeps `kept`,
         each (B,) on the host. `needs_mask` speaks of a pass without a cache."""
         end = (first + n).clamp(max=T)
-        return end, torch.minimum(known + 1, end), cls.masked or bool((end > known + 1).any())   # else plainly causal
+        return (
+            end,
+            torch.minimum(known + 1, end),
+            cls.masked or bool((end > known + 1).any()),
+        )  # else plainly causal
 
     def lay_out(self, asked):
         """The visit of each slot, and where the asked visits stand among the slots."""
@@ -161,7 +205,7 @@ class Slots:
         """`sees` of the slots `columns` (B, n) alone, (B, 1, n, keys), or of all for None; None is as in `sees`."""
         if columns is None or self.sees is None and not self.causal:
             return self.sees
-        if self.sees is None:   # by column, not by number: a short row repeats its last slot
+        if self.sees is None:  # by column, not by number: a short row repeats its last slot
             keys = torch.arange(self.number.size(1), device=columns.device)
             return (keys <= columns.unsqueeze(-1)).unsqueeze(1)
         return take(self.sees[:, 0], columns).unsqueeze(1)
@@ -169,6 +213,7 @@ class Slots:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the network
+
 
 class RMSNorm(nn.RMSNorm):
     def forward(self, x):
@@ -213,34 +258,55 @@ class SelfAttention(nn.Module):
         self.n_head, self.dropout = config.n_head, config.dropout
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.q_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
-        self.k_norm = nn.Identity() if config.gpt2_blocks else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+        self.q_norm = (
+            nn.Identity()
+            if config.gpt2_blocks
+            else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+        )
+        self.k_norm = (
+            nn.Identity()
+            if config.gpt2_blocks
+            else RMSNorm(config.n_embd // config.n_head, eps=1e-5)
+        )
 
     def forward(self, x, slots, columns=None, rotary=None, store=None):
         B, S, C = x.shape
-        q, k, v = self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)   # each (B, S, H, D)
-        q = take(q, columns)                                                              # (B, n, H, D)
-        q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)                     # autocast may give float32
+        q, k, v = (
+            self.c_attn(x).view(B, S, 3, self.n_head, C // self.n_head).unbind(2)
+        )  # each (B, S, H, D)
+        q = take(q, columns)  # (B, n, H, D)
+        q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)  # autocast may give float32
         if rotary is not None:
             of_target, of_token = rotary
-            q, k = apply_rotary(q, [take(part, columns) for part in of_target]), apply_rotary(k, of_token)
-        k, v = (x[:, :slots.number.size(1)] for x in (k, v))   # queries have no keys, see TwoStreamSlots
+            q, k = (
+                apply_rotary(q, [take(part, columns) for part in of_target]),
+                apply_rotary(k, of_token),
+            )
+        k, v = (
+            x[:, : slots.number.size(1)] for x in (k, v)
+        )  # queries have no keys, see TwoStreamSlots
         if store is not None:
-            k, v = store(k, v)                                                            # (B, keys, H, D)
+            k, v = store(k, v)  # (B, keys, H, D)
         mask = slots.mask(columns)
-        streams = [q] if mask is not None else q.split(k.size(1), 1)   # without a mask one causal call for each stream
+        streams = (
+            [q] if mask is not None else q.split(k.size(1), 1)
+        )  # without a mask one causal call for each stream
         y = torch.cat([self.attend(stream, k, v, mask, slots.causal) for stream in streams], 1)
-        return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)          # (B, n, C)
+        return F.dropout(self.c_proj(y.flatten(2)), self.dropout, self.training)  # (B, n, C)
 
     def attend(self, q, k, v, mask, causal):
         """softmax(q k^T / sqrt(D) + mask) v (B, n, H, D) of queries (B, n, H, D), keys and values (B, keys, H, D).
         `mask` (B, 1, n, keys) is True where a query sees a key; None is causal, or full without `causal`."""
         dtype, dropout = q.dtype, self.dropout if self.training else 0.0
-        q, k, v = (x.transpose(1, 2).to(dtype) for x in (q, k, v))                        # (B, H, ., D)
-        if q.device.type == 'mps':   # before torch 2.12 its kernel is wrong for other tensors (PyTorch issue 181133)
+        q, k, v = (x.transpose(1, 2).to(dtype) for x in (q, k, v))  # (B, H, ., D)
+        if (
+            q.device.type == 'mps'
+        ):  # before torch 2.12 its kernel is wrong for other tensors (PyTorch issue 181133)
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         with torch.autocast(q.device.type, enabled=False):
-            y = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=mask is None and causal)
+            y = F.scaled_dot_product_attention(
+                q, k, v, mask, dropout, is_causal=mask is None and causal
+            )
         return y.transpose(1, 2)
 
 
@@ -252,7 +318,11 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x):
-        return F.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate)), self.dropout, self.training)
+        return F.dropout(
+            self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate)),
+            self.dropout,
+            self.training,
+        )
 
 
 class AdaLN(nn.Sequential):
@@ -284,10 +354,12 @@ class Block(nn.Module):
             x = x if wtpe is None else x + wtpe(slots.target)
             x = take(x, columns) + self.attn(self.ln_1(x), slots, columns, rotary, store)
             return x + self.mlp(self.ln_2(x))
-        modulation = self.adaLN(slots.target, wtpe)                                         # (B, S, 6 C)
-        shift, scale = modulation.chunk(6, dim=-1)[:2]                                      # each (B, S, C)
+        modulation = self.adaLN(slots.target, wtpe)  # (B, S, 6 C)
+        shift, scale = modulation.chunk(6, dim=-1)[:2]  # each (B, S, C)
         y = self.attn(modulate(self.ln_1(x), shift, scale), slots, columns, rotary, store)
-        gate_a, shift_m, scale_m, gate_m = take(modulation, columns).chunk(6, dim=-1)[2:]   # each (B, n, C)
+        gate_a, shift_m, scale_m, gate_m = take(modulation, columns).chunk(6, dim=-1)[
+            2:
+        ]  # each (B, n, C)
         x = take(x, columns) + gate_a * y
         return x + gate_m * self.mlp(modulate(self.ln_2(x), shift_m, scale_m))
 
@@ -317,7 +389,9 @@ class Head(nn.Linear):
         if self.n_real == self.out_features:
             return self.bias
         bias = self.weight.new_zeros(self.out_features) if self.bias is None else self.bias
-        return bias.masked_fill(torch.arange(self.out_features, device=bias.device) >= self.n_real, -torch.inf)
+        return bias.masked_fill(
+            torch.arange(self.out_features, device=bias.device) >= self.n_real, -torch.inf
+        )
 
     def nll(self, x, tokens):
         """-log p (R,) in nats of tokens (R,) given x (R, C), in float32 or better. Training runs LeanHead.nll of
@@ -363,28 +437,56 @@ class Network(nn.Module):
         """
         T = self._check(idx, order)[1]
         if not self.slots.masked_loss and n_known is not None:
-            raise ValueError('n_known is for a masked loss; a decoder gives the nll of all visits at once')
+            raise ValueError(
+                'n_known is for a masked loss; a decoder gives the nll of all visits at once'
+            )
         if self.slots.masked_loss and (n_known is None or columns is not None):
-            raise ValueError(f'a masked loss wants n_known (B,) from 0 to {T - 1}, no columns: visits by predict')
+            raise ValueError(
+                f'a masked loss wants n_known (B,) from 0 to {T - 1}, no columns: visits by predict'
+            )
         for name, x in (('n_known', n_known), ('columns', columns)):
             on_host = x is not None and x.device.type == 'cpu' and not torch.compiler.is_compiling()
-            if on_host and not 0 <= x.min() <= x.max() < T:   # elsewhere a check would wait for the device
+            if (
+                on_host and not 0 <= x.min() <= x.max() < T
+            ):  # elsewhere a check would wait for the device
                 raise ValueError(f'{name} must be visits from 0 to {T - 1}, got {x.tolist()[:8]}')
-        known = order.new_full((len(order), 1), T - 1) if n_known is None else n_known.to(idx.device).unsqueeze(1)
+        known = (
+            order.new_full((len(order), 1), T - 1)
+            if n_known is None
+            else n_known.to(idx.device).unsqueeze(1)
+        )
         columns = None if columns is None else columns.to(idx.device)
         visits, end, plan = torch.arange(T, device=idx.device), T, ()
         if n_visits is not None:
             end = n_visits.to(idx.device).unsqueeze(1)
-            plan = (torch.minimum(visits, end - 1), T, end) * self.slots.masked_loss   # a decoder sees no later visit
-        x = self.trunk(idx, order, self.slots(order, known, columns, *plan))                # (B, n, C)
-        tokens = idx.gather(1, take(order, columns))                                        # (B, n)
+            plan = (
+                torch.minimum(visits, end - 1),
+                T,
+                end,
+            ) * self.slots.masked_loss  # a decoder sees no later visit
+        x = self.trunk(idx, order, self.slots(order, known, columns, *plan))  # (B, n, C)
+        tokens = idx.gather(1, take(order, columns))  # (B, n)
         nll = self.lm_head.nll(x.flatten(0, 1), tokens.flatten()).view(tokens.shape)
         if self.slots.masked_loss:
             nll = torch.where(visits < known, 0, nll * end / (end - known))
-        return nll if n_visits is None else nll.masked_fill((visits if columns is None else columns) >= end, 0)
+        return (
+            nll
+            if n_visits is None
+            else nll.masked_fill((visits if columns is None else columns) >= end, 0)
+        )
 
-    def predict(self, idx, order, n_known, n_targets=None, cache=None, n_visits=None, picked=None, first=None,
-                head=None):
+    def predict(
+        self,
+        idx,
+        order,
+        n_known,
+        n_targets=None,
+        cache=None,
+        n_visits=None,
+        picked=None,
+        first=None,
+        head=None,
+    ):
         """Logits of n = max(n_targets) visits, in parallel. Of the other targets a decoder's target sees nothing.
 
         idx        (B, N') tokens in natural order; those at order[:, n_known:] are not read
@@ -402,29 +504,48 @@ class Network(nn.Module):
         returns logits (B, n, V); column j of row r is position order[r, first[r] + j]; columns past n_targets or
                    the end of a row are undefined"""
         B, T = self._check(idx, order)
-        known = torch.as_tensor(n_known).cpu().expand(B)                    # (B,) on the host, as is cache.length
+        known = torch.as_tensor(n_known).cpu().expand(B)  # (B,) on the host, as is cache.length
         first = known if first is None else torch.as_tensor(first).cpu().expand(B)
-        counts = torch.as_tensor(T - int(first.min()) if n_targets is None else n_targets).cpu().expand(B)
+        counts = (
+            torch.as_tensor(T - int(first.min()) if n_targets is None else n_targets)
+            .cpu()
+            .expand(B)
+        )
         n, counts = int(counts.max()), counts.clamp(min=1)
         n_visits = torch.as_tensor(T if n_visits is None else n_visits).cpu().expand(B)
         bad = (first < 0) | (first > known) | (known > n_visits) | (n_visits > T)
         if bad.any() or n < 1:
-            raise ValueError(f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a '
-                             f'target left, and first 0 to n_known; got n_known={known.tolist()}, '
-                             f'n_visits={n_visits.tolist()}, n_targets={n_targets} and first={first.tolist()}')
+            raise ValueError(
+                f'n_known must be 0 to n_visits, which must be 0 to {T} (the visits in order), with a '
+                f'target left, and first 0 to n_known; got n_known={known.tolist()}, '
+                f'n_visits={n_visits.tolist()}, n_targets={n_targets} and first={first.tolist()}'
+            )
         if self.slots.masked_loss and (first < known).any():
-            raise ValueError('a masked loss says nothing of visits that are known: first is for a decoder')
+            raise ValueError(
+                'a masked loss says nothing of visits that are known: first is for a decoder'
+            )
         if cache is not None and not self.slots.cached:
-            raise ValueError(f'attention={self.config.attention} has no cache: every slot depends on which are known')
+            raise ValueError(
+                f'attention={self.config.attention} has no cache: every slot depends on which are known'
+            )
         end, kept, needs_mask = self.slots.span(known, first, counts, T, n_visits)
         # the first slot to run: behind the cache, at the first target at most, inside the row
-        start = torch.zeros_like(known) if cache is None else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
-        n_slots, n_keys = int((end - start).max()), int(end.max()) if needs_mask or cache is not None else None
+        start = (
+            torch.zeros_like(known)
+            if cache is None
+            else torch.minimum(cache.length.cpu(), first).minimum(end - 1)
+        )
+        n_slots, n_keys = (
+            int((end - start).max()),
+            int(end.max()) if needs_mask or cache is not None else None,
+        )
         last = (first + counts).clamp(max=T) - 1
-        bounds = torch.stack([known, first, start, end, last]).to(idx.device, non_blocking=True)   # one copy
-        known, first, start, end, last = bounds.unsqueeze(-1)                               # (B, 1) each
-        number = torch.minimum(start + torch.arange(n_slots, device=idx.device), end - 1)   # (B, S)
-        asked = torch.minimum(first + torch.arange(n, device=idx.device), last)             # (B, n)
+        bounds = torch.stack([known, first, start, end, last]).to(
+            idx.device, non_blocking=True
+        )  # one copy
+        known, first, start, end, last = bounds.unsqueeze(-1)  # (B, 1) each
+        number = torch.minimum(start + torch.arange(n_slots, device=idx.device), end - 1)  # (B, S)
+        asked = torch.minimum(first + torch.arange(n, device=idx.device), last)  # (B, n)
         x = self.trunk(idx, order, self.slots(order, known, asked, number, n_keys, end), cache)
         if cache is not None:
             cache.length = kept
@@ -432,12 +553,18 @@ class Network(nn.Module):
 
     def _check(self, idx, order):
         if idx.dim() != 2 or order.dim() != 2 or len(idx) != len(order):
-            raise ValueError(f'idx, order must be (B, N), (B, T), got {tuple(idx.shape)} and {tuple(order.shape)}')
+            raise ValueError(
+                f'idx, order must be (B, N), (B, T), got {tuple(idx.shape)} and {tuple(order.shape)}'
+            )
         if not 1 <= order.size(1) <= idx.size(1) <= self.config.block_size:
-            raise ValueError(f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
-                             f'got T={order.size(1)} visits and N={idx.size(1)} tokens')
+            raise ValueError(
+                f'1 <= T <= N <= block_size={self.config.block_size} must hold, '
+                f'got T={order.size(1)} visits and N={idx.size(1)} tokens'
+            )
         if self.slots.masked_loss and order.size(1) < idx.size(1):
-            raise ValueError(f'a masked loss wants whole orders, got {order.size(1)} visits of N={idx.size(1)} tokens')
+            raise ValueError(
+                f'a masked loss wants whole orders, got {order.size(1)} visits of N={idx.size(1)} tokens'
+            )
         return order.shape
 
 
@@ -449,12 +576,14 @@ class AOGPT(Network):
         adaln = config.target_position == 'adaln'
         t = self.transformer = nn.ModuleDict()
         t['wte'] = nn.Embedding(config.vocab_size, config.n_embd)
-        t['wpe'] = nn.Embedding(config.block_size + 1, config.n_embd)       # row 0 for [None], row p + 1 for position p
+        t['wpe'] = nn.Embedding(
+            config.block_size + 1, config.n_embd
+        )  # row 0 for [None], row p + 1 for position p
         if config.target_position not in ('layer', 'two_stream'):
             t['wtpe'] = nn.Embedding(config.block_size, config.n_cond if adaln else config.n_embd)
-        t['wnonee'] = nn.Embedding(1, config.n_embd)                        # [None]
+        t['wnonee'] = nn.Embedding(1, config.n_embd)  # [None]
         if config.target_position == 'two_stream':
-            t['wquery'] = nn.Embedding(1, config.n_embd)                    # what all queries read
+            t['wquery'] = nn.Embedding(1, config.n_embd)  # what all queries read
         t['h'] = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         t['final_layer' if adaln else 'ln_f'] = FinalLayer(config) if adaln else make_norm(config)
         self.lm_head = Head(config)
@@ -467,7 +596,11 @@ class AOGPT(Network):
         """Normal of std 0.02 cut at 3 std, residual projections scaled by 1 / sqrt(2 L), biases 0 (AO appendix)."""
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                std = 0.02 / (2 * self.config.n_layer) ** 0.5 if name.endswith('c_proj.weight') else 0.02
+                std = (
+                    0.02 / (2 * self.config.n_layer) ** 0.5
+                    if name.endswith('c_proj.weight')
+                    else 0.02
+                )
                 nn.init.trunc_normal_(p, std=std, a=-3 * std, b=3 * std)
             elif name.endswith('bias'):
                 nn.init.zeros_(p)
@@ -478,21 +611,32 @@ class AOGPT(Network):
 
     def trunk(self, idx, order, slots, cache=None):
         """Last hidden states (B, n, C) of the columns of `slots`; the last block runs queries and MLP for these."""
-        t, none = self.transformer, slots.reads < 0                                         # (B, S)
+        t, none = self.transformer, slots.reads < 0  # (B, S)
         read = idx.gather(1, order.gather(1, slots.reads.clamp(min=0)))
-        token = t.wte(read.masked_fill(none, 0))                                            # a blank may hold any id
-        x = torch.where(none.unsqueeze(-1), t.wnonee.weight, token)                         # (B, S, C)
+        token = t.wte(read.masked_fill(none, 0))  # a blank may hold any id
+        x = torch.where(none.unsqueeze(-1), t.wnonee.weight, token)  # (B, S, C)
         if self.config.target_position == 'two_stream':
             x = torch.where((slots.reads == QUERY).unsqueeze(-1), t.wquery.weight, x)
         x = x + t.wpe(slots.stands + 1)
         x = F.dropout(x, self.config.dropout, self.training)
-        rotary = [self._cos_sin(p) for p in (slots.target, slots.stands)] if self.config.rotary else None
+        rotary = (
+            [self._cos_sin(p) for p in (slots.target, slots.stands)] if self.config.rotary else None
+        )
         for layer, block in enumerate(t.h):
             columns = slots.columns if layer == len(t.h) - 1 else None
-            x = block(x, self._wtpe(layer), slots, columns, rotary, cache and partial(cache.store, slots, layer))
+            x = block(
+                x,
+                self._wtpe(layer),
+                slots,
+                columns,
+                rotary,
+                cache and partial(cache.store, slots, layer),
+            )
         if self.config.target_position != 'adaln':
             return t.ln_f(x)
-        return t.final_layer(x, t.final_layer.adaLN_final(take(slots.target, slots.columns), t.wtpe))
+        return t.final_layer(
+            x, t.final_layer.adaLN_final(take(slots.target, slots.columns), t.wtpe)
+        )
 
     def _wtpe(self, layer):
         """The embeddings that tell a layer the targets of its slots, or None."""
@@ -513,6 +657,7 @@ class AOGPT(Network):
 # ---------------------------------------------------------------------------------------------------------------------
 # its memory and its average
 
+
 class KVCache:
     """Keys and values of the kept slots, allocated once: 2 L B N C numbers. `length` (B,), on the host, counts the kept
     slots of each row; later ones are overwritten by their number. There is room for `n_slots`, by default N."""
@@ -520,7 +665,9 @@ class KVCache:
     def __init__(self, config, batch_size, device='cpu', dtype=torch.float32, n_slots=None):
         head_size = config.n_embd // config.n_head
         shape = (config.n_layer, batch_size, config.n_head, n_slots or config.block_size, head_size)
-        self.k = torch.zeros(shape, device=device, dtype=dtype)     # zeros, not empty: a masked NaN is still 0 * NaN
+        self.k = torch.zeros(
+            shape, device=device, dtype=dtype
+        )  # zeros, not empty: a masked NaN is still 0 * NaN
         self.v = torch.zeros(shape, device=device, dtype=dtype)
         self.length = torch.zeros(batch_size, dtype=torch.long)
 
@@ -530,15 +677,19 @@ class KVCache:
             for new, old in enumerate(rows.tolist()):
                 if new < old:
                     memory[:, new] = memory[:, old]
-        self.k, self.v, self.length = self.k[:, :len(rows)], self.v[:, :len(rows)], self.length[rows]
+        self.k, self.v, self.length = (
+            self.k[:, : len(rows)],
+            self.v[:, : len(rows)],
+            self.length[rows],
+        )
 
     def store(self, slots, layer, *new):
         """Store keys and values `new` (B, S, H, D) of a layer. Returns all that the mask covers (B, keys, H, D)."""
         rows = torch.arange(len(slots.number), device=slots.number.device).unsqueeze(1)
-        kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]                  # (B, N, H, D)
+        kept = [memory[layer].transpose(1, 2) for memory in (self.k, self.v)]  # (B, N, H, D)
         for memory, x in zip(kept, new):
             memory[rows, slots.number] = x.to(memory.dtype)
-        return [memory[:, :slots.sees.size(-1)] for memory in kept]
+        return [memory[:, : slots.sees.size(-1)] for memory in kept]
 
 
 class EMA:
@@ -562,11 +713,13 @@ class EMA:
 # ---------------------------------------------------------------------------------------------------------------------
 # other networks, which differ in their slots
 
+
 class BlankSlots(Slots):
     """A slot stands at the position that it predicts and reads its own token, or [None] if the visit is not known, a
     blank. A pass predicts blanks alone. A subclass brings `see`.
 
     A step of `predict` with a cache, k tokens known since the last and r blanks left, runs k + r slots."""
+
     masked_loss = True
     causal = targets_in_keys = False
 
@@ -582,17 +735,21 @@ class BlankSlots(Slots):
 class EncoderSlots(BlankSlots):
     """The encoder-only masked diffusion model: a slot sees every slot. What it says depends on which visits are known,
     not on their order; a new token changes all keys, so that there is nothing to cache. A step runs all slots."""
+
     cached = False
 
     @staticmethod
     def see(query, key, known, end):
-        return (key < end) & (query >= 0)   # always true, query >= 0 gives a row of keys to every query
+        return (key < end) & (
+            query >= 0
+        )  # always true, query >= 0 gives a row of keys to every query
 
 
 class MixedSlots(BlankSlots):
     """Between decoder and encoder: known slots see the known ones before them, in the order of their visits, and blanks
     see every slot. The keys of known slots are final, whatever is visited next, and blanks know of each other. What the
     network says depends on the order of what is known. (The mask of Eso-LM's mixed mode, arXiv 2506.01928)"""
+
     masked = True
 
     @staticmethod
@@ -607,11 +764,15 @@ class TwoStreamSlots(Slots):
     cache is final whatever is visited next, and serves many orders of a prompt. (Yang et al. 2019, arXiv 1906.08237)
 
     A step of `predict` with a cache, k tokens known since the last, runs k + n slots for n targets."""
+
     targets_in_keys = False
 
     def lay_out(self, asked):
-        S, self.masked = self.number.size(1), asked is not None   # a whole pass needs no mask: each stream is causal
-        queries = asked if self.masked else self.number                                     # (B, n)
+        S, self.masked = (
+            self.number.size(1),
+            asked is not None,
+        )  # a whole pass needs no mask: each stream is causal
+        queries = asked if self.masked else self.number  # (B, n)
         columns = torch.arange(S, S + queries.size(1), device=queries.device).expand(queries.shape)
         return torch.cat([self.number, queries], 1), columns
 
@@ -622,7 +783,9 @@ class TwoStreamSlots(Slots):
     def read(self, order, known):
         reads, stands = super().read(order, known)
         asks = torch.arange(reads.size(1), device=order.device) >= self.number.size(1)
-        self.target = torch.where(asks, self.target, stands)   # content has none: rotary turns it by where it stands
+        self.target = torch.where(
+            asks, self.target, stands
+        )  # content has none: rotary turns it by where it stands
         return reads.masked_fill(asks, QUERY), self.target
 
     def mask(self, columns):

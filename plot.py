@@ -14,6 +14,7 @@ bench.py. Runs called NAME_seed1, NAME_seed2, ... share a colour and a label, an
 standard error. val_own is the loss in the order in which a run was trained: val_any after random orders, val_l2r after
 left to right. The page of a replay becomes a picture that plays by itself: its first sample, and beside it the next one
 that has the same known tokens, without drafts."""
+
 import statistics
 
 from anyorder.machine.files import check_out, replace_file
@@ -23,10 +24,22 @@ from anyorder.pictures.curves import read_all
 from anyorder.pictures.figures import PICTURES, draw, place
 from configurator import check_choice, configure
 
-INPUTS = ('runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py; '
-          'or the page of a replay')
+INPUTS = (
+    'runs: folders of train.py, log.jsonl files, JSON files of eval_ppl.py, eval_puzzle.py or bench.py; '
+    'or the page of a replay'
+)
 TEXTS = ('labels',)
-AXES = ('tokens', 'time', 'iter', 'passes', 'seconds', 'slots', 'puzzle_seconds', 'order', 'members')
+AXES = (
+    'tokens',
+    'time',
+    'iter',
+    'passes',
+    'seconds',
+    'slots',
+    'puzzle_seconds',
+    'order',
+    'members',
+)
 # {key of an entry: what its run is}
 KINDS = {'steps': 'generation', 'passes': 'frontiers', 'nats': 'likelihoods', 'solved': 'puzzles'}
 
@@ -42,16 +55,21 @@ labels = ''        # what to call the runs, or all lines, with commas between; '
 
 def choose_panels(runs):
     """The panels [(x, y), ...] that are drawn unless the command line says otherwise."""
-    kinds = {next((kind for key, kind in KINDS.items() if key in entry), 'logs')
-             for _, entries in runs for entry in entries[:1]}
+    kinds = {
+        next((kind for key, kind in KINDS.items() if key in entry), 'logs')
+        for _, entries in runs
+        for entry in entries[:1]
+    }
     if len(kinds) > 1:
-        raise ValueError(f'{" and ".join(sorted(kinds))} are pictures of their own: name files of one kind')
+        raise ValueError(
+            f'{" and ".join(sorted(kinds))} are pictures of their own: name files of one kind'
+        )
     if kinds == {'generation'}:
         return [('steps', 'seconds')]
     every = [entry for _, entries in runs for entry in entries]
     if kinds == {'frontiers'} and all('nats' in entry for entry in every):
         return [(x, 'nats') for x in ('passes', 'slots', 'seconds')]
-    if kinds == {'frontiers'}:   # at temperature 0, or in older files
+    if kinds == {'frontiers'}:  # at temperature 0, or in older files
         return [('passes', 'judge_nats'), ('seconds', 'judge_nats'), ('passes', 'entropy')]
     if kinds == {'puzzles'}:
         return [('slots', 'solved'), ('puzzle_seconds', 'solved')]
@@ -61,17 +79,21 @@ def choose_panels(runs):
         return [('members', y) for y in ('nats', 'gain') if any(y in entry for entry in every)]
     there = [set().union(*entries) for _, entries in runs]
     own = 'val_any' if all('val_any' in keys for keys in there) else 'val_own'
-    ys = [name for name in ('loss', own, 'val_l2r') if any(name in keys for keys in there)] or ['loss']
+    ys = [name for name in ('loss', own, 'val_l2r') if any(name in keys for keys in there)] or [
+        'loss'
+    ]
     return [('tokens', y) for y in ys]
 
 
 def format_ends(runs, panels):
     """A table of the last value of each panel, each order, and each cost of puzzles. A cell is the mean over the runs
     of a label, its standard error, their number, and whether they end unevenly."""
-    groups, columns = {}, {}   # {label: [entries, ...]}, {heading: (x, y, order or None)}
-    for x, y in panels:        # what two panels show stands once
+    groups, columns = {}, {}  # {label: [entries, ...]}, {heading: (x, y, order or None)}
+    for x, y in panels:  # what two panels show stands once
         if x == 'order':
-            columns |= {entry[x]: (x, y, entry[x]) for _, entries in runs for entry in entries if x in entry}
+            columns |= {
+                entry[x]: (x, y, entry[x]) for _, entries in runs for entry in entries if x in entry
+            }
         else:
             for name in (y, 'right', 'slots', 'puzzle_seconds') if y == 'solved' else (y,):
                 columns.setdefault(name, (x, name, None))
@@ -81,12 +103,21 @@ def format_ends(runs, panels):
     for label, group in groups.items():
         table.append([label])
         for x, y, order in columns.values():
-            last = [entry for entries in group
-                    for entry in [e for e in entries if x in e and y in e and e.get('order') == order][-1:]]
-            table[-1].append(format_mean([entry[y] for entry in last], {place(entry, x) for entry in last}))
+            last = [
+                entry
+                for entries in group
+                for entry in [e for e in entries if x in e and y in e and e.get('order') == order][
+                    -1:
+                ]
+            ]
+            table[-1].append(
+                format_mean([entry[y] for entry in last], {place(entry, x) for entry in last})
+            )
     first, *widths = (max(map(len, column)) for column in zip(*table))
-    return '\n'.join(label.ljust(first) + ''.join(cell.rjust(width + 3) for cell, width in zip(cells, widths))
-                     for label, *cells in table)
+    return '\n'.join(
+        label.ljust(first) + ''.join(cell.rjust(width + 3) for cell, width in zip(cells, widths))
+        for label, *cells in table
+    )
 
 
 def format_mean(values, ends):
@@ -99,15 +130,19 @@ def format_mean(values, ends):
     if len(values) == 1:
         return mean
     uneven = ', uneven' if len(ends) > 1 else ''
-    return f'{mean} ± {statistics.stdev(values) / len(values) ** 0.5:{digits}} ({len(values)}{uneven})'
+    return (
+        f'{mean} ± {statistics.stdev(values) / len(values) ** 0.5:{digits}} ({len(values)}{uneven})'
+    )
 
 
 def animate(config):
     """Write the animated picture of the page of a replay."""
     idle = config.given & {'x', 'y', 'labels'}
     if len(config.words) > 1 or idle:
-        raise ValueError('a replay is a picture of its own: name one page and nothing else, leave out x, y and labels')
-    page, = config.words
+        raise ValueError(
+            'a replay is a picture of its own: name one page and nothing else, leave out x, y and labels'
+        )
+    (page,) = config.words
     check_out('out', config.out, '.svg', page)
     replace_file(config.out, picture_of_page(page).encode())
     print(f'{config.out} written')

@@ -15,6 +15,7 @@ Blanks of a prompt: [[n]] is n tokens, [[2-12]] of 2 to 12 as many as fit best b
 Where the token of a word begins with its space, as GPT-2's, write no space before a blank: The[[2]] fox. In The
 [[=quick]] fox the space goes into the blank.
 <|endoftext|> is the token that ends a document. Tokens that are no text have their names, with blanks between them."""
+
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import at_least
 
@@ -80,7 +81,7 @@ metrics = False               # entropy, distinct n-grams and repetition of what
 judge = ''                    # with metrics: left-to-right perplexity under a checkpoint, or gpt2-large
 # fmt: on
 
-if __name__ == '__main__':   # the options are read before the imports below, which take seconds
+if __name__ == '__main__':  # the options are read before the imports below, which take seconds
     options = read_options(globals(), ckpt=())
 
 import io
@@ -112,8 +113,15 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed
     with_drafts, samples = bool(config.out or config.html or config.watch), result['samples']
     try:
         with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            for scroll in writer.scrolls(texts, config.seed, config.batch_size, config.context, stops,
-                                         with_drafts and bool(unmasking.lossless or unmasking.revise), allowed):
+            for scroll in writer.scrolls(
+                texts,
+                config.seed,
+                config.batch_size,
+                config.context,
+                stops,
+                with_drafts and bool(unmasking.lossless or unmasking.revise),
+                allowed,
+            ):
                 for n_new in writer.write(scroll, visits, unmasking, drawing):
                     bar.update(n_new)
                     if show and (seen := scroll.first()):
@@ -121,10 +129,10 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed
                 for r, sample in enumerate(scroll.samples(), len(samples)):
                     samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
                 result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
-                if time.perf_counter() - saved > 60:   # what a killed run leaves
+                if time.perf_counter() - saved > 60:  # what a killed run leaves
                     saved = time.perf_counter()
                     save(result, config)
-    finally:   # an error or Ctrl-C, now or while a judge reads, loses nothing
+    finally:  # an error or Ctrl-C, now or while a judge reads, loses nothing
         save(result, config)
 
 
@@ -143,7 +151,9 @@ def save(result, config):
 def describe(samples, order, stops, config):
     """Lines of the table on how the samples were made."""
     n_blanks = max(s['blanks'] for s in samples)
-    n_steps = max(1 + max(s['step']) if config.revise else s['passes'] for s in samples)   # with revision
+    n_steps = max(
+        1 + max(s['step']) if config.revise else s['passes'] for s in samples
+    )  # with revision
     mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
     how, steps = f'{config.schedule} schedule, {config.unmask}', 'steps'
     if config.threshold is not None:
@@ -153,18 +163,31 @@ def describe(samples, order, stops, config):
         how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
     drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
     how += f', blocks of {config.block_length}' if config.block_length else ''
-    how += f', rounds of revision: {config.revise} at most, each scored in a pass of its own' if config.revise else ''
+    how += (
+        f', rounds of revision: {config.revise} at most, each scored in a pass of its own'
+        if config.revise
+        else ''
+    )
     law = 'this drawing' if config.score else 'untempered model'
     law += ', each when it was last written: not of the text' if config.revise else ''
     allowed = ', of the tokens that are allowed' if config.allowed else ''
-    n_stopped, longest = sum(s.get('stopped', False) for s in samples), max(samples, key=lambda s: len(s['tokens']))
+    n_stopped, longest = (
+        sum(s.get('stopped', False) for s in samples),
+        max(samples, key=lambda s: len(s['tokens'])),
+    )
     spans = longest.get('stretches', [])
-    return {'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
-            'stretches': f"{len(spans)} for {len(longest['tokens'])} tokens" if spans else '',
-            'stop': f"{n_stopped} of {len(samples)} texts stopped at {' or '.join(map(repr, stops))}" if stops else '',
-            'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
-            '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
-            'cut off': f"{sum(s['logprob'].count(-math.inf) for s in samples)} tokens" if config.score else ''}
+    return {
+        'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
+        'stretches': f'{len(spans)} for {len(longest["tokens"])} tokens' if spans else '',
+        'stop': f'{n_stopped} of {len(samples)} texts stopped at {" or ".join(map(repr, stops))}'
+        if stops
+        else '',
+        'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
+        '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
+        'cut off': f'{sum(s["logprob"].count(-math.inf) for s in samples)} tokens'
+        if config.score
+        else '',
+    }
 
 
 def listed(stop):
@@ -179,54 +202,109 @@ def main(config):
     # the plan
     at_least(config, 1, 'n_samples', 'batch_size')
     order, policy = order_and_policy(config.order, config.block_length)
-    unmasking = Unmasking(config.n_steps, config.schedule, policy, config.unmask, config.order_noise,
-                          config.threshold, config.window, config.block_length, config.revise)
+    unmasking = Unmasking(
+        config.n_steps,
+        config.schedule,
+        policy,
+        config.unmask,
+        config.order_noise,
+        config.threshold,
+        config.window,
+        config.block_length,
+        config.revise,
+    )
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
-    reads = (config.ckpt, config.judge, config.order, config.allowed, config.length_prior,
-             prompts_path(config.prompt, config.prompt_file) or '')
+    reads = (
+        config.ckpt,
+        config.judge,
+        config.order,
+        config.allowed,
+        config.length_prior,
+        prompts_path(config.prompt, config.prompt_file) or '',
+    )
     check_out('out', config.out, '.json, .npy, .jsonl', *reads)
     check_page(config.html, *reads)
     if config.judge and not config.metrics:
-        raise ValueError('judge goes with metrics: perplexity says little without entropy beside it')
+        raise ValueError(
+            'judge goes with metrics: perplexity says little without entropy beside it'
+        )
     with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
         allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
-    writer = Writer(config.ckpt, config.weights, config.device, config.dtype, config.use_cache, config.cuda_graphs)
+    writer = Writer(
+        config.ckpt,
+        config.weights,
+        config.device,
+        config.dtype,
+        config.use_cache,
+        config.cuda_graphs,
+    )
     judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
     visits = order_of(writer.checkpoint.run, order)
     stops = writer.stops(listed(config.stop))
     lengths = Lengths(config.blank_length, read_prior(config.length_prior, writer.checkpoint))
-    texts = writer.texts(prompts, visits, unmasking, drawing, config.length, config.context, stops, allowed)
+    texts = writer.texts(
+        prompts, visits, unmasking, drawing, config.length, config.context, stops, allowed
+    )
 
     # the work
     size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'
     n_each, samples, device, tokenizer = config.n_samples, [], writer.device, writer.tokenizer
-    result = {'config': config, 'iter_num': writer.checkpoint.entries.get('iter_num'), 'tokenizer': tokenizer.name,
-              'order': order if isinstance(order, list) else visits if order is None else config.order,
-              'device': str(device), 'dtype': writer.dtype, 'seconds': 0.0, 'metrics': {}, 'samples': samples}
-    asked, texts = zip(*((prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each)))
+    result = {
+        'config': config,
+        'iter_num': writer.checkpoint.entries.get('iter_num'),
+        'tokenizer': tokenizer.name,
+        'order': order if isinstance(order, list) else visits if order is None else config.order,
+        'device': str(device),
+        'dtype': writer.dtype,
+        'seconds': 0.0,
+        'metrics': {},
+        'samples': samples,
+    }
+    asked, texts = zip(
+        *((prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each))
+    )
     texts = writer.laid_out(texts, config.seed, lengths)
     write_all(writer, asked, texts, visits, unmasking, drawing, stops, allowed, result, config)
     what = 'sum of -log p as last written' if config.revise else '-log p'
     for r, s in enumerate(samples):
-        nats = f"{s['nats']:.3f} nats, {s['nats'] / math.log(2):.3f} bits in {s['blanks']} tokens"
+        nats = f'{s["nats"]:.3f} nats, {s["nats"] / math.log(2):.3f} bits in {s["blanks"]} tokens'
         text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
         about = ''.join(f', {said(length)}' for length in s.get('lengths', ()))
-        print(f"--- sample {r} (seed {s['seed']}), {what} = {nats}{about}\n{text}", flush=True)
+        print(f'--- sample {r} (seed {s["seed"]}), {what} = {nats}{about}\n{text}', flush=True)
 
     # the table
     named = name_of(visits, '' if order is None else config.order)
     order_name, lines = named if policy == 'given' else config.order, {}
     about = describe(samples, order_name, stops, config)
     if config.html:
-        title = 'The text of the blanks, as it was scored' if config.score else written_in_words(order_name)
-        write_replay(config.html, samples, tokenizer, f"{title}\n{about['order']}, {about['drawing']}", writer.columns)
+        title = (
+            'The text of the blanks, as it was scored'
+            if config.score
+            else written_in_words(order_name)
+        )
+        write_replay(
+            config.html,
+            samples,
+            tokenizer,
+            f'{title}\n{about["order"]}, {about["drawing"]}',
+            writer.columns,
+        )
     if config.metrics:
-        result['metrics'], lines = measure(samples, tokenizer, judge, device, n_each if len(prompts) > 1 else 1)
+        result['metrics'], lines = measure(
+            samples, tokenizer, judge, device, n_each if len(prompts) > 1 else 1
+        )
         save(result, config)
-    rate = f"{result['seconds']:.2f} s, {sum(s['blanks'] for s in samples) / result['seconds']:,.0f} tokens/s"
-    table = {'checkpoint': writer.checkpoint.about(config.weights), 'model': size, **about,
-             'time': f'{rate} on {device} in {writer.dtype}', **lines, 'written': config.out, 'page': config.html}
+    rate = f'{result["seconds"]:.2f} s, {sum(s["blanks"] for s in samples) / result["seconds"]:,.0f} tokens/s'
+    table = {
+        'checkpoint': writer.checkpoint.about(config.weights),
+        'model': size,
+        **about,
+        'time': f'{rate} on {device} in {writer.dtype}',
+        **lines,
+        'written': config.out,
+        'page': config.html,
+    }
     print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
 
 

@@ -1,15 +1,22 @@
 """All that the commands share: what one works with, and a room for each question behind it."""
+
 from importlib.util import find_spec
 from pathlib import Path
 
-for name in ('model', 'configurator'):   # they lie beside this folder, and many projects have files of these names
+for name in (
+    'model',
+    'configurator',
+):  # they lie beside this folder, and many projects have files of these names
     ours, found = Path(__file__).parents[1] / f'{name}.py', find_spec(name).origin
     if not ours.samefile(found):
-        raise ImportError(f'{found} stands in place of {ours}: rename it, or start Python in another folder')
+        raise ImportError(
+            f'{found} stands in place of {ours}: rename it, or start Python in another folder'
+        )
 
 
 def __getattr__(name):
     if name == 'Writer':
         from anyorder.writer import Writer  # not before: torch takes seconds
+
         return Writer
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

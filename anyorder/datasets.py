@@ -1,4 +1,5 @@
 """Which prepared sets can be opened? A split by its name; a set that is missing is made, or its command is said."""
+
 import os
 import shlex
 
@@ -45,14 +46,23 @@ def read_unless_replaced(directory, meta, split):
 def changed_since(checkpoint, data_dir, name):
     """A line on the set of this name, if it is the set that a checkpoint was trained on and has other contents now; ''
     where it has not, or where the checkpoint does not say. No set is read: meta.json and checkpoint have hashes."""
-    meta = read_meta(os.path.join(home(data_dir), name)) if name == checkpoint.run.get('dataset') else None
+    meta = (
+        read_meta(os.path.join(home(data_dir), name))
+        if name == checkpoint.run.get('dataset')
+        else None
+    )
     hashes = {'train': checkpoint.entries.get('data'), 'val': checkpoint.entries.get('val_data')}
-    other = [split for split, sha256 in hashes.items()
-             if meta and sha256 and split in meta.splits and meta.splits[split].sha256 != sha256]
+    other = [
+        split
+        for split, sha256 in hashes.items()
+        if meta and sha256 and split in meta.splits and meta.splits[split].sha256 != sha256
+    ]
     if not other:
         return ''
-    return (f'{name} was prepared anew since the training, its {" and ".join(other)} changed: the model may have been '
-            'trained on what is measured')
+    return (
+        f'{name} was prepared anew since the training, its {" and ".join(other)} changed: the model may have been '
+        'trained on what is measured'
+    )
 
 
 def make_split(data_dir, name, split, meta, kind):
@@ -63,20 +73,27 @@ def make_split(data_dir, name, split, meta, kind):
         return prepare_puzzles(name, data_dir)
     if row and row.offline and split in parts:
         return prepare(name, data_dir)
-    if task in (*TASKS, 'TASK') and not row:   # which nobody knows
+    if task in (*TASKS, 'TASK') and not row:  # which nobody knows
         words, parts = f'puzzles.py {task} --name={name}', SHARES
-        words += ''.join(f' --{key}={value}' for key, value in kind.get('puzzle', {}).items() if key != 'task')
+        words += ''.join(
+            f' --{key}={value}' for key, value in kind.get('puzzle', {}).items() if key != 'task'
+        )
     elif kind.get('tokenizer') == OWN and not row:
         words = f'prepare.py tokens --name={name} --source=FILE'
-        words += '' if kind.get('eos') is None else f" --end={kind['eos']}"
-        words += f" --shape={'x'.join(map(str, kind['shape']))}" if kind.get('shape') else ''
+        words += '' if kind.get('eos') is None else f' --end={kind["eos"]}'
+        words += f' --shape={"x".join(map(str, kind["shape"]))}' if kind.get('shape') else ''
     elif row and row.documents and (row.splits or split in parts):
         words = f'prepare.py {name}' + ' [--source=FILE]' * bool(row.splits)
     else:
         words = f'prepare.py text --name={name} --source=FILE'
-    words += ' --tokenizer=bytes' * (not meta and kind.get('tokenizer') == 'bytes')   # by default it is gpt2
+    words += ' --tokenizer=bytes' * (
+        not meta and kind.get('tokenizer') == 'bytes'
+    )  # by default it is gpt2
     if meta or split not in parts or row and row.splits:
         words += f' --split={split}'
     there = ', '.join(other for other in (meta.splits if meta else ()) if other != split)
-    raise ValueError(f'no {bin_path(os.path.join(data_dir, name), split)}' + f', only {there}' * bool(there) +
-                     f'; make it with: python data/{words} --data_dir={shlex.quote(str(data_dir))}')
+    raise ValueError(
+        f'no {bin_path(os.path.join(data_dir, name), split)}'
+        + f', only {there}' * bool(there)
+        + f'; make it with: python data/{words} --data_dir={shlex.quote(str(data_dir))}'
+    )

@@ -1,6 +1,7 @@
 """What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
 
 A family of orders is one function here and one entry of ORDERS; every command then takes its name."""
+
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from configurator import home
 
 # families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second
 # argument named `shape` is the shape (H, W) of the grid of n positions instead
+
 
 def shuffled(u, n, _):
     """A uniform permutation (AO sec. 3)."""
@@ -40,7 +42,7 @@ def swapped(u, n, n_swaps):
     """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same. With sqrt(n) swaps
     these are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768, sec. 3.2; with n / 10 "closer"."""
     order = torch.arange(n, device=u.device).repeat(len(u), 1)
-    for pair in (u * n).long().view(len(u), n_swaps, 2).unbind(1):                          # (B, 2)
+    for pair in (u * n).long().view(len(u), n_swaps, 2).unbind(1):  # (B, 2)
         order.scatter_(1, pair, order.gather(1, pair.flip(1)))
     return order
 
@@ -55,7 +57,7 @@ def sorted_subset(u, n, _):
 
 def few(u, n, shared):
     """One of the orders `shared` (K, n), each as often, see few_orders."""
-    return shared[(u.sum(-1) * len(shared)).long()]   # of one number; of none if K is 1
+    return shared[(u.sum(-1) * len(shared)).long()]  # of one number; of none if K is 1
 
 
 @cache
@@ -64,7 +66,9 @@ def few_orders(n, n_orders, seed, length, device):
     if n_orders < 1:
         raise ValueError(f'few orders are at least 1, got few:{n_orders}')
     kinds = ['l2r', *['fixed'] * (n_orders - 1)]
-    return torch.stack([one_order(kind, n, None, seed + k, length, device, None) for k, kind in enumerate(kinds)])
+    return torch.stack(
+        [one_order(kind, n, None, seed + k, length, device, None) for k, kind in enumerate(kinds)]
+    )
 
 
 def listed(u, n, positions):
@@ -74,11 +78,14 @@ def listed(u, n, positions):
 
 class Family(NamedTuple):
     """A law of orders."""
-    orders: Callable                       # f(u, n, parameter), see above
-    drawn: bool = False                    # u is fresh in every row; else all rows share stream(seed, 'order')
-    parameter: int | tuple | None = None   # what there is to choose, by default; None: nothing
-    n_numbers: Callable = lambda n, parameter: n   # m
-    shared: Callable | None = None         # f(n, parameter, seed, length, device): what rows share, in its place
+
+    orders: Callable  # f(u, n, parameter), see above
+    drawn: bool = False  # u is fresh in every row; else all rows share stream(seed, 'order')
+    parameter: int | tuple | None = None  # what there is to choose, by default; None: nothing
+    n_numbers: Callable = lambda n, parameter: n  # m
+    shared: Callable | None = (
+        None  # f(n, parameter, seed, length, device): what rows share, in its place
+    )
 
 
 # an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in this source
@@ -89,15 +96,17 @@ ORDERS = {
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
-    'few': Family(few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), shared=few_orders),
+    'few': Family(
+        few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), shared=few_orders
+    ),
     'sorted_subset': Family(sorted_subset, drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(by_rows, drawn=True),
     'columns': Family(by_columns, drawn=True),
     'spiral': Family(spiral, n_numbers=lambda n, _: 0),
     'blocks2d': Family(by_squares, drawn=True, parameter=2, n_numbers=lambda n, _: 2 * n),
 }
-LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)   # the positions of a JSON file
-NUMBER = re.compile(r':(?=\d+$)')   # between a name, which may have a colon too, and its number
+LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions of a JSON file
+NUMBER = re.compile(r':(?=\d+$)')  # between a name, which may have a colon too, and its number
 
 
 def family_of(kind):
@@ -115,8 +124,19 @@ def has_several(order):
     return family_of(order['kind']).n_numbers(2, order.get('parameter')) > 0
 
 
-def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, generator=None, parameter=None, seed=0,
-                 length=None, shape=None, keys=None):
+def sample_order(
+    batch_size,
+    n,
+    kind='random',
+    l2r_ratio=0.0,
+    device=None,
+    generator=None,
+    parameter=None,
+    seed=0,
+    length=None,
+    shape=None,
+    keys=None,
+):
     """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
 
     generator   draws the numbers of each row; by default torch's own generator of the device
@@ -127,8 +147,10 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     shape       (H, W) of the grid that the positions are, if they are one"""
     family = family_of(kind)
     parameter = family.parameter if parameter is None else parameter
-    m = family.n_numbers(n, parameter) if family.drawn else n   # n: the number for l2r_ratio is the last of n + 1
-    if family.drawn or l2r_ratio:   # float64: no ties; float32: few
+    m = (
+        family.n_numbers(n, parameter) if family.drawn else n
+    )  # n: the number for l2r_ratio is the last of n + 1
+    if family.drawn or l2r_ratio:  # float64: no ties; float32: few
         if keys is not None:
             u = uniform(keys.unsqueeze(1), 'order', torch.arange(m + 1, device=keys.device))
         else:
@@ -137,22 +159,31 @@ def sample_order(batch_size, n, kind='random', l2r_ratio=0.0, device=None, gener
     if family.drawn:
         if family.shared:
             parameter = family.shared(n, parameter, seed, length or n, str(device or 'cpu'))
-        order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)       # (B, n)
+        order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)  # (B, n)
     else:
-        order = one_order(kind, n, parameter, seed, length or n, str(device or 'cpu'),
-                          shape and tuple(shape)).repeat(batch_size, 1)
-    return torch.where(u[:, m:] < l2r_ratio, torch.arange(n, device=device), order) if l2r_ratio else order
+        order = one_order(
+            kind, n, parameter, seed, length or n, str(device or 'cpu'), shape and tuple(shape)
+        ).repeat(batch_size, 1)
+    return (
+        torch.where(u[:, m:] < l2r_ratio, torch.arange(n, device=device), order)
+        if l2r_ratio
+        else order
+    )
 
 
-@cache   # drawn on the host, where a seed gives the same numbers for all devices; copied once
+@cache  # drawn on the host, where a seed gives the same numbers for all devices; copied once
 def one_order(kind, n, parameter, seed, length, device, shape):
     family = family_of(kind)
-    u = torch.rand(1, family.n_numbers(length, parameter), dtype=torch.float64, generator=stream(seed, 'order'))
+    u = torch.rand(
+        1, family.n_numbers(length, parameter), dtype=torch.float64, generator=stream(seed, 'order')
+    )
     order = family.orders(u, size_for(family.orders, length, shape), parameter)[0]
     kept = order[order < n]
     if kept.sort().values.tolist() != list(range(n)):
-        raise ValueError(f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
-                         f'{min(order.tolist(), default=None)} to {max(order.tolist(), default=None)}')
+        raise ValueError(
+            f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
+            f'{min(order.tolist(), default=None)} to {max(order.tolist(), default=None)}'
+        )
     return kept.to(device)
 
 
@@ -160,8 +191,10 @@ def check_order(order, n, block_size):
     """Raise ValueError unless these arguments of sample_order give orders of n positions, for a model of block_size
     positions. A file may hold more positions than n, but not more than the model has."""
     if order['kind'] == 'listed' and len(order['parameter']) > block_size:
-        raise ValueError(f'an order must hold at most the {block_size} positions of the model, got '
-                         f"{len(order['parameter'])}")
+        raise ValueError(
+            f'an order must hold at most the {block_size} positions of the model, got '
+            f'{len(order["parameter"])}'
+        )
     sample_order(1, n, **order, generator=stream())
 
 
@@ -178,15 +211,19 @@ def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
     from its own on. `order` holds the arguments of sample_order, as order_of gives them; by default it is random."""
     order = order or {'kind': 'random'}
     if family_of(order['kind']).drawn:
-        return torch.stack([sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers])
+        return torch.stack(
+            [sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers]
+        )
     seeds = range(order.get('seed', 0), order.get('seed', 0) + n_orders)
-    return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(len(numbers), 1, 1)
+    return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(
+        len(numbers), 1, 1
+    )
 
 
 def given_first(order, given, n_visits=None, left_to_right=False):
     """(order, n_given (B,), n_blanks (B,)): in order (B, N) the positions of `given` (B, N) come first, blanks next and
     padding, from position n_visits (B,) on, last. Each part keeps its order, but what is given may be left_to_right."""
-    part = (~given.gather(1, order)).int()                                                  # (B, N) by visit
+    part = (~given.gather(1, order)).int()  # (B, N) by visit
     if n_visits is not None:
         part = part.masked_fill(order >= n_visits.unsqueeze(1), 2)
     rank = order.where(part == 0, order.size(1) + part) if left_to_right else part
@@ -205,11 +242,21 @@ def read_order(text, *others):
         return ':'.join([load_order(*kind.rsplit(':', 1)), *number])
     if not os.path.isfile(text):
         numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
-        raise ValueError(f'an order must be {", ".join([*others, *ORDERS, *numbered])}, a function FILE.py:NAME, or a '
-                         f'JSON file with a list of positions, got {text!r}')
-    with reading(text, 'a JSON list of positions', 'it must hold every one from 0 on once; a function is FILE.py:NAME'):
+        raise ValueError(
+            f'an order must be {", ".join([*others, *ORDERS, *numbered])}, a function FILE.py:NAME, or a '
+            f'JSON file with a list of positions, got {text!r}'
+        )
+    with reading(
+        text,
+        'a JSON list of positions',
+        'it must hold every one from 0 on once; a function is FILE.py:NAME',
+    ):
         positions = json.loads(read_text(text))
-        if not positions or {*map(type, positions)} != {int} or sorted(positions) != list(range(len(positions))):
+        if (
+            not positions
+            or {*map(type, positions)} != {int}
+            or sorted(positions) != list(range(len(positions)))
+        ):
             raise ValueError('no permutation')
     return positions
 
@@ -219,8 +266,12 @@ def order_option(options, saved=None):
     file. What the Config does not say is as in `saved`, the options of the run that is resumed."""
     saved = saved or {}
     if 'order' in options.given - options.typed and '.py:' in options.order:
-        raise ValueError(f'a config file runs no code: leave out its order, and type --order={options.order}')
-    order = read_order(options.order) if 'order' in options.given else saved.get('order', options.order)
+        raise ValueError(
+            f'a config file runs no code: leave out its order, and type --order={options.order}'
+        )
+    order = (
+        read_order(options.order) if 'order' in options.given else saved.get('order', options.order)
+    )
     return kept_order(order_of(saved, order))
 
 
@@ -228,7 +279,11 @@ def kept_order(order):
     """These arguments of sample_order as a checkpoint keeps them, see order_option."""
     if order['kind'] == 'listed':
         return list(order['parameter'])
-    return order['kind'] if type(order.get('parameter')) is not int else f"{order['kind']}:{order['parameter']}"
+    return (
+        order['kind']
+        if type(order.get('parameter')) is not int
+        else f'{order["kind"]}:{order["parameter"]}'
+    )
 
 
 def order_of(run, order=None):
@@ -239,12 +294,21 @@ def order_of(run, order=None):
     if isinstance(order, str):
         kind, *number = NUMBER.split(order)
         of_run, *its_number = NUMBER.split(own) if isinstance(own, str) else ['']
-        if kind.partition('@')[0] == of_run.partition('@')[0]:   # a file may have been edited since
+        if kind.partition('@')[0] == of_run.partition('@')[0]:  # a file may have been edited since
             number = number or its_number
-        older = run.get(f'order_{kind}')   # the option of older checkpoints
+        older = run.get(f'order_{kind}')  # the option of older checkpoints
         number = number or ([] if older is None else [older])
-        parameter = int(number[0]) if number else None if '.py:' in kind else family_of(kind).parameter
+        parameter = (
+            int(number[0]) if number else None if '.py:' in kind else family_of(kind).parameter
+        )
     else:
         kind, parameter = 'listed', tuple(order)
-    order = {'kind': kind, 'parameter': parameter, 'seed': run.get('order_seed', 0), 'length': run.get('block_size')}
-    return order | {'shape': tuple(run['shape'])} if run.get('shape') else order   # journals name an order by its items
+    order = {
+        'kind': kind,
+        'parameter': parameter,
+        'seed': run.get('order_seed', 0),
+        'length': run.get('block_size'),
+    }
+    return (
+        order | {'shape': tuple(run['shape'])} if run.get('shape') else order
+    )  # journals name an order by its items

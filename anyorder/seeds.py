@@ -3,20 +3,23 @@
 Two things draw. Batches, dropout and orders that hold for a whole run take PyTorch's generators, whose seeds
 `derive_seed` makes of names. Whatever belongs to a row that is written, its tokens, order, noise and schedule, is
 `random_bits` of the row's key: tensor operations, which give the same bits on every device, for any part of a batch."""
+
 import hashlib
 
 import torch
 
 from anyorder.machine.devices import widest
 
-DRAWS = 2   # which way seeds become batches: a checkpoint keeps it, and a resumed run says if it was another one
+DRAWS = 2  # which way seeds become batches: a checkpoint keeps it, and a resumed run says if it was another one
 
-GAMMA = 0x9E3779B97F4A7C15   # the odd number nearest to 2^64 / golden ratio
+GAMMA = 0x9E3779B97F4A7C15  # the odd number nearest to 2^64 / golden ratio
 
 
 def hashed(*names):
     """63 bits, hashed from numbers and strings."""
-    return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
+    return (
+        int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=8).digest(), 'little') >> 1
+    )
 
 
 def derive_seed(*names):
@@ -27,7 +30,7 @@ def derive_seed(*names):
     each beginning of the names: no two of 2^a x 2^b pairs with a + b = 32 share a state, by construction."""
     seed = hashed(*names)
     *beginning, i, j = names if len(names) > 2 else (*names, '', '')
-    if not all(type(n) is int and 0 <= n < 2 ** 32 for n in (i, j)):
+    if not all(type(n) is int and 0 <= n < 2**32 for n in (i, j)):
         return seed
     reversed_j = int(f'{j:032b}'[::-1], 2)
     return seed >> 32 << 32 | permuted(i ^ reversed_j, hashed(*beginning))
@@ -35,8 +38,8 @@ def derive_seed(*names):
 
 def permuted(x, key):
     """A permutation of the numbers x below 2^32, which a key of 63 bits chooses."""
-    for _ in range(4):   # each step can be undone: xor, an odd factor, a shifted xor
-        x = (x ^ key) * 0x9E3779B1 % 2 ** 32
+    for _ in range(4):  # each step can be undone: xor, an odd factor, a shifted xor
+        x = (x ^ key) * 0x9E3779B1 % 2**32
         x ^= x >> 15
         key = hashed(key)
     return x
@@ -46,7 +49,9 @@ def seeds_of(seed, n):
     """The seeds of n rows: seed + r, or the list `seed` itself."""
     if isinstance(seed, list) and len(seed) != n:
         raise ValueError(f'a list of seeds must have one for each of {n} texts, got {len(seed)}')
-    return [int(s) for s in (seed if isinstance(seed, list) else range(seed, seed + n))]   # a stream is named by ints
+    return [
+        int(s) for s in (seed if isinstance(seed, list) else range(seed, seed + n))
+    ]  # a stream is named by ints
 
 
 def stream(*names):
@@ -70,7 +75,7 @@ def random_bits(keys, *names):
     for name in names:
         if isinstance(name, torch.Tensor):
             keys = mix(keys + name * as_int64(GAMMA))
-        else:   # a number of the host goes with the operation: nothing is copied
+        else:  # a number of the host goes with the operation: nothing is copied
             keys = mix(keys + as_int64(GAMMA * (hashed(name) if isinstance(name, str) else name)))
     return keys
 
@@ -92,11 +97,11 @@ def shifted(x, n):
 
 def as_int64(n):
     """The int64 that has the lower 64 bits of an int."""
-    return (n + 2 ** 63) % 2 ** 64 - 2 ** 63
+    return (n + 2**63) % 2**64 - 2**63
 
 
 def uniform(keys, *names):
     """Numbers in [0, 1) by random_bits, of 53 bits in float64, or of 24 where a device has float32 alone."""
     dtype = widest(keys.device)
     n_bits = 53 if dtype == torch.float64 else 24
-    return shifted(random_bits(keys, *names), 64 - n_bits).to(dtype) * 2.0 ** -n_bits
+    return shifted(random_bits(keys, *names), 64 - n_bits).to(dtype) * 2.0**-n_bits

@@ -15,9 +15,12 @@ for 1, 8 or 16 large GPUs.
 Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size:
 LAMBADA 52.46, WikiText2 42.10. All is as in the paper; the released weights saw 1,048,576 tokens an update and a weight
 decay of 0.03."""
+
 out_dir = 'out/ao_gpt_small'
-init_from = 'auto'                  # the same command goes on after a stop
+init_from = 'auto'  # the same command goes on after a stop
 dataset = 'openwebtext'
-gradient_accumulation_steps = 32    # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
-max_iters = 250000                  # where the released checkpoint stands
+gradient_accumulation_steps = (
+    32  # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
+)
+max_iters = 250000  # where the released checkpoint stands
 eval_iters = 20

@@ -8,13 +8,14 @@ Data: 291 public-domain books to train on (33.8 million tokens, 4.1 million are 
 Hardware: 1 core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 46 min, nearly all of it for the vocabulary
 of 50304.
 Result: 6.47 nats per token in random order, 5.90 left to right; the unigram entropy is 6.92."""
+
 out_dir = 'out/books'
 dataset = 'books'
 block_size = 64
 n_layer = 4
 n_head = 4
 n_embd = 192
-gate_init = 1.0             # any-order learning starts on a plateau; open gates leave it sooner
+gate_init = 1.0  # any-order learning starts on a plateau; open gates leave it sooner
 batch_size = 32
 optimizer = 'muon'
 max_iters = 2000

@@ -4,6 +4,7 @@
 
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 30 min.
 Result: 1.816 nats a byte in random order, 1.495 left to right."""
+
 out_dir = 'out/bytes256'
 block_size = 256
 n_layer = 4

@@ -4,12 +4,13 @@
 
 Hardware: AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: about 2 min on one core, data and samples included.
 Result: 3.18 bits per byte in random order, 2.85 left to right; the unigram entropy is 4.67."""
+
 out_dir = 'out/quickstart'
 block_size = 64
 n_layer = 2
 n_head = 3
 n_embd = 96
-gate_init = 1.0             # any-order learning starts on a plateau; open gates leave it sooner
+gate_init = 1.0  # any-order learning starts on a plateau; open gates leave it sooner
 batch_size = 32
 optimizer = 'muon'
 max_iters = 1700
@@ -21,4 +22,6 @@ ema_decay = 0.99
 eval_interval = 340
 eval_iters = 24
 save_interval = 500
-n_threads = 1               # tensors this small: a second thread brings little and spins when the machine is shared
+n_threads = (
+    1  # tensors this small: a second thread brings little and spins when the machine is shared
+)

@@ -4,11 +4,14 @@
 
 Hardware, time, result: not yet run to the end. The paper's zero-shot left-to-right perplexity at this size:
 LAMBADA 68.61, WikiText2 57.66. What 1, 8 and 16 GPUs need: see ao_gpt_small.py."""
+
 out_dir = 'out/sigma_gpt_small'
-init_from = 'auto'                  # the same command goes on after a stop
+init_from = 'auto'  # the same command goes on after a stop
 dataset = 'openwebtext'
 target_position = 'input'
 gpt2_blocks = True
-gradient_accumulation_steps = 32    # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
-max_iters = 1000000                 # where the released checkpoint stands
+gradient_accumulation_steps = (
+    32  # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
+)
+max_iters = 1000000  # where the released checkpoint stands
 eval_iters = 20

@@ -6,13 +6,16 @@
 Hardware: one core of an AMD EPYC with AVX-512 BF16, torch 2.13.0. Time: 1 min 46 s of processor time, data included.
 Result: all of 1,000 test puzzles solved by margin, top_prob or entropy, 50.6 % in random order, 53.1 % left to
 right. There are only 12 solutions up to relabelling: 7 are trained on, 4 tested on and 1 validates."""
+
 out_dir = 'out/sudoku4'
 dataset = 'sudoku4'
 block_size = 16
 n_layer = 3
 n_head = 4
 n_embd = 64
-dropout = 0.1               # 168 solutions would be learnt by heart: with it the rules are, and unseen ones are solved
+dropout = (
+    0.1  # 168 solutions would be learnt by heart: with it the rules are, and unseen ones are solved
+)
 gate_init = 1.0
 batch_size = 128
 l2r_ratio = 0.0

@@ -22,11 +22,12 @@ Tokens of another kind are integers from 0: an .npy, an .npz with the arrays tra
 column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.
 Other lists and a one-dimensional array are a stream. An .npz may also hold which positions are given, from the start
 and at no cost: bool arrays given_train, ... or one for all rows, given."""
+
 import os
 import signal
 import sys
 
-if __name__ == '__main__':   # the project's folder in place of this one
+if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.arrays import prepare_tokens
@@ -61,7 +62,7 @@ force = False    # replace what is there
 
 def main(config):
     check_choice('tokenizer', config.tokenizer or 'bytes', 'bytes', 'gpt2')
-    data_set, = config.words
+    (data_set,) = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
     where = config.data_dir, config.name, config.source, config.split
     keys = {key: config[key] for key in ('text_key', 'prompt_key')}
@@ -69,7 +70,9 @@ def main(config):
         raise ValueError(f'text_key and prompt_key are for text, not for {data_set}')
     if data_set == 'tokens':
         if type(config.end) not in (int, type(None)) or config.tokenizer:
-            raise ValueError(f'tokens have an integer --end, no --tokenizer, got {config.end!r}, {config.tokenizer!r}')
+            raise ValueError(
+                f'tokens have an integer --end, no --tokenizer, got {config.end!r}, {config.tokenizer!r}'
+            )
         meta = prepare_tokens(*where, config.end, config.vocabulary, config.shape, config.force)
     elif config.end is not None or config.vocabulary or config.shape:
         raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')

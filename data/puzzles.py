@@ -9,11 +9,12 @@
 A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says that it is given.
 No two splits of a folder share a solution; two Sudokus share one if only the names of digits differ. Sudoku and Zebra
 have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless --force."""
+
 import os
 import signal
 import sys
 
-if __name__ == '__main__':   # the project's folder in place of this one
+if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
 from anyorder.puzzles.rules import SHARES, TASKS
@@ -46,16 +47,29 @@ force = False          # replace what is there
 def main(config):
     at_least(config, 0, 'n_train', 'n_val', 'n_test', 'seed')
     check_choice('split', config.split or 'train', *SHARES)
-    task, = config.words
+    (task,) = config.words
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
-    idle = {'n_latents', 'n_observations', 'largest'} - {*TASKS[task].options, *dict(TASKS[task].made)}
+    idle = {'n_latents', 'n_observations', 'largest'} - {
+        *TASKS[task].options,
+        *dict(TASKS[task].made),
+    }
     idle |= {f'n_{s}' for s in SHARES if config.source or config.split not in ('', s)}
     if ignored := config.given & (idle | {'seed' if config.source else ''}):
-        raise ValueError(f'--{min(ignored)} changes nothing of {task} beside these other options: leave it out')
+        raise ValueError(
+            f'--{min(ignored)} changes nothing of {task} beside these other options: leave it out'
+        )
     options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}
     before = read_meta(os.path.join(config.data_dir, config.name or task))
-    meta = prepare_puzzles(task, config.data_dir, config.name, config.source, config.split, n_rows,
-                           config.force, **options)
+    meta = prepare_puzzles(
+        task,
+        config.data_dir,
+        config.name,
+        config.source,
+        config.split,
+        n_rows,
+        config.force,
+        **options,
+    )
     print_meta(config.data_dir, meta, before, config.force)
 
 

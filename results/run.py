@@ -7,6 +7,7 @@
 A table has the mean over the seeds, its standard error and their number. What is finished is not made again, unless
 it evaluates weights or data that are others now. Make one finding at a time in a folder, since they share runs.
 Options behind -- go to every train.py."""
+
 import hashlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-if __name__ == '__main__':   # the project's folder in place of this one
+if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = ROOT
 from anyorder.machine.locks import locked
 from anyorder.machine.terminal import one_line_errors
@@ -36,16 +37,16 @@ data_dir = 'data'      # where prepared sets are; what is missing is made there
 
 @dataclass(frozen=True)
 class Picture:
-    options: str   # of plot.py
-    lines: dict    # {label: RUN or RUN/EVALUATION}
+    options: str  # of plot.py
+    lines: dict  # {label: RUN or RUN/EVALUATION}
 
 
 @dataclass(frozen=True)
 class Finding:
-    about: str                                 # what it compares
-    pictures: dict                             # {name: Picture}
-    dataset: str = 'pydocs'                    # what it learns
-    made_by: str = 'data/prepare.py pydocs'    # the command that makes the set
+    about: str  # what it compares
+    pictures: dict  # {name: Picture}
+    dataset: str = 'pydocs'  # what it learns
+    made_by: str = 'data/prepare.py pydocs'  # the command that makes the set
 
 
 def measured(evaluation, runs):
@@ -467,9 +468,7 @@ def swapped_runs(seed):
 
 
 def puzzle_runs():
-    sudoku = (
-        'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
-    )
+    sudoku = 'config/sudoku.py --dataset=sudoku_60k --max_iters=2200 --min_lr=1e-3 --ema_decay=0.99'
     half = f'{sudoku} --learning_rate=5e-3 --muon_learning_rate=0.02 --min_lr=5e-4'
     zebra4 = 'config/zebra4.py'
     nae_sat = 'config/nae_sat.py --max_iters=4000 --l2r_ratio=0'
@@ -665,8 +664,7 @@ def is_made(path, words, reads):
         return True
     if words[0] == 'train.py':
         raise ValueError(
-            f'{path} was made of other data or weights ({of}; now it {reads}): '
-            'choose another --out'
+            f'{path} was made of other data or weights ({of}; now it {reads}): choose another --out'
         )
     return False
 

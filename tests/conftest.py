@@ -10,8 +10,12 @@ import sys
 import traceback
 from types import SimpleNamespace
 
-os.environ['HF_HUB_OFFLINE'] = '1'   # read when huggingface_hub is imported: no test reaches for the network
-os.environ['OMP_NUM_THREADS'] = '1'   # tensors of a few numbers: a second thread only waits, also in processes
+os.environ['HF_HUB_OFFLINE'] = (
+    '1'  # read when huggingface_hub is imported: no test reaches for the network
+)
+os.environ['OMP_NUM_THREADS'] = (
+    '1'  # tensors of a few numbers: a second thread only waits, also in processes
+)
 
 import pytest
 import torch
@@ -25,7 +29,11 @@ REFERENCE = os.path.join(ROOT, 'tests', 'reference')
 
 
 def pytest_addoption(parser):
-    parser.addoption('--device', default='cpu', help='where the tests of test_on_device.py run: cpu, cuda, cuda:1, mps')
+    parser.addoption(
+        '--device',
+        default='cpu',
+        help='where the tests of test_on_device.py run: cpu, cuda, cuda:1, mps',
+    )
 
 
 def make_model(seed=0, **config):
@@ -48,7 +56,10 @@ def numbers(seed, *names, n=9):
 def hub_modules(tmp_path_factory):
     """The code of exported folders is copied to a place of the tests, one for each process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('transformers.dynamic_module_utils.HF_MODULES_CACHE', str(tmp_path_factory.mktemp('modules')))
+        patch.setattr(
+            'transformers.dynamic_module_utils.HF_MODULES_CACHE',
+            str(tmp_path_factory.mktemp('modules')),
+        )
         yield
 
 
@@ -85,9 +96,12 @@ def ckpt(tmp_path):
 def data(tmp_path, monkeypatch):
     """An empty working folder whose data/pydocs is there already: a little of the real text."""
     from anyorder.tokens import prepared as p
+
     monkeypatch.chdir(tmp_path)
     texts = ['The quick brown fox jumps over the lazy dog. ' * 30] * 20
-    monkeypatch.setattr(p, 'DATA_SETS', {'pydocs': p.DataSet(lambda: texts, 'bytes', 0.1, True, '')})
+    monkeypatch.setattr(
+        p, 'DATA_SETS', {'pydocs': p.DataSet(lambda: texts, 'bytes', 0.1, True, '')}
+    )
     p.prepare('pydocs', 'data')
     return tmp_path
 
@@ -108,34 +122,39 @@ def folders(tmp_path_factory):
                 pytest.skip('the GPT-2 vocabulary is not cached')
         folder = tmp_path_factory.mktemp(kind)
         return KINDS[kind](folder), folder
+
     return made
 
 
 @pytest.fixture
 def process(tmp_path):
     """process('train.py', '--x=1', ...) runs a script of the project in an empty folder; the finished process."""
+
     def run(name, *args, code=0):
         command = [sys.executable, os.path.join(ROOT, name), *args]
-        finished = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True,
-                                  timeout=170, check=False)
+        finished = subprocess.run(
+            command, cwd=tmp_path, text=True, capture_output=True, timeout=170, check=False
+        )
         assert finished.returncode == code, finished.stdout + finished.stderr
         return finished
+
     return run
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """As `process`, in this process, which has the libraries loaded; what it returns has stdout and stderr."""
+
     def run(name, *args, code=0):
         out, err, status = io.StringIO(), io.StringIO(), 0
         at_end, n_threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, 'argv', [name, *args])
-        monkeypatch.setattr(sys, 'path', [*sys.path])   # whose first folder prepare.py replaces
+        monkeypatch.setattr(sys, 'path', [*sys.path])  # whose first folder prepare.py replaces
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 runpy.run_path(os.path.join(ROOT, name), run_name='__main__')
-        except SystemExit as e:   # a line for stderr, or a number
+        except SystemExit as e:  # a line for stderr, or a number
             err.write(f'{e.code}\n' if isinstance(e.code, str) else '')
             status = 1 if isinstance(e.code, str) else e.code or 0
         finally:
@@ -143,6 +162,7 @@ def script(tmp_path, monkeypatch):
             torch.set_num_threads(n_threads)
         assert status == code, out.getvalue() + err.getvalue()
         return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
+
     return run
 
 
@@ -158,11 +178,14 @@ def forked(tmp_path):
     def run(*bodies):
         with socket.create_server(('127.0.0.1', 0)) as s:
             port = s.getsockname()[1]
-        children = [os.fork() or fork_of(body, rank, len(bodies), port, tmp_path / f'said-{rank}')
-                    for rank, body in enumerate(bodies)]
+        children = [
+            os.fork() or fork_of(body, rank, len(bodies), port, tmp_path / f'said-{rank}')
+            for rank, body in enumerate(bodies)
+        ]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         said = [(tmp_path / f'said-{rank}').read_text() for rank in range(len(codes))]
         return [SimpleNamespace(code=code, said=text) for code, text in zip(codes, said)]
+
     return run
 
 
@@ -174,8 +197,13 @@ def fork_of(body, rank, world_size, port, said):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(120)
         if world_size > 1:
-            os.environ |= {'RANK': str(rank), 'LOCAL_RANK': str(rank), 'WORLD_SIZE': str(world_size),
-                           'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port)}
+            os.environ |= {
+                'RANK': str(rank),
+                'LOCAL_RANK': str(rank),
+                'WORLD_SIZE': str(world_size),
+                'MASTER_ADDR': '127.0.0.1',
+                'MASTER_PORT': str(port),
+            }
         try:
             body()
             code = 0

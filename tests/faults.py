@@ -10,6 +10,7 @@ breaks and quotes do not matter. It is caught if a test fails, or hangs. The tab
 were caught, and which survived. The exit code is 1 if less than 90 % were caught. Takes some ten seconds a fault;
 pytest does not collect it.
 """
+
 import ast
 import copy
 import os
@@ -27,8 +28,8 @@ from configurator import at_least, configure
 
 INPUTS = 'parts of the names of the files that are made faulty'
 
-jobs = 1        # faults that are tried at once, each by a process of its own
-seconds = 180   # after which the tests hang
+jobs = 1  # faults that are tried at once, each by a process of its own
+seconds = 180  # after which the tests hang
 
 
 # by file: the names of the tests that must catch its faults, and the faults, each [text, what to put there]
@@ -745,6 +746,7 @@ FAULTS['anyorder/training/update.py'] = 'test_training test_devices test_puzzles
 
 # fmt: on
 
+
 def faults_of(words):
     """[(file, tests, text, what to put there)] of the files whose name holds one of `words`.
 
@@ -759,14 +761,18 @@ def faults_of(words):
         for text, fault in pairs:
             n_times = sum(statement.count(text) for statement in said)
             if n_times == 1:
-                compile(put(source, text, fault), file, 'exec')   # a fault that is no Python tests nothing
+                compile(
+                    put(source, text, fault), file, 'exec'
+                )  # a fault that is no Python tests nothing
             else:
                 stale.append(f'{file}: {text!r} stands {n_times} times')
             chosen.append((file, tests, text, fault))
     if stale:
         raise ValueError('the code has changed: write these faults anew\n' + '\n'.join(stale))
     if not chosen:
-        raise ValueError(f'no file has {" or ".join(words)} in its name; there are {", ".join(FAULTS)}')
+        raise ValueError(
+            f'no file has {" or ".join(words)} in its name; there are {", ".join(FAULTS)}'
+        )
     return chosen
 
 
@@ -774,7 +780,9 @@ def statements(source):
     """[(node, text)] of all statements, as ast.unparse writes them; of a compound statement its head alone."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.stmt | ast.ExceptHandler) and not isinstance(node, ast.Try | ast.Match):
+        if isinstance(node, ast.stmt | ast.ExceptHandler) and not isinstance(
+            node, ast.Try | ast.Match
+        ):
             found.append((node, text_of(node)))
     return found
 
@@ -792,21 +800,23 @@ def text_of(node):
 def put(source, text, fault):
     """The source in which `text`, which stands in one of its statements, has become `fault`."""
     node, said = next((node, said) for node, said in statements(source) if text in said)
-    lines = source.encode().splitlines(keepends=True)   # an offset of a node counts bytes
+    lines = source.encode().splitlines(keepends=True)  # an offset of a node counts bytes
     if hasattr(node, 'body'):
         last = node.body[0].lineno - 1
         kept = b''
-        if last < node.lineno:   # the body stands in the line of the head
+        if last < node.lineno:  # the body stands in the line of the head
             last = node.lineno
-            kept = lines[last - 1][node.body[0].col_offset:]
+            kept = lines[last - 1][node.body[0].col_offset :]
     else:
         last = node.end_lineno
-        kept = lines[last - 1][node.end_col_offset:]
-    before = lines[node.lineno - 1][:node.col_offset]
-    if lines[node.lineno - 1][node.col_offset:].startswith(b'elif'):
+        kept = lines[last - 1][node.end_col_offset :]
+    before = lines[node.lineno - 1][: node.col_offset]
+    if lines[node.lineno - 1][node.col_offset :].startswith(b'elif'):
         said = f'el{said}'
     made = said.replace(text, fault).replace('\n', '\n' + ' ' * node.col_offset)
-    return b''.join([*lines[:node.lineno - 1], before, made.encode(), kept or b'\n', *lines[last:]]).decode()
+    return b''.join(
+        [*lines[: node.lineno - 1], before, made.encode(), kept or b'\n', *lines[last:]]
+    ).decode()
 
 
 def read(file):
@@ -832,7 +842,9 @@ def failure(tests, names, seconds, file=None, text='', fault=''):
         command = [sys.executable, '-m', 'pytest', '-x', '-q', '-n0', '-p', 'no:cacheprovider']
         command += [f'tests/{name}.py' for name in tests.split()]
         try:
-            done = subprocess.run(command, cwd=folder, timeout=seconds, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=folder, timeout=seconds, capture_output=True, text=True, check=False
+            )
         except subprocess.TimeoutExpired:
             return 'the tests hang'
     said = [line for line in done.stdout.splitlines() if line.startswith(('FAILED', 'ERROR'))]
@@ -842,7 +854,9 @@ def failure(tests, names, seconds, file=None, text='', fault=''):
 def main(config):
     at_least(config, 1, 'jobs', 'seconds')
     faults = faults_of(config.words)
-    listed = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ['git', 'ls-files', '-z'], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     names = [name for name in listed.split('\0') if os.path.isfile(os.path.join(ROOT, name))]
     files = {file: tests for file, tests, *_ in faults}
     # tests that fail in any case would catch every fault
@@ -855,6 +869,7 @@ def main(config):
         said = failure(tests, names, config.seconds, file, text, change)
         bar.update()
         return bool(said)
+
     with progress(total=len(faults), desc='faults') as bar, ThreadPoolExecutor(config.jobs) as pool:
         fates = list(pool.map(caught, faults))
 
@@ -876,5 +891,5 @@ if __name__ == '__main__':
     with one_line_errors():
         arguments = sys.argv[1:]
         if all(argument.startswith('-') for argument in arguments):
-            arguments = [*arguments, '.py']   # a part of all names
+            arguments = [*arguments, '.py']  # a part of all names
         main(configure(globals(), arguments))

@@ -7,6 +7,7 @@ An operation on tensors of both devices is an error, as on a GPU. At the end com
 the device, and how often. A CUDA graph is the list of operations that it recorded, done again on the same memory;
 graphs do not share theirs. Nothing is said of speed, of kernels for CUDA alone, of bfloat16, or of a device that waits.
 """
+
 import collections
 import contextlib
 import os
@@ -24,10 +25,10 @@ TORCH = os.path.dirname(torch.__file__)
 # their results go to the host
 WAITS = {f'aten::{name}' for name in ('_local_scalar_dense', 'equal', 'nonzero', '_unique2')}
 MOVES = {'aten::_to_copy', 'aten::copy_'}
-waits = collections.Counter()   # {(file, line, its text): how often}
+waits = collections.Counter()  # {(file, line, its text): how often}
 
 
-recording = None   # the operations of the Graph that is being recorded
+recording = None  # the operations of the Graph that is being recorded
 
 
 class Graph:
@@ -37,8 +38,11 @@ class Graph:
         Graph.n_replays += 1
         with _disable_current_modes():
             for operation, args, kwargs, old in self.operations:
-                inputs = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs))
-                          if isinstance(x, torch.Tensor)}
+                inputs = {
+                    x.untyped_storage().data_ptr()
+                    for x in tree_leaves((args, kwargs))
+                    if isinstance(x, torch.Tensor)
+                }
                 for x, new in zip(tree_leaves(old), tree_leaves(operation(*args, **kwargs))):
                     # else a view, or written in place
                     if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in inputs:
@@ -60,11 +64,11 @@ class Module(backend_registration._DummyBackendModule):
     def _is_in_bad_fork(self):
         return False
 
-    def manual_seed_all(self, seed):   # all random numbers are the host's
+    def manual_seed_all(self, seed):  # all random numbers are the host's
         pass
 
 
-class NoStream:   # a class, as in annotations of transformers
+class NoStream:  # a class, as in annotations of transformers
     def __new__(cls, device=None):
         return None
 
@@ -79,13 +83,19 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, host):
-        return torch.Tensor._make_wrapper_subclass(cls, host.size(), strides=host.stride(), dtype=host.dtype,
-                                                   storage_offset=host.storage_offset(), device='sim:0')
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            host.size(),
+            strides=host.stride(),
+            dtype=host.dtype,
+            storage_offset=host.storage_offset(),
+            device='sim:0',
+        )
 
     def __init__(self, host):
         self.host = host
 
-    def __reduce_ex__(self, protocol):   # as a GPU's tensor that is loaded on a machine without one
+    def __reduce_ex__(self, protocol):  # as a GPU's tensor that is loaded on a machine without one
         return self.host.__reduce_ex__(protocol)
 
     def tolist(self):
@@ -110,12 +120,16 @@ def simulate(operation, args, kwargs):
         stays = isinstance(args[0], OnDevice)
     if any(here):
         # a number may come from the host
-        joins = name in ('aten::stack', 'aten::cat')   # of which CUDA takes none
+        joins = name in ('aten::stack', 'aten::cat')  # of which CUDA takes none
         mixed = [x for x, on_device in zip(tensors, here) if not on_device and (joins or x.dim())]
-        if mixed and name not in MOVES and not name.startswith('aten::index'):   # and so may indices
-            raise RuntimeError(f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
-                               f'{[tuple(x.shape) for x in tensors]}')
-        masks = [x for x, on_device in zip(tensors[1:], here[1:]) if on_device and x.dtype == torch.bool]
+        if mixed and name not in MOVES and not name.startswith('aten::index'):  # and so may indices
+            raise RuntimeError(
+                f'{name} of {["sim" if on_device else "cpu" for on_device in here]}, of sizes '
+                f'{[tuple(x.shape) for x in tensors]}'
+            )
+        masks = [
+            x for x, on_device in zip(tensors[1:], here[1:]) if on_device and x.dtype == torch.bool
+        ]
         if name in WAITS or masks and name.startswith('aten::index') or not stays:
             assert recording is None, 'the host must not wait while a graph is recorded'
             ours = (TORCH, os.path.abspath(__file__))
@@ -131,7 +145,14 @@ def simulate(operation, args, kwargs):
         recording.append((operation, args, kwargs, result))
 
     def back(x):
-        return on_host[id(x)] if id(x) in on_host else OnDevice(x) if stays and isinstance(x, torch.Tensor) else x
+        return (
+            on_host[id(x)]
+            if id(x) in on_host
+            else OnDevice(x)
+            if stays and isinstance(x, torch.Tensor)
+            else x
+        )
+
     return tree_map(back, result)
 
 
@@ -142,10 +163,15 @@ def main():
     sys.path.insert(0, ROOT)
     from anyorder import writer
     from anyorder.machine import devices, processes
-    torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = Graph, record, lambda: None
+
+    torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle = (
+        Graph,
+        record,
+        lambda: None,
+    )
     torch.cuda.Stream = NoStream
     torch.Generator = HostGenerator
-    for module in (devices, processes, writer):   # which may have imported it before
+    for module in (devices, processes, writer):  # which may have imported it before
         module.resolve_device = lambda device, dtype: (torch.device('sim:0'), 'float32')
     devices.matmul_flops = lambda device, dtype: 1e12
     sys.argv = sys.argv[1:]

@@ -1,4 +1,5 @@
 """The canvas: rows of unequal length, indices of what comes next, rows that leave and come back, samples."""
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +12,23 @@ from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')
-TEXTS = [([3, 0], [True, False]), ([1, 0, 0, 2, 0], [True, False, False, True, False]), ([0] * 4, [False] * 4)]
+TEXTS = [
+    ([3, 0], [True, False]),
+    ([1, 0, 0, 2, 0], [True, False, False, True, False]),
+    ([0] * 4, [False] * 4),
+]
 
 
-@pytest.mark.parametrize('wrong', [
-    dict(n_known=10), dict(n_known=-1), dict(n_known=5, n_visits=4), dict(n_known=0, seeds=[1]),
-    dict(n_known=0, n_visits=10)])
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        dict(n_known=10),
+        dict(n_known=-1),
+        dict(n_known=5, n_visits=4),
+        dict(n_known=0, seeds=[1]),
+        dict(n_known=0, n_visits=10),
+    ],
+)
 def test_arguments_that_do_not_fit(batch, wrong):
     with pytest.raises(ValueError, match='n_known'):
         Canvas(*batch, **{'seeds': range(5)} | wrong)
@@ -32,8 +44,16 @@ def test_an_order_must_be_a_permutation(batch):
 def test_texts_of_unequal_length():
     canvas = Canvas.of_texts(TEXTS, {'kind': 'random'}, 5)
     assert canvas.idx.tolist() == [[3, 0, 0, 0, 0], [1, 0, 0, 2, 0], [0] * 5]
-    assert canvas.n_visits.tolist() == [2, 5, 4] and canvas.known.tolist() == [1, 2, 0] and canvas.seeds == [5, 6, 7]
-    assert canvas.n_blanks.tolist() == [1, 3, 4] and (canvas.step == -1).all() and (canvas.logprob == 0).all()
+    assert (
+        canvas.n_visits.tolist() == [2, 5, 4]
+        and canvas.known.tolist() == [1, 2, 0]
+        and canvas.seeds == [5, 6, 7]
+    )
+    assert (
+        canvas.n_blanks.tolist() == [1, 3, 4]
+        and (canvas.step == -1).all()
+        and (canvas.logprob == 0).all()
+    )
     for r, (tokens, known) in enumerate(TEXTS):
         drawn = sample_order(1, len(tokens), keys=keys_of([5 + r]))[0].tolist()
         visits = [p for p, k in enumerate(known) if k] + [p for p in drawn if not known[p]]
@@ -44,9 +64,12 @@ def test_texts_of_unequal_length():
 def test_known_tokens_are_visited_before_the_blanks_as_in_training():
     """Both in the given order; of a random one, the known tokens from left to right."""
     tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12).lay_out()[:3]
-    for order, visits in (({'kind': 'l2r'}, [0, 3, 6, 1, 2, 4, 5]), ({'kind': 'r2l'}, [6, 3, 0, 5, 4, 2, 1]),
-                          ({'kind': 'few', 'parameter': 3, 'seed': 1, 'length': 12}, None),
-                          (order_of({}, [3, 5, 4, 0, 2, 1, 6, 7]), [3, 0, 6, 5, 4, 2, 1])):
+    for order, visits in (
+        ({'kind': 'l2r'}, [0, 3, 6, 1, 2, 4, 5]),
+        ({'kind': 'r2l'}, [6, 3, 0, 5, 4, 2, 1]),
+        ({'kind': 'few', 'parameter': 3, 'seed': 1, 'length': 12}, None),
+        (order_of({}, [3, 5, 4, 0, 2, 1, 6, 7]), [3, 0, 6, 5, 4, 2, 1]),
+    ):
         canvas = Canvas.of_texts([(tokens, known)] * 8, order, 0)
         given = torch.tensor(known).expand(8, -1)
         drawn = sample_order(8, 7, **order, keys=keys_of(range(8)))
@@ -55,7 +78,11 @@ def test_known_tokens_are_visited_before_the_blanks_as_in_training():
     with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):
         Canvas.of_texts([(tokens, known)], order_of({}, [0, 1, 2]), 0)
     for kind in ('random', 'sorted_subset'):
-        assert Canvas.of_texts([(tokens, known)], {'kind': kind}, 0).order[0, :3].tolist() == [0, 3, 6]
+        assert Canvas.of_texts([(tokens, known)], {'kind': kind}, 0).order[0, :3].tolist() == [
+            0,
+            3,
+            6,
+        ]
 
 
 def test_a_seed_is_the_number_whatever_its_type():
@@ -78,7 +105,11 @@ def test_a_canvas_is_written_without_a_change_of_what_it_was_made_of(batch):
 
 def test_cells_are_the_next_visits_row_by_row():
     row, column, visit = Canvas.of_texts(TEXTS, {'kind': 'l2r'}, 0).cells(torch.tensor([1, 0, 3]))
-    assert row.tolist() == [0, 2, 2, 2] and column.tolist() == [0, 0, 1, 2] and visit.tolist() == [1, 0, 1, 2]
+    assert (
+        row.tolist() == [0, 2, 2, 2]
+        and column.tolist() == [0, 0, 1, 2]
+        and visit.tolist() == [1, 0, 1, 2]
+    )
 
 
 def test_rows_leave_and_come_back(batch):
@@ -95,7 +126,9 @@ def test_rows_leave_and_come_back(batch):
     for name in BY_POSITION:
         getattr(part, name).add_(1)
     part.known = part.known + 1
-    assert all(torch.equal(getattr(canvas, name), value) for name, value in before.items())   # rows of its own
+    assert all(
+        torch.equal(getattr(canvas, name), value) for name, value in before.items()
+    )  # rows of its own
     canvas.put(part)
     assert canvas.known.tolist() == [0, 4, 9, 8, 6]
     assert torch.equal(idx, as_given[0]) and torch.equal(order, as_given[1])
@@ -105,12 +138,31 @@ def test_rows_leave_and_come_back(batch):
 
 
 def test_samples_are_rows_without_their_padding():
-    canvas = Canvas.of_texts([([97, 0], [True, False]), ([0, 98, 0], [False, True, False])], {'kind': 'l2r'}, 0)
+    canvas = Canvas.of_texts(
+        [([97, 0], [True, False]), ([0, 98, 0], [False, True, False])], {'kind': 'l2r'}, 0
+    )
     canvas.idx[0, 1], canvas.step[0, 1], canvas.logprob[0, 1] = 100, 0, -2.0
     canvas.idx[1, [0, 2]], canvas.step[1, [0, 2]] = torch.tensor([99, 101]), torch.tensor([1, 0])
     canvas.logprob[1, [0, 2]] = torch.tensor([-0.5, -0.25], dtype=torch.float64)
     assert [sample_of(*row, Bytes()) for row in canvas.lists()] == [
-        {'text': 'ad', 'tokens': [97, 100], 'nats': 2.0, 'blanks': 1, 'passes': 1, 'order': [0, 1], 'step': [-1, 0],
-         'logprob': [0.0, -2.0]},
-        {'text': 'cbe', 'tokens': [99, 98, 101], 'nats': 0.75, 'blanks': 2, 'passes': 2, 'order': [1, 0, 2],
-         'step': [1, -1, 0], 'logprob': [-0.5, 0.0, -0.25]}]
+        {
+            'text': 'ad',
+            'tokens': [97, 100],
+            'nats': 2.0,
+            'blanks': 1,
+            'passes': 1,
+            'order': [0, 1],
+            'step': [-1, 0],
+            'logprob': [0.0, -2.0],
+        },
+        {
+            'text': 'cbe',
+            'tokens': [99, 98, 101],
+            'nats': 0.75,
+            'blanks': 2,
+            'passes': 2,
+            'order': [1, 0, 2],
+            'step': [1, -1, 0],
+            'logprob': [-0.5, 0.0, -0.25],
+        },
+    ]

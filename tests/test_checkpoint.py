@@ -1,4 +1,5 @@
 """Checkpoint files, ours and published: whole or one line, the same weights back, the published numbers."""
+
 import argparse
 import collections
 import datetime
@@ -28,11 +29,18 @@ from anyorder.writer import Writer
 from model import AOGPT, EMA, AOGPTConfig
 
 
-@pytest.mark.parametrize('config', [dict(gate_init=1.0, n_cond=24, n_tokens=7), dict(target_position='input'),
-                                    dict(target_position='layer', rotary=True),
-                                    dict(target_position='input', gpt2_blocks=True, bias=False),
-                                    dict(attention='bidirectional'), dict(attention='mixed'),
-                                    dict(target_position='two_stream', rotary=True)])
+@pytest.mark.parametrize(
+    'config',
+    [
+        dict(gate_init=1.0, n_cond=24, n_tokens=7),
+        dict(target_position='input'),
+        dict(target_position='layer', rotary=True),
+        dict(target_position='input', gpt2_blocks=True, bias=False),
+        dict(attention='bidirectional'),
+        dict(attention='mixed'),
+        dict(target_position='two_stream', rotary=True),
+    ],
+)
 def test_our_file_gives_the_model_back(tmp_path, config):
     model = make_model(**config).float()
     ema = EMA(model, 0.9)
@@ -48,7 +56,9 @@ def test_our_file_gives_the_model_back(tmp_path, config):
         assert not loaded.training
     checkpoint = load_checkpoint(path)
     assert checkpoint['iter_num'] == 3 and os.listdir(tmp_path) == ['ckpt.pt']
-    checkpoint['model'] = {f'_orig_mod.{name}': p for name, p in checkpoint['model'].items()}   # as when compiled
+    checkpoint['model'] = {
+        f'_orig_mod.{name}': p for name, p in checkpoint['model'].items()
+    }  # as when compiled
     assert digest(model_from_checkpoint(checkpoint, 'raw')) == digest(model)
 
 
@@ -64,15 +74,26 @@ def test_a_checkpoint_counts_the_updates_of_its_average(tmp_path, model):
 def test_what_published_sizes_leave_out_is_inferred():
     """GPT-2's vocabulary has 50257 tokens, padded to 50304; the weights have the width of the condition."""
     args = {'block_size': 4, 'vocab_size': 50304, 'n_layer': 1, 'n_head': 1, 'n_embd': 8}
-    adaln = config_from_checkpoint({'model_args': args, 'model': {'transformer.wtpe.weight': torch.zeros(4, 6)}})
-    assert (adaln.n_real, adaln.n_cond, adaln.target_position, adaln.gpt2_blocks) == (50257, 6, 'adaln', False)
-    sigma = config_from_checkpoint({'model_args': args, 'model': {'transformer.ln_f.weight': torch.zeros(8)}})
+    adaln = config_from_checkpoint(
+        {'model_args': args, 'model': {'transformer.wtpe.weight': torch.zeros(4, 6)}}
+    )
+    assert (adaln.n_real, adaln.n_cond, adaln.target_position, adaln.gpt2_blocks) == (
+        50257,
+        6,
+        'adaln',
+        False,
+    )
+    sigma = config_from_checkpoint(
+        {'model_args': args, 'model': {'transformer.ln_f.weight': torch.zeros(8)}}
+    )
     assert (sigma.n_real, sigma.target_position, sigma.gpt2_blocks) == (50257, 'input', True)
     assert config_from_checkpoint({'model_args': args | {'n_tokens': 9}, 'model': {}}).n_real == 9
 
 
 def test_a_digest_tells_all_weights_and_sizes(model):
-    other = AOGPT(replace(model.config, attention='bidirectional')).double()   # with the same weights
+    other = AOGPT(
+        replace(model.config, attention='bidirectional')
+    ).double()  # with the same weights
     other.load_state_dict(model.state_dict())
     digests = {digest(model), digest(other)}
     for p in model.parameters():
@@ -92,7 +113,7 @@ def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path):
     assert digest(opened.model('raw')) == digest(model_from_checkpoint(path, 'raw'))
     save_checkpoint(path, model, tokenizer='bytes')
     assert Checkpoint(path).about('raw') == f'{path}: raw weights, iteration ?'
-    save_checkpoint(path, model)   # as published: GPT-2's tokens
+    save_checkpoint(path, model)  # as published: GPT-2's tokens
     with pytest.raises(ValueError, match='a vocabulary of 257 tokens, gpt2 has 50257'):
         Checkpoint(path)
     save_checkpoint(path, model, tokenizer='other')
@@ -113,16 +134,28 @@ class Bomb:
         return os.mkdir, ('exploded',)
 
 
-@pytest.mark.parametrize('name, said, write', [
-    ('missing', 'no checkpoint file', lambda path, whole: None),
-    ('empty', r'\(0 bytes\) cannot be read', lambda path, whole: path.write_bytes(b'')),
-    ('truncated', 'cannot be read', lambda path, whole: path.write_bytes(whole[:len(whole) // 2])),
-    ('text', 'cannot be read', lambda path, whole: path.write_bytes(b'hello, world\n')),
-    ('noise', 'cannot be read', lambda path, whole: path.write_bytes(bytes(range(7, 200)))),
-    ('code', 'cannot be read', lambda path, whole: torch.save(Bomb(), path)),
-    ('list', 'is not a checkpoint', lambda path, whole: torch.save([], path)),
-    ('half', 'is not a checkpoint', lambda path, whole: torch.save({'model': {}}, path)),
-    ('number', 'is not a checkpoint', lambda path, whole: torch.save({'model': {'a': 3}, 'model_args': {}}, path))])
+@pytest.mark.parametrize(
+    'name, said, write',
+    [
+        ('missing', 'no checkpoint file', lambda path, whole: None),
+        ('empty', r'\(0 bytes\) cannot be read', lambda path, whole: path.write_bytes(b'')),
+        (
+            'truncated',
+            'cannot be read',
+            lambda path, whole: path.write_bytes(whole[: len(whole) // 2]),
+        ),
+        ('text', 'cannot be read', lambda path, whole: path.write_bytes(b'hello, world\n')),
+        ('noise', 'cannot be read', lambda path, whole: path.write_bytes(bytes(range(7, 200)))),
+        ('code', 'cannot be read', lambda path, whole: torch.save(Bomb(), path)),
+        ('list', 'is not a checkpoint', lambda path, whole: torch.save([], path)),
+        ('half', 'is not a checkpoint', lambda path, whole: torch.save({'model': {}}, path)),
+        (
+            'number',
+            'is not a checkpoint',
+            lambda path, whole: torch.save({'model': {'a': 3}, 'model_args': {}}, path),
+        ),
+    ],
+)
 def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, write):
     monkeypatch.chdir(tmp_path)
     save_checkpoint('whole.pt', model)
@@ -132,38 +165,74 @@ def test_files_that_are_no_checkpoint(tmp_path, model, monkeypatch, name, said, 
     assert '\n' not in str(e.value) and not os.path.exists('exploded')
 
 
-PLAIN = [   # (what a training loop keeps, what is read)
-    (np.float64(3.2), 3.2), (np.float32(0.5), 0.5), (np.int64(-3), -3), (np.uint8(7), 7), (np.bool_(True), True),
-    (np.str_('best'), 'best'), (np.arange(6).reshape(2, 3), [[0, 1, 2], [3, 4, 5]]), (np.array(0.5), [0.5]),
-    (np.asfortranarray(np.arange(6.0).reshape(2, 3)), [[0, 1, 2], [3, 4, 5]]), (np.zeros((0, 2), '>i2'), []),
-    (np.str_(''), ''), (np.bytes_(b''), b''),
-    (collections.OrderedDict(a=1), {'a': 1}), ({3}, {3}), (torch.Size([2]), (2,)),
-    ((1, b'x', None, 2 ** 70), (1, b'x', None, 2 ** 70))]
+PLAIN = [  # (what a training loop keeps, what is read)
+    (np.float64(3.2), 3.2),
+    (np.float32(0.5), 0.5),
+    (np.int64(-3), -3),
+    (np.uint8(7), 7),
+    (np.bool_(True), True),
+    (np.str_('best'), 'best'),
+    (np.arange(6).reshape(2, 3), [[0, 1, 2], [3, 4, 5]]),
+    (np.array(0.5), [0.5]),
+    (np.asfortranarray(np.arange(6.0).reshape(2, 3)), [[0, 1, 2], [3, 4, 5]]),
+    (np.zeros((0, 2), '>i2'), []),
+    (np.str_(''), ''),
+    (np.bytes_(b''), b''),
+    (collections.OrderedDict(a=1), {'a': 1}),
+    ({3}, {3}),
+    (torch.Size([2]), (2,)),
+    ((1, b'x', None, 2**70), (1, b'x', None, 2**70)),
+]
 
 
 @pytest.mark.parametrize('is_zip', [True, False])
 def test_plain_values_and_numbers_of_numpy_are_read(tmp_path, model, is_zip):
     """Arrays are read as lists, for a state of random numbers is often beside the weights."""
     kept, right = map(list, zip(*PLAIN))
-    torch.save(entries_of(model.float()) | {'kept': kept}, tmp_path / 'c.pt', _use_new_zipfile_serialization=is_zip)
+    torch.save(
+        entries_of(model.float()) | {'kept': kept},
+        tmp_path / 'c.pt',
+        _use_new_zipfile_serialization=is_zip,
+    )
     checkpoint = load_checkpoint(tmp_path / 'c.pt')
-    assert checkpoint['kept'] == right and digest(model_from_checkpoint(checkpoint, 'raw')) == digest(model)
+    assert checkpoint['kept'] == right and digest(
+        model_from_checkpoint(checkpoint, 'raw')
+    ) == digest(model)
     assert not any(isinstance(value, np.generic | np.ndarray) for value in checkpoint['kept'])
-    if not is_zip:   # as numpy 1 names its functions
-        older = (tmp_path / 'c.pt').read_bytes().replace(b'numpy._core.multiarray', b'numpy.core.multiarray')
+    if not is_zip:  # as numpy 1 names its functions
+        older = (
+            (tmp_path / 'c.pt')
+            .read_bytes()
+            .replace(b'numpy._core.multiarray', b'numpy.core.multiarray')
+        )
         (tmp_path / 'c.pt').write_bytes(older)
         assert load_checkpoint(tmp_path / 'c.pt')['kept'] == right
 
 
-@pytest.mark.parametrize('value, name', [
-    (np.datetime64('2020-01-01'), 'numpy'), (np.array([None]), 'numpy'), (np.zeros(2, 'i4,O'), 'numpy'),
-    (np.float32, 'numpy.float32'), (np.random.default_rng(0), 'numpy.random'),
-    (argparse.Namespace(lr=1), 'argparse.Namespace'), (collections.defaultdict(int), 'collections.defaultdict'),
-    (pathlib.Path('x'), 'pathlib'), (datetime.date(2020, 1, 1), 'datetime.date'), (Bomb(), 'mkdir'), (print, 'print')])
+@pytest.mark.parametrize(
+    'value, name',
+    [
+        (np.datetime64('2020-01-01'), 'numpy'),
+        (np.array([None]), 'numpy'),
+        (np.zeros(2, 'i4,O'), 'numpy'),
+        (np.float32, 'numpy.float32'),
+        (np.random.default_rng(0), 'numpy.random'),
+        (argparse.Namespace(lr=1), 'argparse.Namespace'),
+        (collections.defaultdict(int), 'collections.defaultdict'),
+        (pathlib.Path('x'), 'pathlib'),
+        (datetime.date(2020, 1, 1), 'datetime.date'),
+        (Bomb(), 'mkdir'),
+        (print, 'print'),
+    ],
+)
 def test_what_is_not_plain_is_refused_by_its_name(tmp_path, monkeypatch, value, name):
     monkeypatch.chdir(tmp_path)
     for is_zip in (True, False):
-        torch.save({'model': {}, 'model_args': {}, 'more': [value]}, 'c.pt', _use_new_zipfile_serialization=is_zip)
+        torch.save(
+            {'model': {}, 'model_args': {}, 'more': [value]},
+            'c.pt',
+            _use_new_zipfile_serialization=is_zip,
+        )
         with one_line(f'c.pt .* cannot be read as a checkpoint: it holds .*{name}'):
             load_checkpoint('c.pt')
     assert os.listdir() == ['c.pt']
@@ -171,7 +240,9 @@ def test_what_is_not_plain_is_refused_by_its_name(tmp_path, monkeypatch, value, 
 
 @pytest.mark.parametrize('prefix', ['module.', 'module._orig_mod.'])
 def test_names_in_the_wrapping_of_others(tmp_path, prefix):
-    model, other = (make_model(seed, target_position='input', gpt2_blocks=True).float() for seed in (0, 1))
+    model, other = (
+        make_model(seed, target_position='input', gpt2_blocks=True).float() for seed in (0, 1)
+    )
     ema = EMA(other, 0.9)
     entries = entries_of(model, ema)
     entries['model'] = {prefix + name: p for name, p in entries['model'].items()}
@@ -185,10 +256,20 @@ def test_names_in_the_wrapping_of_others(tmp_path, prefix):
 HEAD, EMBEDDING = 'lm_head.weight', 'transformer.wte.weight'
 
 
-@pytest.mark.parametrize('store, average', [('both', 'names'), (HEAD, 'names'), (EMBEDDING, 'names'), (HEAD, 'list'),
-                                            ('both', 'list of all')])
+@pytest.mark.parametrize(
+    'store, average',
+    [
+        ('both', 'names'),
+        (HEAD, 'names'),
+        (EMBEDDING, 'names'),
+        (HEAD, 'list'),
+        ('both', 'list of all'),
+    ],
+)
 def test_a_tied_head_in_a_file_under_either_name(tmp_path, store, average):
-    model, ema = (make_model(seed, target_position='input', gpt2_blocks=True).float() for seed in (0, 1))
+    model, ema = (
+        make_model(seed, target_position='input', gpt2_blocks=True).float() for seed in (0, 1)
+    )
     entries = entries_of(model, EMA(ema, 0.9))
     raw = entries['model']
     shadow = {name: ema.state_dict()[name] for name in raw}
@@ -218,15 +299,27 @@ def test_a_head_that_was_trained_apart_is_refused(which):
     model_from_checkpoint(entries, 'raw' if which == 'ema' else 'ema')
 
 
-@pytest.mark.parametrize('weights, change, said', [
-    ('ema', {}, 'no EMA'), ('ema', {'ema_model': None}, 'no EMA'),
-    ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
-    ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
-    ('ema', {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}}, 'differ in name or shape, the first is zz'),
-    ('raw', {'model_args': {'n_embd': 32}}, 'differ'), ('raw', {'model_args': {'n_layer': 1}}, 'differ'),
-    ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'), ('raw', {'model_args': {'dropout': '0'}}, 'dropout'),
-    ('raw', {'model_args': {'attention': 'no'}}, 'attention'),
-    ('raw', {'model_args': {'gate_init': None}}, 'gate_init'), ('both', {}, "weights must be 'ema' or 'raw'")])
+@pytest.mark.parametrize(
+    'weights, change, said',
+    [
+        ('ema', {}, 'no EMA'),
+        ('ema', {'ema_model': None}, 'no EMA'),
+        ('ema', {'ema_model': {'shadow_params': [1, 2]}}, r'no EMA of its \d\d weights'),
+        ('ema', {'ema_model': {'shadow_params': {'aa': 1}}}, 'aa .*int'),
+        (
+            'ema',
+            {'ema_model': {'shadow_params': {'zz': torch.ones(1)}}},
+            'differ in name or shape, the first is zz',
+        ),
+        ('raw', {'model_args': {'n_embd': 32}}, 'differ'),
+        ('raw', {'model_args': {'n_layer': 1}}, 'differ'),
+        ('raw', {'model_args': {'n_layer': 'a'}}, 'n_layer'),
+        ('raw', {'model_args': {'dropout': '0'}}, 'dropout'),
+        ('raw', {'model_args': {'attention': 'no'}}, 'attention'),
+        ('raw', {'model_args': {'gate_init': None}}, 'gate_init'),
+        ('both', {}, "weights must be 'ema' or 'raw'"),
+    ],
+)
 def test_checkpoints_with_a_part_that_is_wrong(model, tmp_path, weights, change, said):
     save_checkpoint(tmp_path / 'c.pt', model)
     checkpoint = load_checkpoint(tmp_path / 'c.pt')
@@ -255,10 +348,14 @@ def test_the_digest_of_a_model_stays_as_journals_have_it():
 
 def test_reading_a_checkpoint_does_not_import_the_compiler():
     """Which takes longer than all else that one token needs."""
-    code = ('import sys; from anyorder.checkpoint import model_from_checkpoint; '
-            f'model_from_checkpoint({os.path.join(ROOT, "tests/reference/adaln_small.ckpt.pt")!r}); '
-            'print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])')
-    p = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = (
+        'import sys; from anyorder.checkpoint import model_from_checkpoint; '
+        f'model_from_checkpoint({os.path.join(ROOT, "tests/reference/adaln_small.ckpt.pt")!r}); '
+        'print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])'
+    )
+    p = subprocess.run(
+        [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert p.stdout == '[]\n'
 
 
@@ -269,8 +366,12 @@ def test_a_checkpoint_in_the_home_folder(ckpt, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / 'here')
     monkeypatch.setenv('HOME', str(tmp_path))
     model = model_from_checkpoint('~/ckpt.pt', 'raw')
-    for opened in (load_checkpoint(pathlib.Path('~/ckpt.pt')), open_checkpoint('~/ckpt.pt').entries,
-                   Checkpoint('~/ckpt.pt').entries, Writer(pathlib.Path('~/ckpt.pt')).checkpoint.entries):
+    for opened in (
+        load_checkpoint(pathlib.Path('~/ckpt.pt')),
+        open_checkpoint('~/ckpt.pt').entries,
+        Checkpoint('~/ckpt.pt').entries,
+        Writer(pathlib.Path('~/ckpt.pt')).checkpoint.entries,
+    ):
         assert opened['iter_num'] == 7
     given = {'order': '~/order.json', 'length': 3, 'length_prior': '~/prior.json'}
     assert len(Writer('~/ckpt.pt').infill('a[[1-1]]b', **given)) == 3

@@ -1,4 +1,5 @@
 """Options: what overrides what, and that nothing wrong passes in silence."""
+
 import importlib
 import signal
 import subprocess
@@ -15,48 +16,108 @@ from anyorder.orders import ORDERS
 from configurator import configure, help_text, home, names_in, read_config_file
 from model import ATTENTION
 
-OPTIONS = dict(learning_rate=6e-4, batch_size=16, bias=True, out_dir='out', compile='auto', seed=None, _private=1,
-               SHAPE=(1,), print=print)
+OPTIONS = dict(
+    learning_rate=6e-4,
+    batch_size=16,
+    bias=True,
+    out_dir='out',
+    compile='auto',
+    seed=None,
+    _private=1,
+    SHAPE=(1,),
+    print=print,
+)
 
 
 def test_order_of_overriding(tmp_path):
-    (tmp_path / 'base.py').write_text('"""A run."""\nbatch_size = 4 * 8  # a comment\nout_dir = "a"\n')
+    (tmp_path / 'base.py').write_text(
+        '"""A run."""\nbatch_size = 4 * 8  # a comment\nout_dir = "a"\n'
+    )
     (tmp_path / 'more.py').write_text('out_dir = "b"\nlearning_rate = -32 / 2\n')
-    config = configure(OPTIONS, ['--bias=False', str(tmp_path / 'base.py'), str(tmp_path / 'more.py'), '--out_dir=c=d'])
-    assert config == dict(learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d', compile='auto', seed=None)
-    assert config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'} and config.batch_size == 32
+    config = configure(
+        OPTIONS,
+        ['--bias=False', str(tmp_path / 'base.py'), str(tmp_path / 'more.py'), '--out_dir=c=d'],
+    )
+    assert config == dict(
+        learning_rate=-16.0, batch_size=32, bias=False, out_dir='c=d', compile='auto', seed=None
+    )
+    assert (
+        config.given == {'batch_size', 'out_dir', 'learning_rate', 'bias'}
+        and config.batch_size == 32
+    )
     assert config.typed == {'bias', 'out_dir'}
     assert OPTIONS['batch_size'] == 16
 
 
-@pytest.mark.parametrize('arg, value', [
-    ('--learning_rate=1', 1.0), ('--learning_rate=1e-3', 1e-3), ('--batch_size=-2', -2), ('--bias=false', False),
-    ('--bias=True', True), ('--bias=TRUE', True), ('--bias=1', True), ('--bias=0', False), ('--bias', True),
-    ('--compile=false', False), ('--compile=TRUE', True), ('--compile=1', 1), ('--seed=true', True),
-    ('--out_dir=true', 'true'), ('--out_dir=3', '3'), ('--out_dir=', ''), ('--compile=False', False),
-    ('--compile=auto', 'auto'), ('--seed=5', 5), ('--seed=[1]', '[1]'), ('--seed=a b', 'a b'), ('--seed=None', None)])
+@pytest.mark.parametrize(
+    'arg, value',
+    [
+        ('--learning_rate=1', 1.0),
+        ('--learning_rate=1e-3', 1e-3),
+        ('--batch_size=-2', -2),
+        ('--bias=false', False),
+        ('--bias=True', True),
+        ('--bias=TRUE', True),
+        ('--bias=1', True),
+        ('--bias=0', False),
+        ('--bias', True),
+        ('--compile=false', False),
+        ('--compile=TRUE', True),
+        ('--compile=1', 1),
+        ('--seed=true', True),
+        ('--out_dir=true', 'true'),
+        ('--out_dir=3', '3'),
+        ('--out_dir=', ''),
+        ('--compile=False', False),
+        ('--compile=auto', 'auto'),
+        ('--seed=5', 5),
+        ('--seed=[1]', '[1]'),
+        ('--seed=a b', 'a b'),
+        ('--seed=None', None),
+    ],
+)
 def test_values(arg, value):
     key = arg[2:].partition('=')[0]
     got = configure(OPTIONS, [arg])[key]
     assert got == value and type(got) is type(value)
 
 
-@pytest.mark.parametrize('text, value', [('true', True), ('FALSE', False), ('True', True), ('1', True), ('0', False)])
+@pytest.mark.parametrize(
+    'text, value', [('true', True), ('FALSE', False), ('True', True), ('1', True), ('0', False)]
+)
 def test_a_file_has_a_bool_in_the_same_words(tmp_path, text, value):
     (tmp_path / 'c.py').write_text(f'bias = {text}\n')
     assert configure(OPTIONS, [str(tmp_path / 'c.py')]).bias is value
 
 
-@pytest.mark.parametrize('typed, path', [
-    ('~', 'HOME'), ('~/a b', 'HOME/a b'), ('auto:~/c.pt', 'auto:HOME/c.pt'), ('masked:~/m', 'masked:HOME/m'),
-    ('l2r,~/o.json,~/f.py:g', 'l2r,HOME/o.json,HOME/f.py:g'), ('a~', 'a~'), ('a/~/b', 'a/~/b'), ('~root', '~root'),
-    ('~1', '~1'), ('~nobody.here/a', '~nobody.here/a'), ('a ~/b', 'a ~/b')])
+@pytest.mark.parametrize(
+    'typed, path',
+    [
+        ('~', 'HOME'),
+        ('~/a b', 'HOME/a b'),
+        ('auto:~/c.pt', 'auto:HOME/c.pt'),
+        ('masked:~/m', 'masked:HOME/m'),
+        ('l2r,~/o.json,~/f.py:g', 'l2r,HOME/o.json,HOME/f.py:g'),
+        ('a~', 'a~'),
+        ('a/~/b', 'a/~/b'),
+        ('~root', '~root'),
+        ('~1', '~1'),
+        ('~nobody.here/a', '~nobody.here/a'),
+        ('a ~/b', 'a ~/b'),
+    ],
+)
 def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     monkeypatch.setenv('HOME', '/home/me')
     path = path.replace('HOME', '/home/me')
     assert home(typed) == path
     (tmp_path / 'c.py').write_text(f'out_dir = {typed!r}\n')
-    options = {'out_dir': '~/default', 'compile': 'auto', 'prompt': '', 'INPUTS': 'runs', 'TEXTS': ('prompt',)}
+    options = {
+        'out_dir': '~/default',
+        'compile': 'auto',
+        'prompt': '',
+        'INPUTS': 'runs',
+        'TEXTS': ('prompt',),
+    }
     config = configure(options, [f'--compile={typed}', f'--prompt={typed}', typed])
     assert (config.compile, config.prompt, config.words) == (path, typed, (path,))
     assert config.out_dir == '/home/me/default'
@@ -64,24 +125,54 @@ def test_the_home_folder(monkeypatch, tmp_path, typed, path):
     assert configure(OPTIONS, [str(tmp_path / 'c.py')]).out_dir == path
 
 
-@pytest.mark.parametrize('module', ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'export_hf',
-                                    'data.prepare', 'data.puzzles'])
+@pytest.mark.parametrize(
+    'module',
+    [
+        'train',
+        'sample',
+        'eval_ppl',
+        'eval_puzzle',
+        'bench',
+        'plot',
+        'export_hf',
+        'data.prepare',
+        'data.puzzles',
+    ],
+)
 def test_every_option_but_a_text_may_be_a_path_in_the_home_folder(monkeypatch, module):
     monkeypatch.setenv('HOME', '/home/me')
     namespace = vars(importlib.import_module(module))
-    options = {key: value for key, value in configure(namespace | {'WORDS': {'a': ''}}, ['a']).items()
-               if isinstance(value, str)}
-    config = configure(namespace | {'WORDS': {'a': ''}}, ['a', *(f'--{key}=~/x' for key in options)])
+    options = {
+        key: value
+        for key, value in configure(namespace | {'WORDS': {'a': ''}}, ['a']).items()
+        if isinstance(value, str)
+    }
+    config = configure(
+        namespace | {'WORDS': {'a': ''}}, ['a', *(f'--{key}=~/x' for key in options)]
+    )
     texts = {key for key in options if config[key] == '~/x'}
-    assert texts == {*namespace.get('TEXTS', ())} and {config[key] for key in options.keys() - texts} == {'/home/me/x'}
+    assert texts == {*namespace.get('TEXTS', ())} and {
+        config[key] for key in options.keys() - texts
+    } == {'/home/me/x'}
 
 
-@pytest.mark.parametrize('text, names', [
-    ('ptb,lm1b', ['ptb', 'lm1b']), ('', ['']), ('notes, old.txt', ['notes, old.txt']), ('a,b', ['a,b']),
-    ('ptb,notes, old.txt,a', ['ptb', 'notes, old.txt', 'a']), ('a,b,c', ['a,b', 'c']), (' a,b,x', [' a,b', 'x']),
-    ('l2r,an, order.py:by_rows,margin', ['l2r', 'an, order.py:by_rows', 'margin']),
-    ('notes,old.txt', ['notes', 'old.txt']), ('a, b', ['a', ' b']), ('x,y,z,x,y', ['x,y,z', 'x,y']),
-    ('folder,x', ['folder', 'x'])])
+@pytest.mark.parametrize(
+    'text, names',
+    [
+        ('ptb,lm1b', ['ptb', 'lm1b']),
+        ('', ['']),
+        ('notes, old.txt', ['notes, old.txt']),
+        ('a,b', ['a,b']),
+        ('ptb,notes, old.txt,a', ['ptb', 'notes, old.txt', 'a']),
+        ('a,b,c', ['a,b', 'c']),
+        (' a,b,x', [' a,b', 'x']),
+        ('l2r,an, order.py:by_rows,margin', ['l2r', 'an, order.py:by_rows', 'margin']),
+        ('notes,old.txt', ['notes', 'old.txt']),
+        ('a, b', ['a', ' b']),
+        ('x,y,z,x,y', ['x,y,z', 'x,y']),
+        ('folder,x', ['folder', 'x']),
+    ],
+)
 def test_a_comma_in_the_name_of_a_file_parts_nothing(tmp_path, monkeypatch, text, names):
     monkeypatch.chdir(tmp_path)
     for name in ('notes, old.txt', 'a,b', 'an, order.py', 'x,y', 'x,y,z'):
@@ -90,19 +181,35 @@ def test_a_comma_in_the_name_of_a_file_parts_nothing(tmp_path, monkeypatch, text
     assert names_in(text) == names
 
 
-@pytest.mark.parametrize('content', [b'\xef\xbb\xbfbatch_size = 3\n', b'"""A run."""\n\xef\xbb\xbfbatch_size = 3\n'])
+@pytest.mark.parametrize(
+    'content', [b'\xef\xbb\xbfbatch_size = 3\n', b'"""A run."""\n\xef\xbb\xbfbatch_size = 3\n']
+)
 def test_a_byte_order_mark_is_no_part_of_a_config_file(tmp_path, content):
     (tmp_path / 'c.py').write_bytes(content)
-    assert [(name, value) for _, name, value in read_config_file(tmp_path / 'c.py')] == [('batch_size', 3)]
+    assert [(name, value) for _, name, value in read_config_file(tmp_path / 'c.py')] == [
+        ('batch_size', 3)
+    ]
 
 
-@pytest.mark.parametrize('arg, said', [
-    ('--learnin_rate=1', "nearest is 'learning_rate'"), ('--batch_size=4.5', 'wants int'),
-    ('--batch_size=many', 'wants int'), ('--batch_size=True', 'wants int'), ('--learning_rate=fast', 'wants float'),
-    ('--bias=2', 'wants bool'), ('--bias=yes', 'wants bool'), ('--batch_size', 'needs a value'),
-    ('--_private=2', 'no option'), ('--SHAPE=2', 'no option'),
-    (f'--learning_rate={"1" * 400}', 'must be finite, got inf'), (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
-    ('missing.py', 'no config file missing.py'), ('batch_size=4', 'no config file')])
+@pytest.mark.parametrize(
+    'arg, said',
+    [
+        ('--learnin_rate=1', "nearest is 'learning_rate'"),
+        ('--batch_size=4.5', 'wants int'),
+        ('--batch_size=many', 'wants int'),
+        ('--batch_size=True', 'wants int'),
+        ('--learning_rate=fast', 'wants float'),
+        ('--bias=2', 'wants bool'),
+        ('--bias=yes', 'wants bool'),
+        ('--batch_size', 'needs a value'),
+        ('--_private=2', 'no option'),
+        ('--SHAPE=2', 'no option'),
+        (f'--learning_rate={"1" * 400}', 'must be finite, got inf'),
+        (f'--batch_size={"(" * 5000}', r"got '\({79}$"),
+        ('missing.py', 'no config file missing.py'),
+        ('batch_size=4', 'no config file'),
+    ],
+)
 def test_wrong_arguments(arg, said):
     with one_line(said):
         configure(OPTIONS, [arg])
@@ -114,11 +221,22 @@ def test_a_value_after_a_blank_is_not_read_as_a_file():
 
 
 def test_words_are_one_of_a_table_or_inputs(tmp_path, capsys):
-    table = OPTIONS | {'WORDS': {'big': 'a large one', 'small': 'a little one'}, '__doc__': 'Sizes.'}
+    table = OPTIONS | {
+        'WORDS': {'big': 'a large one', 'small': 'a little one'},
+        '__doc__': 'Sizes.',
+    }
     config = configure(table, ['--batch_size=3', 'small'])
-    assert config.words == ('small',) and config.batch_size == 3 and 'words' not in config and 'WORDS' not in config
-    for argv, said in (([], 'name one of big, small; got none'), (['big', 'small'], 'got big small'),
-                       (['smal'], "'smal' is none of big, small; the nearest is 'small'")):
+    assert (
+        config.words == ('small',)
+        and config.batch_size == 3
+        and 'words' not in config
+        and 'WORDS' not in config
+    )
+    for argv, said in (
+        ([], 'name one of big, small; got none'),
+        (['big', 'small'], 'got big small'),
+        (['smal'], "'smal' is none of big, small; the nearest is 'small'"),
+    ):
         with pytest.raises(ValueError, match=said):
             configure(table, argv)
     with pytest.raises(SystemExit):
@@ -126,9 +244,16 @@ def test_words_are_one_of_a_table_or_inputs(tmp_path, capsys):
     assert 'one of:\n    big    a large one\n    small  a little one\n' in capsys.readouterr().out
     inputs = OPTIONS | {'INPUTS': 'runs: folders', 'out': 'a.png'}
     config = configure(inputs, ['a', '-o', 'd=e', '--bias', 'missing.py'])
-    assert config.words == ('a', 'missing.py') and config.out == 'd=e' and config.given == {'out', 'bias'}
-    for argv, said in (([], 'name the runs: folders'), (['a', '-x'], 'there is no option -x'),
-                       (['a', '-o'], '--out needs a value: --out=a.png')):
+    assert (
+        config.words == ('a', 'missing.py')
+        and config.out == 'd=e'
+        and config.given == {'out', 'bias'}
+    )
+    for argv, said in (
+        ([], 'name the runs: folders'),
+        (['a', '-x'], 'there is no option -x'),
+        (['a', '-o'], '--out needs a value: --out=a.png'),
+    ):
         with pytest.raises(ValueError, match=said):
             configure(inputs, argv)
     with pytest.raises(SystemExit):
@@ -156,13 +281,23 @@ def test_a_comment_of_several_lines_is_all_in_the_help(tmp_path, capsys):
     assert said[4:] == ['data', '--source= a file,', 'or a folder', '', 'other', '--n=3 a number']
 
 
-@pytest.mark.parametrize('text, said', [
-    ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
-    ('\nbatch_size = "4"', 'line 2: .* wants int'), ('import os', 'line 1: .*only'),
-    ('batch_size = open("x")', 'line 1: only plain values'), ('batch_size = 4 // 0', 'line 1: .*zero'),
-    ('batch_size = = 4', 'not a config file'), ('batch_size = 4\0', 'not a config file'),
-    ('def f():\n    pass\n', 'line 1.*got def f'), ('batch_size = unknown', 'line 1: only'),
-    ('batch_size += 4', 'line 1: .*only'), ('out_dir = "a" - 1', 'line 1'), ('learning_rate = [1]', 'line 1: only')])
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('batchsize = 4', "line 1: there is no option 'batchsize'; the nearest is 'batch_size'"),
+        ('\nbatch_size = "4"', 'line 2: .* wants int'),
+        ('import os', 'line 1: .*only'),
+        ('batch_size = open("x")', 'line 1: only plain values'),
+        ('batch_size = 4 // 0', 'line 1: .*zero'),
+        ('batch_size = = 4', 'not a config file'),
+        ('batch_size = 4\0', 'not a config file'),
+        ('def f():\n    pass\n', 'line 1.*got def f'),
+        ('batch_size = unknown', 'line 1: only'),
+        ('batch_size += 4', 'line 1: .*only'),
+        ('out_dir = "a" - 1', 'line 1'),
+        ('learning_rate = [1]', 'line 1: only'),
+    ],
+)
 def test_wrong_files(tmp_path, text, said):
     (tmp_path / 'c.py').write_text(text)
     with one_line(said):
@@ -178,7 +313,7 @@ def test_help_names_every_option_with_its_default(module, capsys):
     assert e.value.code == 0 and namespace['__doc__'].strip() in said
     config = configure(namespace, [])
     assert all(f'--{key}={value}' in said for key, value in config.items()) and len(config) > 10
-    assert 'a path, or hf:' in said or 'AdamW\'s peak, reached after warmup_iters' in said
+    assert 'a path, or hf:' in said or "AdamW's peak, reached after warmup_iters" in said
 
 
 def test_errors_of_use_are_one_line_and_others_are_not():
@@ -187,7 +322,7 @@ def test_errors_of_use_are_one_line_and_others_are_not():
     with pytest.raises(AssertionError), one_line_errors():
         raise AssertionError('a bug')
     with pytest.raises(SystemExit, match='error: out of memory'), one_line_errors():
-        torch.empty(2 ** 60)
+        torch.empty(2**60)
     with pytest.raises(RuntimeError, match='a bug'), one_line_errors():
         raise RuntimeError('a bug')
     with pytest.raises(SystemExit, match='interrupted'), one_line_errors():
@@ -205,23 +340,32 @@ def test_a_signal_ends_the_block_by_its_exit_and_the_handler_goes_with_it():
 
 
 @pytest.mark.parametrize(
-    'name', ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'data/prepare', 'data/puzzles']
+    'name',
+    ['train', 'sample', 'eval_ppl', 'eval_puzzle', 'bench', 'plot', 'data/prepare', 'data/puzzles'],
 )
 def test_help_a_typo_and_a_missing_file_answer_before_torch_is_imported(name):
     wrong = ['--ckp=x', '--ckpt=x.pt', '--init_from=x.pt', 'config/nowhere.py']
-    code = f'''import contextlib, io, runpy, sys
+    code = f"""import contextlib, io, runpy, sys
 for arg in ['--help', *{wrong!r}]:
     sys.argv = ['x', arg]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         runpy.run_path({name!r} + '.py', run_name='__main__')
-print('torch' in sys.modules)'''
-    p = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
+print('torch' in sys.modules)"""
+    p = subprocess.run(
+        [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert p.stdout == 'False\n', p.stdout + p.stderr
 
 
-@pytest.mark.parametrize('command, tables', [
-    ('train', [ORDERS, ATTENTION]), ('sample', [ORDERS, SCORES]), ('eval_ppl', [ORDERS, ESTIMATES]),
-    ('eval_puzzle', [ORDERS, SCORES])])
+@pytest.mark.parametrize(
+    'command, tables',
+    [
+        ('train', [ORDERS, ATTENTION]),
+        ('sample', [ORDERS, SCORES]),
+        ('eval_ppl', [ORDERS, ESTIMATES]),
+        ('eval_puzzle', [ORDERS, SCORES]),
+    ],
+)
 def test_help_names_the_keys_of_tables(command, tables):
     namespace = vars(__import__(command))
     said = help_text(namespace, configure(namespace, []))

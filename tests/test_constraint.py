@@ -1,4 +1,5 @@
 """Constraints: the renormalised law by enumeration, in every policy and network, over seams, and what is refused."""
+
 import itertools
 import json
 import math
@@ -20,8 +21,13 @@ from anyorder.orders import order_of
 from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
 
-NETWORKS = [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'}, {'target_position': 'two_stream'}]
-TABLE = torch.rand(12, 11, generator=torch.Generator().manual_seed(5)) < 0.4   # by position
+NETWORKS = [
+    {},
+    {'attention': 'bidirectional'},
+    {'attention': 'mixed'},
+    {'target_position': 'two_stream'},
+]
+TABLE = torch.rand(12, 11, generator=torch.Generator().manual_seed(5)) < 0.4  # by position
 TABLE[:, 3] |= ~TABLE.any(1)
 
 
@@ -49,19 +55,36 @@ class Masked:
 def test_everything_allowed_changes_nothing(batch, how, use_cache):
     model, everything = make_model(vocab_size=16, n_tokens=11), torch.ones(9, 11, dtype=torch.bool)
     (new, trace), *others = (
-        generate(model, *batch, KNOWN[:5] // 2, 4, use_cache=use_cache, seeds=range(5), allowed=allowed,
-                 return_trace=True, **how) for allowed in (None, everything.numpy(), lambda _, at: everything[at]))
+        generate(
+            model,
+            *batch,
+            KNOWN[:5] // 2,
+            4,
+            use_cache=use_cache,
+            seeds=range(5),
+            allowed=allowed,
+            return_trace=True,
+            **how,
+        )
+        for allowed in (None, everything.numpy(), lambda _, at: everything[at])
+    )
     for idx, other in others:
-        assert torch.equal(new, idx) and all(torch.equal(x, other[name]) for name, x in trace.items())
+        assert torch.equal(new, idx) and all(
+            torch.equal(x, other[name]) for name, x in trace.items()
+        )
 
 
 @pytest.mark.parametrize('how', [{}, {'unmask': 'lossless', 'window': 2}])
 @pytest.mark.parametrize('network', NETWORKS)
 def test_the_law_is_renormalised_over_what_is_allowed(network, how):
     """Frequencies of all 27 sequences against the product of renormalised conditionals."""
-    model, order, n = make_model(block_size=3, vocab_size=3, **network), torch.tensor([[2, 0, 1]]), 3_000
+    model, order, n = (
+        make_model(block_size=3, vocab_size=3, **network),
+        torch.tensor([[2, 0, 1]]),
+        3_000,
+    )
     if how and model.slots.masked_loss:
-        return   # lossless unmasking wants a decoder
+        return  # lossless unmasking wants a decoder
     allowed = torch.tensor([[True, True, False], [True, False, True], [True, True, True]])
     law = {}
     for tokens in itertools.product(range(3), repeat=3):
@@ -71,34 +94,63 @@ def test_the_law_is_renormalised_over_what_is_allowed(network, how):
             p *= float(conditional[tokens[at]] / conditional.sum())
         law[tokens] = p
     assert math.isclose(sum(law.values()), 1) and sum(p > 0 for p in law.values()) == 12
-    drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, 3, seeds=range(n),
-                     allowed=allowed, **how)
+    drawn = generate(
+        model,
+        torch.zeros(n, 3, dtype=torch.long),
+        order.expand(n, 3),
+        0,
+        3,
+        seeds=range(n),
+        allowed=allowed,
+        **how,
+    )
     counts = dict.fromkeys(law, 0)
     for tokens in drawn.tolist():
         counts[tuple(tokens)] += 1
     assert not any(counts[tokens] for tokens, p in law.items() if p == 0)
     chi2 = sum((counts[tokens] - n * p) ** 2 / (n * p) for tokens, p in law.items() if p)
-    assert chi2 < 11 + 5 * 22 ** 0.5     # 11 degrees of freedom, 5 standard deviations
+    assert chi2 < 11 + 5 * 22**0.5  # 11 degrees of freedom, 5 standard deviations
 
 
-@pytest.mark.parametrize('drawing', [{}, dict(temperature=0), dict(temperature=1.5, top_k=3), dict(top_p=0.8)])
+@pytest.mark.parametrize(
+    'drawing', [{}, dict(temperature=0), dict(temperature=1.5, top_k=3), dict(top_p=0.8)]
+)
 def test_lossless_text_is_one_token_a_pass(drawing):
     model, order, idx = half_certain(), orders_of('random'), torch.full((6, 12), 4)
-    one = torch.stack([one_at_a_time(Masked(model, by_row, r), idx[r], order[r], int(KNOWN[r]), r, **drawing)
-                       for r in range(6)])
+    one = torch.stack(
+        [
+            one_at_a_time(Masked(model, by_row, r), idx[r], order[r], int(KNOWN[r]), r, **drawing)
+            for r in range(6)
+        ]
+    )
     for window, use_cache in ((1, True), (3, False), (5, True), (64, True)):
-        new, trace = generate(model, idx, order, KNOWN, unmask='lossless', window=window, use_cache=use_cache,
-                              seeds=range(6), allowed=by_row, return_trace=True, **drawing)
+        new, trace = generate(
+            model,
+            idx,
+            order,
+            KNOWN,
+            unmask='lossless',
+            window=window,
+            use_cache=use_cache,
+            seeds=range(6),
+            allowed=by_row,
+            return_trace=True,
+            **drawing,
+        )
         assert torch.equal(new, one) and (trace['step'].max() < 11) == (window > 1)
 
 
 @pytest.mark.parametrize('how', ADAPTIVE)
 def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
     model, (idx, order), known = make_model(), batch, torch.tensor([0, 3, 8, 5, 1])
-    new, trace = generate(model, idx, order, known, 3, **how, seeds=range(5), return_trace=True, allowed=by_row)
+    new, trace = generate(
+        model, idx, order, known, 3, **how, seeds=range(5), return_trace=True, allowed=by_row
+    )
     for r, k in enumerate(known.tolist()):
         n_reveal = [b - a for a, b in itertools.pairwise([0, *unmask_schedule(9 - k, 3)])]
-        tokens, visits, steps = slow_adaptive(Masked(model, by_row, r), idx[r], order[r], k, n_reveal, r, **how)
+        tokens, visits, steps = slow_adaptive(
+            Masked(model, by_row, r), idx[r], order[r], k, n_reveal, r, **how
+        )
         assert torch.equal(tokens, new[r]) and trace['order'][r].tolist() == visits
         assert trace['step'][r, visits[k:]].tolist() == steps
 
@@ -108,8 +160,16 @@ def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
 def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
     """Those of writing, of scoring what was written, and of the definition; rows end at different times."""
     model, (idx, order) = make_model(vocab_size=16, n_tokens=11, **network), batch
-    new, trace = generate(model, idx, order, KNOWN[:5] // 2, policy=policy, seeds=range(5), allowed=by_row,
-                          return_trace=True)
+    new, trace = generate(
+        model,
+        idx,
+        order,
+        KNOWN[:5] // 2,
+        policy=policy,
+        seeds=range(5),
+        allowed=by_row,
+        return_trace=True,
+    )
     scored = Canvas(new, trace['order'], KNOWN[:5] // 2, range(5), allowed=by_row)
     fill(model, scored, Unmasking(9), Drawing(scores=True))
     torch.testing.assert_close(scored.logprob, trace['logprob'], rtol=0, atol=1e-10)
@@ -119,26 +179,35 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
             at = visits[d]
             assert by_row(r, at)[new[r, at]]
             logits = Masked(model, by_row, r).predict(new[row], visits[None], d, 1)[0, 0]
-            assert math.isclose(logits.log_softmax(-1)[new[r, at]], trace['logprob'][r, at], abs_tol=1e-10)
+            assert math.isclose(
+                logits.log_softmax(-1)[new[r, at]], trace['logprob'][r, at], abs_tol=1e-10
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # long texts, programs and the command
+
 
 @pytest.mark.parametrize('order', ['l2r', 'random'])
 def test_positions_of_a_long_text_are_counted_from_its_start(order):
     """It is the same as writing stretch by stretch by hand, each with its part of the table."""
     model, visits = ascii_model(), order_of({}, order)
     table = torch.rand(20, 128, generator=torch.Generator().manual_seed(2)) < 0.1
-    sample, = write_long(model, texts('ab[[7]]c[[..]]'), visits, allowed=table)
+    (sample,) = write_long(model, texts('ab[[7]]c[[..]]'), visits, allowed=table)
     tokens, known = texts('ab[[7]]c[[..]]')[0]
     for start, end in sample['stretches']:
-        canvas = Canvas.of_texts([(tokens[start:end], known[start:end])], visits,
-                                 derive_seed(5, 'stretch', start) if start else 5, allowed=table[start:end])
+        canvas = Canvas.of_texts(
+            [(tokens[start:end], known[start:end])],
+            visits,
+            derive_seed(5, 'stretch', start) if start else 5,
+            allowed=table[start:end],
+        )
         fill(model, canvas, Unmasking(99), Drawing())
         tokens[start:end], known[start:end] = canvas.idx[0].tolist(), [True] * (end - start)
     assert sample['tokens'] == tokens and len(sample['stretches']) == 4
-    assert all(table[p, token] for p, (token, s) in enumerate(zip(tokens, sample['step'])) if s >= 0)
+    assert all(
+        table[p, token] for p, (token, s) in enumerate(zip(tokens, sample['step'])) if s >= 0
+    )
 
 
 def test_rows_of_a_function_are_the_texts_of_the_call(ckpt):
@@ -147,22 +216,35 @@ def test_rows_of_a_function_are_the_texts_of_the_call(ckpt):
     def allowed(rows, positions):
         asked.append(positions)
         return torch.arange(257) == 97 + (10 * rows + positions).unsqueeze(1) % 26
+
     found = writer.infill('[[..]]', n=3, length=40, batch_size=2, allowed=allowed)
     assert found == [''.join(chr(97 + (10 * r + p) % 26) for p in range(40)) for r in range(3)]
-    assert torch.cat(asked).unique().tolist() == list(range(40)) and [text.logprob for text in found] == [0] * 3
+    assert (
+        torch.cat(asked).unique().tolist() == list(range(40))
+        and [text.logprob for text in found] == [0] * 3
+    )
 
 
 def test_the_command_keeps_to_a_file(ckpt, script, tmp_path):
     table = np.zeros((32, 257), bool)
     table[np.arange(32), 97 + np.arange(32) % 3] = table[:, 100] = True
     np.save(tmp_path / 'a.npy', table)
-    run = ['sample.py', f'--ckpt={ckpt}', '--weights=raw', '--n_samples=2', '--allowed=a.npy', '--out=o.json']
+    run = [
+        'sample.py',
+        f'--ckpt={ckpt}',
+        '--weights=raw',
+        '--n_samples=2',
+        '--allowed=a.npy',
+        '--out=o.json',
+    ]
     script(*run, '--prompt=xy[[..]]')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     texts = Writer(ckpt).infill('xy[[..]]', n=2, allowed=table)
     assert [s['text'] for s in samples] == texts and texts[0] != texts[1]
-    assert all(text[:2] == 'xy' and text[p] in ('abc'[p % 3], 'd') for text in texts for p in range(2, 32))
-    script(*run, f"--prompt=xy[[={texts[0][2:]}]]", '--score', '--order=l2r', '--n_samples=1')
+    assert all(
+        text[:2] == 'xy' and text[p] in ('abc'[p % 3], 'd') for text in texts for p in range(2, 32)
+    )
+    script(*run, f'--prompt=xy[[={texts[0][2:]}]]', '--score', '--order=l2r', '--n_samples=1')
     nats = json.loads((tmp_path / 'o.json').read_text())['samples'][0]['nats']
     assert 0 < nats < 30 * math.log(2) * 9
     said = script(*run, '--prompt=xy[[=zz]]', '--score', code=1).stderr
@@ -176,35 +258,57 @@ SHUT = TABLE[:9].clone()
 SHUT[4] = False
 
 
-@pytest.mark.parametrize('allowed, said', [
-    (SHUT, r'no token is allowed at position 4, a blank; allowed has 9 positions'),
-    (lambda rows, positions: SHUT[positions], 'no token is allowed at position 4 of row 1: its probability would be 0'),
-    (TABLE[:7], 'no token is allowed at position 7, a blank; allowed has 7 positions'),
-    (TABLE.float(), r'allowed must be bool \(positions, tokens\), got torch.float32 \(12, 11\)'),
-    (TABLE[0], r'got torch.bool \(11,\)'), (TABLE[:, :8], r'allowed must be bool \(2, 11\), got torch.bool \(2, 8\)'),
-    (lambda rows, positions: TABLE[0], r'got torch.bool \(11,\)'),
-    (lambda rows, positions: TABLE[positions].int(), r'got torch.int32 \(2, 11\)'),
-    (lambda rows, positions: TABLE.numpy()[positions.numpy(), :8], r'got torch.bool \(2, 8\)')])
+@pytest.mark.parametrize(
+    'allowed, said',
+    [
+        (SHUT, r'no token is allowed at position 4, a blank; allowed has 9 positions'),
+        (
+            lambda rows, positions: SHUT[positions],
+            'no token is allowed at position 4 of row 1: its probability would be 0',
+        ),
+        (TABLE[:7], 'no token is allowed at position 7, a blank; allowed has 7 positions'),
+        (
+            TABLE.float(),
+            r'allowed must be bool \(positions, tokens\), got torch.float32 \(12, 11\)',
+        ),
+        (TABLE[0], r'got torch.bool \(11,\)'),
+        (TABLE[:, :8], r'allowed must be bool \(2, 11\), got torch.bool \(2, 8\)'),
+        (lambda rows, positions: TABLE[0], r'got torch.bool \(11,\)'),
+        (lambda rows, positions: TABLE[positions].int(), r'got torch.int32 \(2, 11\)'),
+        (lambda rows, positions: TABLE.numpy()[positions.numpy(), :8], r'got torch.bool \(2, 8\)'),
+    ],
+)
 def test_what_cannot_be_allowed_is_one_line(allowed, said):
     order = torch.tensor([[4, 0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 7, 8, 4]])
-    with one_line(said):   # position 4 is known in the first row
+    with one_line(said):  # position 4 is known in the first row
         generate(make_model(vocab_size=16, n_tokens=11), order * 0, order, 1, 9, allowed=allowed)
 
 
 def test_known_tokens_are_not_asked_about_and_scored_ones_are(batch):
     model, (idx, order) = make_model(), batch
-    assert torch.equal(generate(model, idx, order, 9, 9, allowed=torch.zeros(9, 11, dtype=torch.bool)), idx)
+    assert torch.equal(
+        generate(model, idx, order, 9, 9, allowed=torch.zeros(9, 11, dtype=torch.bool)), idx
+    )
     free = torch.ones(9, 11, dtype=torch.bool)
     free[4, idx[2, 4]] = False
     canvas = Canvas(idx[2:3], order[2:3], 0, [0], allowed=free)
-    with one_line('the token that is scored is not allowed at position 4 of row 0: its probability would be 0'):
+    with one_line(
+        'the token that is scored is not allowed at position 4 of row 0: its probability would be 0'
+    ):
         fill(model, canvas, Unmasking(9), Drawing(scores=True))
 
 
-@pytest.mark.parametrize('allowed, said', [
-    (np.ones((32, 256), bool), r'allowed must be bool \(positions, 257\), got bool \(32, 256\)'),
-    (np.ones((32, 257)), r'got float64 \(32, 257\)'),
-    (np.ones((9, 257), bool), 'no token is allowed at position 9, a blank')])
+@pytest.mark.parametrize(
+    'allowed, said',
+    [
+        (
+            np.ones((32, 256), bool),
+            r'allowed must be bool \(positions, 257\), got bool \(32, 256\)',
+        ),
+        (np.ones((32, 257)), r'got float64 \(32, 257\)'),
+        (np.ones((9, 257), bool), 'no token is allowed at position 9, a blank'),
+    ],
+)
 def test_an_array_that_does_not_fit_is_said_before_the_weights_are_read(ckpt, allowed, said):
     writer = Writer(ckpt)
     with one_line(said):
@@ -217,5 +321,7 @@ def test_files_that_are_no_bool_array_are_one_line(ckpt, script, tmp_path):
     np.savez(tmp_path / 'several.npy', np.ones((32, 257), bool))
     np.save(tmp_path / 'words.npy', np.array([['a']]))
     for name in ('pickled.npy', 'several.npy.npz', 'words.npy', 'none.npy'):
-        said = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', f'--allowed={name}', code=1).stderr
+        said = script(
+            'sample.py', f'--ckpt={ckpt}', '--weights=raw', f'--allowed={name}', code=1
+        ).stderr
         assert said.count('\n') == 1 and (name in said or 'got <U1 (1, 1)' in said)

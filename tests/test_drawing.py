@@ -1,4 +1,5 @@
 """Drawing one token: its law, the numbers that it takes, and what is cut."""
+
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from anyorder.generation.drawing import (
 def kept(logits, top_k=0, top_p=1.0):
     """The set of tokens that may be drawn, the slow way, from one row of logits."""
     p = logits.softmax(-1).tolist()
-    ranked, total, keep = sorted(range(len(p)), key=lambda i: -p[i])[:top_k or None], 0.0, []
+    ranked, total, keep = sorted(range(len(p)), key=lambda i: -p[i])[: top_k or None], 0.0, []
     whole = sum(p[i] for i in ranked)
     for i in ranked:
         keep.append(i)
@@ -24,9 +25,19 @@ def kept(logits, top_k=0, top_p=1.0):
     return keep
 
 
-@pytest.mark.parametrize('how', [
-    dict(), dict(top_k=3), dict(top_p=0.6), dict(top_p=0.6, top_k=4), dict(temperature=0.5), dict(top_k=1),
-    dict(temperature=2.0, top_k=5, top_p=0.9), dict(top_p=1e-9)])
+@pytest.mark.parametrize(
+    'how',
+    [
+        dict(),
+        dict(top_k=3),
+        dict(top_p=0.6),
+        dict(top_p=0.6, top_k=4),
+        dict(temperature=0.5),
+        dict(top_k=1),
+        dict(temperature=2.0, top_k=5, top_p=0.9),
+        dict(top_p=1e-9),
+    ],
+)
 def test_drawn_frequencies_are_the_law(how):
     logits = torch.tensor([0.3, 2.0, -1.0, 1.2, 0.0, 1.9, -torch.inf], dtype=torch.float64)
     scaled = logits / how.get('temperature', 1.0)
@@ -40,11 +51,13 @@ def test_drawn_frequencies_are_the_law(how):
     assert ((counts - n * law).abs() <= 5 * (n * law * (1 - law)).sqrt() + 1e-9).all()
 
 
-@pytest.mark.parametrize('how', [
-    dict(top_p=0.9), dict(top_p=0.9, top_k=40), dict(top_k=3000), dict(top_p=0.99, top_k=3000)])
+@pytest.mark.parametrize(
+    'how',
+    [dict(top_p=0.9), dict(top_p=0.9, top_k=40), dict(top_k=3000), dict(top_p=0.99, top_k=3000)],
+)
 def test_a_nucleus_is_cut_from_all_tokens_however_wide(how):
     g = torch.Generator().manual_seed(0)
-    spread = torch.tensor([[0.1], [1.0], [3.0], [9.0]])                                      # some reach beyond 1024
+    spread = torch.tensor([[0.1], [1.0], [3.0], [9.0]])  # some reach beyond 1024
     logits = torch.randn(4, 2000, dtype=torch.float64, generator=g) * spread
     cut = keep_largest(logits, how.get('top_k', 0), how.get('top_p', 1.0))
     for row, cut_row in zip(logits, cut):
@@ -54,7 +67,7 @@ def test_a_nucleus_is_cut_from_all_tokens_however_wide(how):
 
 def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
     logits = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0]).log()
-    u = torch.tensor([0.0, 0.499, 0.501, 0.749, 0.751, 1 - 2 ** -53], dtype=torch.float64)
+    u = torch.tensor([0.0, 0.499, 0.501, 0.749, 0.751, 1 - 2**-53], dtype=torch.float64)
     assert sample_tokens(logits.expand(6, 5), u=u).tolist() == [0, 0, 2, 2, 3, 3]
     assert sample_tokens(logits.expand(2, 3, 5), temperature=0).tolist() == [[0] * 3] * 2
 
@@ -62,10 +75,12 @@ def test_uniform_numbers_map_to_tokens_by_the_cumulative_sum():
 def test_chunked_inversion_is_the_cumulative_sum():
     g = torch.Generator().manual_seed(0)
     for V in (1, 2, 255, 256, 257, 700, 1024):
-        p = torch.rand(300, V, dtype=torch.float64, generator=g) * (torch.rand(300, V, generator=g) < 0.3)
+        p = torch.rand(300, V, dtype=torch.float64, generator=g) * (
+            torch.rand(300, V, generator=g) < 0.3
+        )
         p[:, V // 2] += 1e-3
         u = torch.rand(300, dtype=torch.float64, generator=g)
-        u[:3] = torch.tensor([0.0, 0.5, 1 - 2 ** -53])
+        u[:3] = torch.tensor([0.0, 0.5, 1 - 2**-53])
         j, cdf = invert_cdf(p, u), p.cumsum(1)
         assert (p.gather(1, j[:, None]) > 0).all()
         below = (cdf.gather(1, j[:, None]) - p.gather(1, j[:, None]))[:, 0]
@@ -76,21 +91,34 @@ def test_chunked_inversion_is_the_cumulative_sum():
 def test_cumulative_sums_hold_what_float32_cannot():
     """2^-25 more is lost to a float32 sum of 1."""
     p = torch.zeros(1, 1024)
-    p[0, [0, 300, 600, 900]] = torch.tensor([1.0, 2 ** -25, 2 ** -25, 2 ** -25])
-    total = 1 + 3 * 2.0 ** -25
-    for share, token in ((0.5, 0), (1 + 0.5 * 2 ** -25, 300), (1 + 1.5 * 2 ** -25, 600), (1 + 2.5 * 2 ** -25, 900)):
+    p[0, [0, 300, 600, 900]] = torch.tensor([1.0, 2**-25, 2**-25, 2**-25])
+    total = 1 + 3 * 2.0**-25
+    for share, token in (
+        (0.5, 0),
+        (1 + 0.5 * 2**-25, 300),
+        (1 + 1.5 * 2**-25, 600),
+        (1 + 2.5 * 2**-25, 900),
+    ):
         assert invert_cdf(p, torch.tensor([share / total], dtype=torch.float64)).item() == token
 
 
 def test_the_last_uniform_number_never_draws_what_has_no_probability():
     logits = torch.cat([torch.randn(200, 50000), torch.full((200, 3), -torch.inf)], dim=1)
-    u = torch.full((200,), 1 - 2 ** -53, dtype=torch.float64)
+    u = torch.full((200,), 1 - 2**-53, dtype=torch.float64)
     assert (sample_tokens(logits, u=u) < 50000).all()
 
 
-@pytest.mark.parametrize('wrong', [
-    dict(temperature=-0.1), dict(temperature=float('nan')), dict(temperature=float('inf')), dict(top_p=0.0),
-    dict(top_p=1.1), dict(top_k=-1)])
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        dict(temperature=-0.1),
+        dict(temperature=float('nan')),
+        dict(temperature=float('inf')),
+        dict(top_p=0.0),
+        dict(top_p=1.1),
+        dict(top_k=-1),
+    ],
+)
 def test_drawing_out_of_range(wrong):
     for draw in (Drawing, lambda **how: sample_tokens(torch.zeros(2, 3), **how)):
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -99,14 +127,25 @@ def test_drawing_out_of_range(wrong):
 
 def test_tokens_are_never_drawn_in_16_bits():
     g = torch.Generator().manual_seed(0)
-    logits, u = torch.randn(400, 300, generator=g).bfloat16(), torch.rand(400, dtype=torch.float64, generator=g)
+    logits, u = (
+        torch.randn(400, 300, generator=g).bfloat16(),
+        torch.rand(400, dtype=torch.float64, generator=g),
+    )
     for how in (dict(), dict(temperature=0.7), dict(top_p=0.8)):
-        assert torch.equal(sample_tokens(logits, **how, u=u), sample_tokens(logits.float(), **how, u=u))
+        assert torch.equal(
+            sample_tokens(logits, **how, u=u), sample_tokens(logits.float(), **how, u=u)
+        )
 
 
 def test_a_generator_gives_the_uniform_numbers():
-    logits, u = torch.randn(3, 4, 7), torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(sample_tokens(logits, generator=torch.Generator().manual_seed(3)), sample_tokens(logits, u=u))
+    logits, u = (
+        torch.randn(3, 4, 7),
+        torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)),
+    )
+    assert torch.equal(
+        sample_tokens(logits, generator=torch.Generator().manual_seed(3)),
+        sample_tokens(logits, u=u),
+    )
 
 
 def test_log_probabilities_come_from_the_softmax_in_float32_or_better():

@@ -3,6 +3,7 @@
 Every other way to train, write and score a text is built from these. `model` and `batch` are fixtures of conftest.py.
 Other networks and slow definitions are in test_model.py, test_generation.py and test_likelihood.py.
 """
+
 import itertools
 
 import pytest
@@ -15,7 +16,7 @@ from anyorder.generation import generate
 from anyorder.likelihood import context_logprobs, ensemble_nll
 from model import EMA, KVCache
 
-N_KNOWN = torch.tensor([0, 3, 8, 5, 1])   # the prompt of each of the five rows, in tokens
+N_KNOWN = torch.tensor([0, 3, 8, 5, 1])  # the prompt of each of the five rows, in tokens
 
 
 def assert_equal(a, b):
@@ -33,13 +34,15 @@ def test_2_a_score_is_a_prediction(model, batch):
     """The nats of visit i in one pass over the whole order are -log p of predicting visit i after those before it."""
     idx, order = batch
     for i in range(9):
-        logprobs = model.predict(idx, order[:, :i + 1], i)[:, 0].log_softmax(-1)
-        target = idx.gather(1, order[:, i:i + 1])
+        logprobs = model.predict(idx, order[:, : i + 1], i)[:, 0].log_softmax(-1)
+        target = idx.gather(1, order[:, i : i + 1])
         assert_equal(-logprobs.gather(1, target)[:, 0], model(idx, order)[:, i])
 
 
 @pytest.mark.parametrize('n_steps', [1, 2, 3, 9])
-@pytest.mark.parametrize('how', [{}, dict(schedule='cosine'), dict(unmask='binomial'), dict(policy='margin')], ids=str)
+@pytest.mark.parametrize(
+    'how', [{}, dict(schedule='cosine'), dict(unmask='binomial'), dict(policy='margin')], ids=str
+)
 def test_3_cached_is_uncached(model, batch, n_steps, how):
     """With a cache and without, on any schedule, for prompts of unequal length, in adaptive orders: the same text."""
     options = dict(n_steps=n_steps, seeds=range(5), return_trace=True, **how)
@@ -55,7 +58,7 @@ def test_4_parallel_is_alone(model, batch):
     for n_known in (0, 4):
         logits = model.predict(idx, order, n_known)
         for j in range(9 - n_known):
-            alone = torch.cat([order[:, :n_known], order[:, n_known + j:n_known + j + 1]], 1)
+            alone = torch.cat([order[:, :n_known], order[:, n_known + j : n_known + j + 1]], 1)
             assert_equal(logits[:, j], model.predict(idx, alone, n_known)[:, 0])
 
 
@@ -63,32 +66,52 @@ def test_4_parallel_is_alone(model, batch):
 def test_5_blindness(model, batch, cached):
     """The tokens of visits that are not known change nothing, not in the last bit."""
     idx, order = batch
-    known, columns = torch.arange(9) < N_KNOWN.unsqueeze(1), torch.arange(9) < 9 - N_KNOWN.unsqueeze(1)
+    known, columns = (
+        torch.arange(9) < N_KNOWN.unsqueeze(1),
+        torch.arange(9) < 9 - N_KNOWN.unsqueeze(1),
+    )
     visited = idx.gather(1, order)
     others = idx.scatter(1, order, torch.where(known, visited, (visited + 5) % 11))
-    seen, unseen = (KVCache(model.config, 5, dtype=torch.float64) if cached else None for _ in range(2))
+    seen, unseen = (
+        KVCache(model.config, 5, dtype=torch.float64) if cached else None for _ in range(2)
+    )
     logits = model.predict(idx, order, N_KNOWN, cache=seen)[columns]
     assert torch.equal(model.predict(others, order, N_KNOWN, cache=unseen)[columns], logits)
-    assert not torch.equal(model.predict(idx, order, N_KNOWN + 1, 1), model.predict(others, order, N_KNOWN + 1, 1))
+    assert not torch.equal(
+        model.predict(idx, order, N_KNOWN + 1, 1), model.predict(others, order, N_KNOWN + 1, 1)
+    )
 
 
 def test_6_sampling_is_exact():
     """Of all 27 sequences of three tokens, each is drawn as often as exp(-nats) says."""
     model, n = make_model(block_size=3, vocab_size=3), 6_000
-    order, every = torch.tensor([[2, 0, 1]]), torch.tensor(list(itertools.product(range(3), repeat=3)))
+    order, every = (
+        torch.tensor([[2, 0, 1]]),
+        torch.tensor(list(itertools.product(range(3), repeat=3))),
+    )
     probability = (-model(every, order.expand(27, 3)).sum(1)).exp()
-    drawn = generate(model, torch.zeros(n, 3, dtype=torch.long), order.expand(n, 3), 0, n_steps=3,
-                     generator=torch.Generator().manual_seed(0))
+    drawn = generate(
+        model,
+        torch.zeros(n, 3, dtype=torch.long),
+        order.expand(n, 3),
+        0,
+        n_steps=3,
+        generator=torch.Generator().manual_seed(0),
+    )
     counts = (drawn.unsqueeze(1) == every).all(2).sum(0)
     chi2 = ((counts - n * probability) ** 2 / (n * probability)).sum()
-    assert counts.sum() == n and chi2 < 26 + 5 * 52 ** 0.5   # 26 degrees of freedom, five standard deviations
+    assert (
+        counts.sum() == n and chi2 < 26 + 5 * 52**0.5
+    )  # 26 degrees of freedom, five standard deviations
 
 
 @pytest.mark.parametrize('how', [dict(n_steps=9), dict(unmask='lossless', window=4)], ids=str)
 def test_7_what_is_written_is_what_is_scored(model, batch, how):
     """The log-probabilities that are collected while a text is written are the scores of the text."""
     idx, order = batch
-    text, trace = generate(model, idx, order, N_KNOWN, **how, temperature=0.7, top_p=0.9, return_trace=True)
+    text, trace = generate(
+        model, idx, order, N_KNOWN, **how, temperature=0.7, top_p=0.9, return_trace=True
+    )
     scored = -model(text, order)
     written = torch.arange(9) >= N_KNOWN.unsqueeze(1)
     assert_equal(trace['logprob'].gather(1, order)[written], scored[written])
@@ -102,7 +125,7 @@ def test_8_files_in_the_published_format_give_its_logits(name, weights):
     model = model_from_checkpoint(f'{REFERENCE}/{name}.ckpt.pt', weights).requires_grad_(False)
     idx, order = expected['idx'], expected['orders']
     visits = range(0, idx.size(1), expected['logits_stride'])
-    logits = torch.stack([model.predict(idx, order[:, :d + 1], d)[:, 0] for d in visits], 1)
+    logits = torch.stack([model.predict(idx, order[:, : d + 1], d)[:, 0] for d in visits], 1)
     torch.testing.assert_close(logits, expected[weights]['logits'], rtol=0, atol=1e-4)
     assert abs(model(idx, order).mean() - expected[weights]['loss']) < 1e-5
 
@@ -111,11 +134,16 @@ def test_8_files_in_the_published_format_give_its_logits(name, weights):
 def test_8_files_in_the_published_format_write_its_text(use_cache):
     """And the tokens that the published code draws at temperature 0."""
     expected = torch.load(f'{REFERENCE}/adaln_1024.expected.pt', weights_only=True)['generate']
-    model, order = model_from_checkpoint(f'{REFERENCE}/adaln_1024.ckpt.pt', expected['weights']), expected['orders']
+    model, order = (
+        model_from_checkpoint(f'{REFERENCE}/adaln_1024.ckpt.pt', expected['weights']),
+        expected['orders'],
+    )
     for published in expected['runs']:
         ends = published['ends']
-        if use_cache or len(ends) < 1000:   # 1024 passes without a cache take minutes
-            text = generate(model, order * 0, order, 0, 1, schedule=ends, temperature=0, use_cache=use_cache)
+        if use_cache or len(ends) < 1000:  # 1024 passes without a cache take minutes
+            text = generate(
+                model, order * 0, order, 0, 1, schedule=ends, temperature=0, use_cache=use_cache
+            )
             assert torch.equal(text, published['tokens'])
 
 
@@ -137,7 +165,10 @@ def test_9_two_processes_are_one(data, forked):
     first, second = forked(*2 * [lambda: run(*TWO, '--max_iters=5')])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     assert_alike('one', 'out')
-    one, two = (model_from_checkpoint(f'{out_dir}/ckpt.pt', 'raw').state_dict() for out_dir in ('one', 'out'))
+    one, two = (
+        model_from_checkpoint(f'{out_dir}/ckpt.pt', 'raw').state_dict()
+        for out_dir in ('one', 'out')
+    )
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
@@ -156,7 +187,9 @@ def test_9_the_average_in_closed_form(model):
 def test_9_an_ensemble_of_one_context_is_the_plain_nll(model, batch):
     """Column 0 of the contexts is the order itself."""
     for i in range(9):
-        assert_equal(ensemble_nll(context_logprobs(model, *batch, i, n_contexts=1)), model(*batch)[:, i])
+        assert_equal(
+            ensemble_nll(context_logprobs(model, *batch, i, n_contexts=1)), model(*batch)[:, i]
+        )
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'causal'])

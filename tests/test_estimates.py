@@ -1,4 +1,5 @@
 """The estimates of eval_ppl.py: their nats against slow versions, their rows by hand."""
+
 import math
 from types import SimpleNamespace
 
@@ -38,8 +39,14 @@ def estimate(name, *args, checkpoint=None, asked=()):
 
 
 def text_of(blocks, n_bytes=None, name='words'):
-    return Corpus(name, f'{name} (val)', {'source': name, 'sha256': '0'}, blocks.flatten().numpy(), blocks,
-                blocks.numel() if n_bytes is None else n_bytes)
+    return Corpus(
+        name,
+        f'{name} (val)',
+        {'source': name, 'sha256': '0'},
+        blocks.flatten().numpy(),
+        blocks,
+        blocks.numel() if n_bytes is None else n_bytes,
+    )
 
 
 @pytest.fixture
@@ -53,6 +60,7 @@ def blocks():
 # ---------------------------------------------------------------------------------------------------------------------
 # nats of each estimate
 
+
 def test_one_order_for_all_blocks(blocks):
     model, own = make_model(), {'kind': 'block', 'seed': 3, 'parameter': 4}
     for name, order in (('l2r', {'kind': 'l2r'}), ('own', own)):
@@ -62,13 +70,24 @@ def test_one_order_for_all_blocks(blocks):
 
 
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
-@pytest.mark.parametrize('kind, n_numbers', [('swaps', 4), ('fixed', 9), ('r2l', 0), ('listed', 0), ('drawn', 9)])
-def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch, kind, n_numbers, attention):
+@pytest.mark.parametrize(
+    'kind, n_numbers', [('swaps', 4), ('fixed', 9), ('r2l', 0), ('listed', 0), ('drawn', 9)]
+)
+def test_a_family_is_scored_along_its_orders_block_by_block(
+    blocks, monkeypatch, kind, n_numbers, attention
+):
     """Orders that all blocks share have successive seeds; a network without a decoder's loss visits one by one."""
     monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
-    model, order = make_model(attention=attention), order_of({'order_seed': 3, 'order': 'swaps:2'}, {
-        'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind))
-    it = Along(options('--n_orders=3', '--batch_size=6'), opened(attention=attention), (), order, 'a label')
+    model, order = (
+        make_model(attention=attention),
+        order_of(
+            {'order_seed': 3, 'order': 'swaps:2'},
+            {'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind),
+        ),
+    )
+    it = Along(
+        options('--n_orders=3', '--batch_size=6'), opened(attention=attention), (), order, 'a label'
+    )
     K = 3 if n_numbers else 1
     assert it.n_at_once() == 6 // K
     got = it.nats(model, blocks, [2, 0])
@@ -78,26 +97,43 @@ def test_a_family_is_scored_along_its_orders_block_by_block(blocks, monkeypatch,
             orders = sample_order(3, 9, generator=stream(SEED, b))
         want = one_by_one(model, blocks[b].expand(K, 9), orders).sum(1)
         torch.testing.assert_close(row, want, rtol=0, atol=1e-10)
-    row, = it.rows(got, text_of(blocks[[2, 0]]))
-    assert row['estimate'] == ('a label x 3' if n_numbers else 'a label') and row['n'] == K and row['kind'] == 'order'
+    (row,) = it.rows(got, text_of(blocks[[2, 0]]))
+    assert (
+        row['estimate'] == ('a label x 3' if n_numbers else 'a label')
+        and row['n'] == K
+        and row['kind'] == 'order'
+    )
     assert math.isclose(row['nats_per_token'], got.mean() / 9)
-    assert ('orders_stderr' in row, 'spread' in row) == (kind in ('swaps', 'fixed'), kind == 'drawn')
+    assert ('orders_stderr' in row, 'spread' in row) == (
+        kind in ('swaps', 'fixed'),
+        kind == 'drawn',
+    )
     assert len(it.remarks([row], text_of(blocks))) == (K > 1)
 
 
 def test_orders_that_all_blocks_share_have_an_error_of_their_own():
     it = Along(options('--n_orders=2'), opened(), (), order_of({}, 'swaps:3'), 'swaps:3')
     text = text_of(torch.zeros(2, 9, dtype=torch.long))
-    row, = it.rows(torch.tensor([[1, 3], [5, 11]]).double(), text)             # means 3 and 7: their error is 2
+    (row,) = it.rows(
+        torch.tensor([[1, 3], [5, 11]]).double(), text
+    )  # means 3 and 7: their error is 2
     assert math.isclose(row['orders_stderr'], 2 / 9) and math.isclose(row['stderr'], 3 / 9)
     assert it.remarks([row], text) == [
-        'swaps:3 x 2: ± 0.2222 nats/token between its orders, which ± above leaves out']
+        'swaps:3 x 2: ± 0.2222 nats/token between its orders, which ± above leaves out'
+    ]
 
 
 def test_a_journal_tells_families_apart():
     def work(order, label='x', **run):
         return Along(options(), opened(), (), order_of({'block_size': 9} | run, order), label).work
-    words = [work('swaps:3'), work('swaps:4'), work('swaps:3', order_seed=1), work([*range(9)]), work([8, *range(8)])]
+
+    words = [
+        work('swaps:3'),
+        work('swaps:4'),
+        work('swaps:3', order_seed=1),
+        work([*range(9)]),
+        work([8, *range(8)]),
+    ]
     assert len(set(words)) == 5 and words[0] == work('swaps:3')
 
 
@@ -107,18 +143,31 @@ def test_a_bound_averages_the_orders_of_its_block(blocks):
     assert got.shape == (2, 3)
     for row, b in zip(got, (3, 1)):
         orders = draw_orders([b], 9, 3, SEED)[0]
-        torch.testing.assert_close(row, model(blocks[b].expand(3, 9), orders).sum(1), rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            row, model(blocks[b].expand(3, 9), orders).sum(1), rtol=0, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
-def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance_weights(attention, blocks):
+def test_a_masked_loss_is_drawn_for_the_bound_and_goes_one_by_one_for_importance_weights(
+    attention, blocks
+):
     model, encoder = make_model(attention=attention), opened(attention=attention)
-    orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), blocks[[3, 1]].repeat_interleave(2, 0)
+    orders, repeated = (
+        draw_orders([3, 1], 9, 2, SEED).flatten(0, 1),
+        blocks[[3, 1]].repeat_interleave(2, 0),
+    )
     known = draw_known([3, 1], 9, 2, SEED).flatten()
     drawn = block_nll(model, repeated, orders, 9, n_known=known).view(2, 2)
     exact = one_by_one(model, repeated, orders).sum(1).view(2, 2)
-    for name, asked, want in (('any', ['any'], drawn), ('any', ['any', 'iw'], exact), ('iw', ['iw'], exact)):
-        got = estimate(name, '--n_orders=2', checkpoint=encoder, asked=asked).nats(model, blocks, [3, 1])
+    for name, asked, want in (
+        ('any', ['any'], drawn),
+        ('any', ['any', 'iw'], exact),
+        ('iw', ['iw'], exact),
+    ):
+        got = estimate(name, '--n_orders=2', checkpoint=encoder, asked=asked).nats(
+            model, blocks, [3, 1]
+        )
         torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
 
 
@@ -126,21 +175,30 @@ def test_the_ensemble_shuffles_the_first_order_of_a_block(blocks):
     model = make_model()
     args = ['--n_contexts=5', '--n_positions=4', '--ensemble_block=2']
     for b in (3, 1):
-        row, = estimate('ensemble', *args).nats(model, blocks, [b])
+        (row,) = estimate('ensemble', *args).nats(model, blocks, [b])
         assert row.shape == (4,)
         order = draw_orders([b], 9, 1, SEED)[0, 0]
         groups, weights = sample_groups(9, 2, 4, derive_seed(SEED, 'positions', b))
-        own, members = ensemble_block_nll(model, blocks[b], order, 5, groups, 2, derive_seed(SEED, 'contexts', b))
+        own, members = ensemble_block_nll(
+            model, blocks[b], order, 5, groups, 2, derive_seed(SEED, 'contexts', b)
+        )
         torch.testing.assert_close(row, ensemble_totals(own, members, weights), rtol=0, atol=1e-10)
-        assert math.isclose(row[0], model(blocks[b:b + 1], order[None]).sum(), abs_tol=1e-9)
+        assert math.isclose(row[0], model(blocks[b : b + 1], order[None]).sum(), abs_tol=1e-9)
 
 
 def test_contexts_and_sampled_visits_of_blocks_differ(blocks, monkeypatch):
     """Two blocks of equal tokens and, here, one order: only their contexts tell them apart."""
     it = estimate('ensemble', '--n_contexts=3', '--n_positions=3')
-    assert len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5 and it.groups(2, 9)[0] == it.groups(2, 9)[0]
-    monkeypatch.setattr(estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED))
-    a, b = (estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [b])[0] for b in (0, 3))
+    assert (
+        len({tuple(it.groups(b, 9)[0]) for b in range(20)}) > 5
+        and it.groups(2, 9)[0] == it.groups(2, 9)[0]
+    )
+    monkeypatch.setattr(
+        estimates, 'draw_orders', lambda numbers, *_: draw_orders([0] * len(numbers), 9, 1, SEED)
+    )
+    a, b = (
+        estimate('ensemble', '--n_contexts=3').nats(make_model(), blocks, [b])[0] for b in (0, 3)
+    )
     assert a[0] == b[0] and (a[1:] - b[1:]).abs().min() > 1e-6
 
 
@@ -163,13 +221,16 @@ def test_another_seed_gives_other_orders_contexts_and_visits(blocks):
 
 
 def test_a_pass_has_at_most_batch_size_blocks():
-    sizes = [(name, estimate(name, '--batch_size=6', f'--n_orders={n}').n_at_once())
-             for name, n in (('l2r', 1), ('any', 1), ('any', 4), ('iw', 3), ('any', 9), ('ensemble', 1))]
+    sizes = [
+        (name, estimate(name, '--batch_size=6', f'--n_orders={n}').n_at_once())
+        for name, n in (('l2r', 1), ('any', 1), ('any', 4), ('iw', 3), ('any', 9), ('ensemble', 1))
+    ]
     assert sizes == [('l2r', 6), ('any', 6), ('any', 1), ('iw', 2), ('any', 1), ('ensemble', 1)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # rows by hand: two blocks of nine tokens, twelve bytes
+
 
 def rows_of(name, nats, *args, **how):
     text = text_of(torch.zeros(2, 9, dtype=torch.long), n_bytes=12)
@@ -179,14 +240,20 @@ def rows_of(name, nats, *args, **how):
 
 def test_the_bound_is_the_mean_of_all_orders():
     _, (row,), _ = rows_of('any', [[1, 3, 8], [5, 7, 6]], '--n_orders=3')
-    assert math.isclose(row['nats_per_token'], (4 + 6) / 18) and math.isclose(row['stderr'], 2 ** 0.5 / 2 ** 0.5 / 9)
+    assert math.isclose(row['nats_per_token'], (4 + 6) / 18) and math.isclose(
+        row['stderr'], 2**0.5 / 2**0.5 / 9
+    )
     assert (row['kind'], row['n'], row['estimate']) == ('any', 3, 'any order x 3')
 
 
 def test_bits_are_counted_by_bytes():
     for name, args in (('l2r', []), ('any', [])):
         _, (row,), _ = rows_of(name, [[3], [9]], *args)
-        assert math.isclose(row['bits_per_byte'], 12 / math.log(2) / 12) and row['bytes'] == 12 and row['tokens'] == 18
+        assert (
+            math.isclose(row['bits_per_byte'], 12 / math.log(2) / 12)
+            and row['bytes'] == 12
+            and row['tokens'] == 18
+        )
 
 
 def test_importance_weights_average_probabilities_of_a_whole_block():
@@ -195,25 +262,35 @@ def test_importance_weights_average_probabilities_of_a_whole_block():
     assert [row['n'] for row in rows] == [1, 2, 4]
     assert [row['estimate'] for row in rows] == ['iw x 1', 'iw x 2', 'iw x 4']
     for row in rows:
-        nats = [-math.log(sum(q[:row['n']]) / row['n']) for q in p]
+        nats = [-math.log(sum(q[: row['n']]) / row['n']) for q in p]
         assert math.isclose(row['nats_per_token'], sum(nats) / 18)
 
 
 def test_the_gain_has_an_error_of_its_own():
     it, rows, text = rows_of('ensemble', [[10, 9, 8], [50, 46, 44]], '--n_contexts=4')
     assert [row['estimate'] for row in rows] == ['ensemble x 1', 'ensemble x 2', 'ensemble x 4']
-    assert [row['n'] for row in rows] == [1, 2, 4] and rows[0]['gain'] == rows[0]['gain_stderr'] == 0
-    assert math.isclose(rows[1]['gain'], 5 / 18) and math.isclose(rows[1]['gain_stderr'], 1.5 / 9)    # 1 and 4
-    assert math.isclose(rows[2]['gain'], 8 / 18) and math.isclose(rows[2]['gain_stderr'], 2 / 9)      # 2 and 6
+    assert [row['n'] for row in rows] == [1, 2, 4] and rows[0]['gain'] == rows[0][
+        'gain_stderr'
+    ] == 0
+    assert math.isclose(rows[1]['gain'], 5 / 18) and math.isclose(
+        rows[1]['gain_stderr'], 1.5 / 9
+    )  # 1 and 4
+    assert math.isclose(rows[2]['gain'], 8 / 18) and math.isclose(
+        rows[2]['gain_stderr'], 2 / 9
+    )  # 2 and 6
     assert math.isclose(rows[1]['stderr'], 18.5 / 9)
-    assert it.remarks(rows, text) == ['gain of ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667 nats/token',
-                                      'gain of ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222 nats/token']
-    it, rows, text = rows_of('ensemble', [[10, 9], [50, 46]], '--n_contexts=2', '--n_positions=6', '--ensemble_block=2')
+    assert it.remarks(rows, text) == [
+        'gain of ensemble x 2 over x 1, block by block: 0.2778 ± 0.1667 nats/token',
+        'gain of ensemble x 4 over x 1, block by block: 0.4444 ± 0.2222 nats/token',
+    ]
+    it, rows, text = rows_of(
+        'ensemble', [[10, 9], [50, 46]], '--n_contexts=2', '--n_positions=6', '--ensemble_block=2'
+    )
     assert it.remarks(rows, text)[0] == 'ensemble on 6 of 9 visits a block'
 
 
 def test_own_is_the_order_of_the_training():
-    for kind in ('r2l', 'fixed'):   # one of them, however many are asked for
+    for kind in ('r2l', 'fixed'):  # one of them, however many are asked for
         _, (row,), _ = rows_of('own', [[3], [9]], '--n_orders=3', checkpoint=opened({'kind': kind}))
         assert (row['estimate'], row['kind'], row['n']) == (f'own order ({kind})', 'own', 1)
 
@@ -226,20 +303,23 @@ def test_last_words_are_counted_over_all_processes(monkeypatch):
 
     def continuation_scores(model, rows, batch_size, length):
         seen.append(rows)
-        assert length == 9   # a word sees what fits into a block
+        assert length == 9  # a word sees what fits into a block
         for r, (_, word) in enumerate(rows):
             yield r, float(word[1] - 96), word[1] < 100
+
     monkeypatch.setattr(estimates, 'continuation_scores', continuation_scores)
     every = it.measure(None, text, None)
-    assert every == [(n, n < 4) for n in range(1, 8)]   # a, b, c
+    assert every == [(n, n < 4) for n in range(1, 8)]  # a, b, c
     for rank in (0, 1):
         monkeypatch.setattr(estimates, 'processes', lambda rank=rank: (rank, 2))
         monkeypatch.setattr(estimates, 'gather', lambda scores: [scores, [(9.0, True)]])
         assert it.measure(None, text, None) == [*every[rank::2], (9.0, True)]
     assert sorted(seen[1] + seen[2]) == sorted(seen[0])
-    row, = it.rows(every, text)
+    (row,) = it.rows(every, text)
     assert row['accuracy'] == 3 / 7 and row['rows'] == 7 and 0.1 < row['stderr'] < 0.2
     assert math.isclose(row['word_perplexity'], math.exp(4))
     assert math.isclose(row['word_perplexity_stderr'], math.exp(4) * (28 / 6 / 7) ** 0.5)
-    assert it.remarks([row], text) == ['last word, greedy: 42.86% ± 15.01% of 7 passages',
-                                       'last word, perplexity: 54.60 ± 44.58']
+    assert it.remarks([row], text) == [
+        'last word, greedy: 42.86% ± 15.01% of 7 passages',
+        'last word, perplexity: 54.60 ± 44.58',
+    ]

@@ -1,4 +1,5 @@
 """eval_ppl.py: which estimates it makes, what its journal is of, and a table for any batch and number of processes."""
+
 import json
 import math
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from eval_ppl import ESTIMATES, PLAIN, Way, choose_estimates, evaluate, open_jou
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan
 
+
 def test_an_estimate_has_the_name_and_the_options_of_the_command():
     for name, it in ESTIMATES.items():
         assert name == it.name and set(it.options) <= options().keys()
@@ -43,16 +45,22 @@ def ways(**orders):
 
 def test_which_estimates_are_made():
     def names(*asked, datasets=('lambada',), **how):
-        return [it.name for it in choose_estimates(list(asked), [], datasets, options(), opened(**how))]
+        return [
+            it.name for it in choose_estimates(list(asked), [], datasets, options(), opened(**how))
+        ]
+
     assert names() == ['l2r', 'any'] and names(order={'kind': 'l2r'}) == ['l2r']
     assert names(order={'kind': 'r2l'}) == ['l2r', 'own']
     assert names(attention='bidirectional') == names(attention='mixed') == ['any']
     assert names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
-    for asked, said, how in ((['own'], 'take any', {}), (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
-                             (['accuracy'], 'accuracy is measured on lambada, .* ptb', {'datasets': ['ptb']}),
-                             (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
-                             (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'}),
-                             (['own'], 'another order or block_size', {'order': {'kind': 'rows', 'shape': (4, 2)}})):
+    for asked, said, how in (
+        (['own'], 'take any', {}),
+        (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
+        (['accuracy'], 'accuracy is measured on lambada, .* ptb', {'datasets': ['ptb']}),
+        (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
+        (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'}),
+        (['own'], 'another order or block_size', {'order': {'kind': 'rows', 'shape': (4, 2)}}),
+    ):
         with pytest.raises(ValueError, match=said):
             names(*asked, **how)
 
@@ -62,32 +70,65 @@ def test_every_order_that_is_asked_for_is_a_row_once():
         checkpoint = opened({'kind': 'block', 'parameter': 2}, attention=attention)
         checkpoint.run = {'order_seed': 3, 'order': 'block:2'}
         names = list(asked)
-        return [(it.name, it.label) for it in choose_estimates(names, ways(**orders), ['words'], options(), checkpoint)]
+        return [
+            (it.name, it.label)
+            for it in choose_estimates(names, ways(**orders), ['words'], options(), checkpoint)
+        ]
+
     for attention in ('causal', 'bidirectional', 'mixed'):
         assert labels(l2r='l2r', swaps='swaps', random='random') == [
-            ('l2r', 'left to right'), ('order', 'swaps:16'), ('any', 'any order')]
-        assert labels('any', random='random', block='block') == [('any', 'any order'), ('order', 'block:2')]
+            ('l2r', 'left to right'),
+            ('order', 'swaps:16'),
+            ('any', 'any order'),
+        ]
+        assert labels('any', random='random', block='block') == [
+            ('any', 'any order'),
+            ('order', 'block:2'),
+        ]
     texts = {'a/b.json': list(range(9)), 'swaps:3': 'swaps:3', 'fixed': 'fixed'}
-    listed, swaps, fixed = (it for it in choose_estimates([], ways(**texts), ['words'], options(), SimpleNamespace(
-        **vars(opened()), run={'order_seed': 3, 'block_size': 9})))
+    listed, swaps, fixed = (
+        it
+        for it in choose_estimates(
+            [],
+            ways(**texts),
+            ['words'],
+            options(),
+            SimpleNamespace(**vars(opened()), run={'order_seed': 3, 'block_size': 9}),
+        )
+    )
     assert listed.label == 'b.json' and listed.order['parameter'] == tuple(range(9))
-    assert swaps.order == {'kind': 'swaps', 'parameter': 3, 'seed': 3, 'length': 9} and fixed.order['seed'] == 3
+    assert (
+        swaps.order == {'kind': 'swaps', 'parameter': 3, 'seed': 3, 'length': 9}
+        and fixed.order['seed'] == 3
+    )
     assert len({it.work for it in (listed, swaps, fixed)}) == 3
     with pytest.raises(ValueError, match='from 0 to 8, once; got 2 from 0 to 1'):
-        choose_estimates([], ways(short=[1, 0]), ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
+        choose_estimates(
+            [], ways(short=[1, 0]), ['words'], options(), SimpleNamespace(**vars(opened()), run={})
+        )
     with pytest.raises(ValueError, match='at most the 9 positions of the model, got 10'):
-        choose_estimates([], ways(x=list(range(10))), ['words'], options(), SimpleNamespace(**vars(opened()), run={}))
+        choose_estimates(
+            [],
+            ways(x=list(range(10))),
+            ['words'],
+            options(),
+            SimpleNamespace(**vars(opened()), run={}),
+        )
 
 
 def test_estimates_of_the_same_work_share_its_nats():
     text, journal = text_of(torch.zeros(4, 9, dtype=torch.long)), Journal('', {})
-    estimates = choose_estimates(['any', 'iw', 'accuracy'], [], ['lambada'], options('--n_orders=2'), opened())
+    estimates = choose_estimates(
+        ['any', 'iw', 'accuracy'], [], ['lambada'], options('--n_orders=2'), opened()
+    )
     model, calls = make_model(), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     rows = evaluate(model, text, estimates, journal)
     assert len(calls) == 1
-    assert list(journal.done) == [('words (val)', text.digest, 'orders', block) for block in range(4)]
-    assert [e.name for e in rows] == ['any', 'iw']   # accuracy is not of `words`
+    assert list(journal.done) == [
+        ('words (val)', text.digest, 'orders', block) for block in range(4)
+    ]
+    assert [e.name for e in rows] == ['any', 'iw']  # accuracy is not of `words`
 
 
 def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
@@ -95,18 +136,30 @@ def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
         c = options(f'--out={tmp_path}/x.json', '--n_positions=4', '--ensemble_block=2', *args)
         estimates = [SimpleNamespace(name=name) for name in asked]
         return open_journal(c, opened(**how), estimates, model or make_model(), dtype)
+
     journal()
-    journal('--batch_size=3', '--device=cpu', '--datasets=ptb', '--n_blocks=7', asked=['iw'])   # goes on with it
+    journal(
+        '--batch_size=3', '--device=cpu', '--datasets=ptb', '--n_blocks=7', asked=['iw']
+    )  # goes on with it
     scaled = make_model()
     scaled.transformer.h[1].ln_2.weight.mul_(1.001)
     for differ, args, how in (
-            ('seed', ['--seed=1'], {}), ('weights', ['--weights=raw'], {}), ('n_orders', ['--n_orders=2'], {}),
-            ('n_contexts', ['--n_contexts=8'], {}), ('n_positions', ['--n_positions=6'], {}),
-            ('ensemble_block', ['--ensemble_block=4'], {}), ('dtype', [], {'dtype': 'bfloat16'}),
-            ('model', [], {'model': scaled}), ('model', [], {'model': make_model(rotary=True)}),   # equal weights
-            ('block_size', ['--block_size=3'], {}),
-            ('one_by_one', [], {'attention': 'bidirectional', 'asked': ['iw']})):
-        with pytest.raises(ValueError, match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)'):
+        ('seed', ['--seed=1'], {}),
+        ('weights', ['--weights=raw'], {}),
+        ('n_orders', ['--n_orders=2'], {}),
+        ('n_contexts', ['--n_contexts=8'], {}),
+        ('n_positions', ['--n_positions=6'], {}),
+        ('ensemble_block', ['--ensemble_block=4'], {}),
+        ('dtype', [], {'dtype': 'bfloat16'}),
+        ('model', [], {'model': scaled}),
+        ('model', [], {'model': make_model(rotary=True)}),  # equal weights
+        ('block_size', ['--block_size=3'], {}),
+        ('one_by_one', [], {'attention': 'bidirectional', 'asked': ['iw']}),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=rf'x.json.blocks.jsonl holds .* another evaluation \({differ} differ\)',
+        ):
             journal(*args, **how)
     assert open_journal(options(), opened(), [], None, 'float32').path == ''
     (tmp_path / 'x.json.blocks.jsonl').unlink()
@@ -118,16 +171,22 @@ def test_a_journal_names_all_that_the_nats_depend_on(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # the command
 
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
     """A folder with words.txt, the sets `words` and lambada, and checkpoints of random weights."""
     folder = tmp_path_factory.mktemp('eval_ppl')
     (folder / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
     (folder / 'passages.txt').write_text('one two three four five\nsix seven\n')
-    for name, source, how in (('text', 'words.txt', {'name': 'words'}), ('lambada', 'passages.txt', {})):
+    for name, source, how in (
+        ('text', 'words.txt', {'name': 'words'}),
+        ('lambada', 'passages.txt', {}),
+    ):
         prepare(name, folder / 'data', source=str(folder / source), tokenizer='bytes', **how)
     model = make_model(block_size=16, vocab_size=320, n_tokens=257).float()
-    how = dict(tokenizer='bytes', iter_num=7, config={'dataset': 'words', 'data_dir': str(folder / 'data')})
+    how = dict(
+        tokenizer='bytes', iter_num=7, config={'dataset': 'words', 'data_dir': str(folder / 'data')}
+    )
     save_checkpoint(folder / 'ckpt.pt', model, **how)
     model.lm_head.weight.fill_(3e38)
     save_checkpoint(folder / 'large.pt', model, **how)
@@ -140,59 +199,114 @@ def results(path):
 
 def test_the_table_shows_the_plain_nll_for_any_batch(script, folder, tmp_path):
     for name, args in {'a': [], 'b': ['--batch_size=3']}.items():
-        p = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_orders=2', f'--out={name}.json',
-                   f'--datasets=words, {folder}/words.txt', *args)
+        p = script(
+            'eval_ppl.py',
+            f'--ckpt={folder}/ckpt.pt',
+            '--weights=raw',
+            '--n_orders=2',
+            f'--out={name}.json',
+            f'--datasets=words, {folder}/words.txt',
+            *args,
+        )
         lines = p.stdout.splitlines()
-        assert f'{folder}/ckpt.pt: raw weights, iteration 7, ' in lines[0] and lines[0].endswith(', 16 positions')
+        assert f'{folder}/ckpt.pt: raw weights, iteration 7, ' in lines[0] and lines[0].endswith(
+            ', 16 positions'
+        )
         assert 'blocks of 16 bytes tokens, cpu, float32' in lines[1]
         assert 'words (val), from ' in p.stdout and p.stdout.count('unigram, whole set') == 2
-        assert max(len(line) for line in lines[1:] if 'from' not in line) <= 80 and lines[-1] == f'written: {name}.json'
+        assert (
+            max(len(line) for line in lines[1:] if 'from' not in line) <= 80
+            and lines[-1] == f'written: {name}.json'
+        )
     a, b = results(tmp_path / 'a.json'), results(tmp_path / 'b.json')
-    assert [(r['dataset'], r['set'], r['kind']) for r in a] == [(name, label, kind) for name, label in (
-        ('words', 'words (val)'), (f'{folder}/words.txt', 'words.txt')) for kind in ('l2r', 'any')]
+    assert [(r['dataset'], r['set'], r['kind']) for r in a] == [
+        (name, label, kind)
+        for name, label in (('words', 'words (val)'), (f'{folder}/words.txt', 'words.txt'))
+        for kind in ('l2r', 'any')
+    ]
     for x, y in zip(a, b):
         assert math.isclose(x['nats_per_token'], y['nats_per_token'], rel_tol=1e-6)
     n = (45 * 40 + 1) // 16
-    assert all(r['tokens'] == 16 * n and r['bytes'] in (16 * n, 16 * n - 1) and r['block_size'] == 16 for r in a[2:])
-    text = torch.tensor(list((folder / 'words.txt').read_bytes()) + [256])[:16 * n].view(-1, 16)
+    assert all(
+        r['tokens'] == 16 * n and r['bytes'] in (16 * n, 16 * n - 1) and r['block_size'] == 16
+        for r in a[2:]
+    )
+    text = torch.tensor(list((folder / 'words.txt').read_bytes()) + [256])[: 16 * n].view(-1, 16)
     model = make_model(block_size=16, vocab_size=320, n_tokens=257).float()
-    for row, orders in ((a[2], sample_order(n, 16, 'l2r')[:, None]), (a[3], draw_orders(range(n), 16, 2, SEED))):
+    for row, orders in (
+        (a[2], sample_order(n, 16, 'l2r')[:, None]),
+        (a[3], draw_orders(range(n), 16, 2, SEED)),
+    ):
         nll = [model(text, orders[:, k]).double().sum() / (16 * n) for k in range(orders.size(1))]
         assert math.isclose(row['nats_per_token'], sum(nll) / len(nll), rel_tol=1e-6)
 
 
-@pytest.mark.parametrize('sizes', [
-    dict(), dict(rotary=True), dict(target_position='input', gpt2_blocks=True), dict(attention='bidirectional')])
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        dict(),
+        dict(rotary=True),
+        dict(target_position='input', gpt2_blocks=True),
+        dict(attention='bidirectional'),
+    ],
+)
 def test_blocks_may_be_shorter_than_the_model(folder, tmp_path, sizes):
     """Nats of its first positions, in its own order of them; for a decoder also those of the start of long blocks."""
     N, n, own, decoder = 6, 5, torch.randperm(16).tolist(), 'attention' not in sizes
     model = make_model(block_size=16, vocab_size=320, n_tokens=257, **sizes).float()
-    save_checkpoint(tmp_path / 'ckpt.pt', model, tokenizer='bytes', config={'order': own, 'block_size': 16})
-    eval_ppl.main(options(f'--ckpt={tmp_path}/ckpt.pt', '--weights=raw', f'--block_size={N}', f'--n_blocks={n}',
-                          f'--datasets={folder}/words.txt', '--n_contexts=1', f'--out={tmp_path}/x.json',
-                          '--orders=margin', '--estimates=any,own' + ',l2r,ensemble' * decoder))
+    save_checkpoint(
+        tmp_path / 'ckpt.pt', model, tokenizer='bytes', config={'order': own, 'block_size': 16}
+    )
+    eval_ppl.main(
+        options(
+            f'--ckpt={tmp_path}/ckpt.pt',
+            '--weights=raw',
+            f'--block_size={N}',
+            f'--n_blocks={n}',
+            f'--datasets={folder}/words.txt',
+            '--n_contexts=1',
+            f'--out={tmp_path}/x.json',
+            '--orders=margin',
+            '--estimates=any,own' + ',l2r,ensemble' * decoder,
+        )
+    )
     found = {row['kind']: row for row in results(tmp_path / 'x.json')}
     text = torch.tensor([*(folder / 'words.txt').read_bytes()])
     starts = N * (torch.arange(n) * (1801 // N) // n).unsqueeze(1)
     short, long = text[starts + torch.arange(N)], text[starts + torch.arange(16)]
-    orders = {'own': torch.tensor([[p for p in own if p < N]] * n), 'any': draw_orders(range(n), N, 1, SEED)[:, 0]}
+    orders = {
+        'own': torch.tensor([[p for p in own if p < N]] * n),
+        'any': draw_orders(range(n), N, 1, SEED)[:, 0],
+    }
     if decoder:
         want = {name: model(short, order) for name, order in orders.items()} | {
-            'l2r': model(long, sample_order(n, 16, 'l2r'))[:, :N]}
+            'l2r': model(long, sample_order(n, 16, 'l2r'))[:, :N]
+        }
         want['ensemble'] = want['any']
     else:
-        want = {'own': one_by_one(model, short, orders['own']),
-                'any': model(short, orders['any'], draw_known(range(n), N, 1, SEED)[:, 0])}
+        want = {
+            'own': one_by_one(model, short, orders['own']),
+            'any': model(short, orders['any'], draw_known(range(n), N, 1, SEED)[:, 0]),
+        }
     for name, nll in want.items():
         assert math.isclose(found[name]['nats_per_token'], nll.sum() / (n * N), rel_tol=1e-5), name
     assert {row['tokens'] for row in found.values()} == {n * N} and found['written']['passes'] == N
 
 
-EVERY = ['--weights=raw', '--estimates=l2r,any,iw,ensemble', '--n_orders=4', '--n_contexts=5', '--n_positions=6',
-         '--ensemble_block=2', '--n_blocks=7']
+EVERY = [
+    '--weights=raw',
+    '--estimates=l2r,any,iw,ensemble',
+    '--n_orders=4',
+    '--n_contexts=5',
+    '--n_positions=6',
+    '--ensemble_block=2',
+    '--n_blocks=7',
+]
 
 
-def test_estimates_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
+def test_estimates_do_not_depend_on_batch_processes_or_being_killed(
+    script, forked, folder, tmp_path
+):
     """Two processes that go on from ten lines of the journal of one."""
     script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=a.json')
     script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', *EVERY, '--out=b.json', '--batch_size=3')
@@ -205,32 +319,60 @@ def test_estimates_do_not_depend_on_batch_processes_or_being_killed(script, fork
     assert 'left to right' in first.said and 'left to right' not in second.said
     a, b, c = (results(tmp_path / f'{name}.json') for name in 'abc')
     names = [r['estimate'] for r in a]
-    assert names == ['left to right', 'any order x 4', *(f'iw x {k}' for k in (1, 2, 4)),
-                     *(f'ensemble x {m}' for m in (1, 2, 4, 5))]
+    assert names == [
+        'left to right',
+        'any order x 4',
+        *(f'iw x {k}' for k in (1, 2, 4)),
+        *(f'ensemble x {m}' for m in (1, 2, 4, 5)),
+    ]
     for x, y, z in zip(a, b, c, strict=True):
         for key in ('nats_per_token', 'stderr'):
-            assert math.isclose(x[key], y[key], rel_tol=1e-5) and math.isclose(x[key], z[key], rel_tol=1e-5)
-    assert len(journal.splitlines()) == len((tmp_path / 'c.json.blocks.jsonl').read_text().splitlines()) == 1 + 3 * 7
+            assert math.isclose(x[key], y[key], rel_tol=1e-5) and math.isclose(
+                x[key], z[key], rel_tol=1e-5
+            )
+    assert (
+        len(journal.splitlines())
+        == len((tmp_path / 'c.json.blocks.jsonl').read_text().splitlines())
+        == 1 + 3 * 7
+    )
     nats = {r['estimate']: r['nats_per_token'] for r in a}
-    assert nats['iw x 4'] < nats['any order x 4'] and math.isclose(nats['ensemble x 1'], nats['iw x 1'], rel_tol=1e-5)
+    assert nats['iw x 4'] < nats['any order x 4'] and math.isclose(
+        nats['ensemble x 1'], nats['iw x 1'], rel_tol=1e-5
+    )
 
 
 def test_any_order_is_scored_and_none_of_it_by_chance(script, folder, tmp_path, monkeypatch):
     """A family that is drawn for each block gives the same nats again, and with what a killed run has left."""
-    rotated = Family(lambda u, n, _: (torch.arange(n) + (u * n).long()) % n, drawn=True, n_numbers=lambda n, _: 1)
+    rotated = Family(
+        lambda u, n, _: (torch.arange(n) + (u * n).long()) % n, drawn=True, n_numbers=lambda n, _: 1
+    )
     monkeypatch.setitem(ORDERS, 'rotated', rotated)
     (tmp_path / 'odd.json').write_text(json.dumps([*range(1, 16, 2), *range(0, 16, 2)]))
-    run = ('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_blocks=5', '--n_orders=2')
+    run = (
+        'eval_ppl.py',
+        f'--ckpt={folder}/ckpt.pt',
+        '--weights=raw',
+        '--n_blocks=5',
+        '--n_orders=2',
+    )
     orders = '--orders=r2l,rotated,random,swaps:3,odd.json,l2r'
     said = script(*run, orders, '--out=a.json').stdout
     rows = results(tmp_path / 'a.json')
     assert [(r['kind'], r['estimate'], r['n']) for r in rows] == [
-        ('order', 'r2l', 1), ('order', 'rotated x 2', 2), ('any', 'any order x 2', 2), ('order', 'swaps:3 x 2', 2),
-        ('order', 'odd.json', 1), ('l2r', 'left to right', 1)] and all(r['estimate'] in said for r in rows)
+        ('order', 'r2l', 1),
+        ('order', 'rotated x 2', 2),
+        ('any', 'any order x 2', 2),
+        ('order', 'swaps:3 x 2', 2),
+        ('order', 'odd.json', 1),
+        ('l2r', 'left to right', 1),
+    ] and all(r['estimate'] in said for r in rows)
     assert len({r['nats_per_token'] for r in rows}) == 6 and all(r['stderr'] > 0 for r in rows)
     lines = (tmp_path / 'a.json.blocks.jsonl').read_text().splitlines(True)
     assert len(lines) == 1 + 6 * 5
-    for name, kept, more in (('b', lines[:13], '--batch_size=3'), ('c', lines[:1], '--estimates=l2r')):
+    for name, kept, more in (
+        ('b', lines[:13], '--batch_size=3'),
+        ('c', lines[:1], '--estimates=l2r'),
+    ):
         torch.manual_seed(len(kept))
         (tmp_path / f'{name}.json.blocks.jsonl').write_text(''.join(kept))
         script(*run, orders, more, f'--out={name}.json')
@@ -239,8 +381,14 @@ def test_any_order_is_scored_and_none_of_it_by_chance(script, folder, tmp_path, 
 
 
 def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path):
-    out = script('eval_ppl.py', f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--datasets=lambada', '--out=l.json',
-                 '--estimates=l2r,accuracy').stdout
+    out = script(
+        'eval_ppl.py',
+        f'--ckpt={folder}/ckpt.pt',
+        '--weights=raw',
+        '--datasets=lambada',
+        '--out=l.json',
+        '--estimates=l2r,accuracy',
+    ).stdout
     assert 'lambada (test, protocol paper)' in out and 'of 2 passages' in out
     assert 'published numbers have a context of 1024' in out
     rows = results(tmp_path / 'l.json')
@@ -251,70 +399,125 @@ def test_another_estimate_is_one_class(folder, capsys, monkeypatch):
     class RightToLeft(estimates.LeftToRight):
         name = work = 'r2l'
         label, order = 'right to left', {'kind': 'r2l'}
+
     monkeypatch.setitem(ESTIMATES, 'r2l', RightToLeft)
-    eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--estimates=r2l', '--n_blocks=3'))
+    eval_ppl.main(
+        options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--estimates=r2l', '--n_blocks=3')
+    )
     assert '\nright to left' in capsys.readouterr().out
 
 
-def test_a_file_of_text_and_an_order_may_have_a_comma_in_their_names(script, ckpt, tmp_path, monkeypatch):
+def test_a_file_of_text_and_an_order_may_have_a_comma_in_their_names(
+    script, ckpt, tmp_path, monkeypatch
+):
     monkeypatch.setenv('HOME', str(tmp_path))
     for name in ('notes, old.txt', 'b.txt'):
         (tmp_path / name).write_text('The quick brown fox jumps over the lazy dog. ' * 2)
     (tmp_path / 'turned, 1.json').write_text(json.dumps([*range(31, -1, -1)]))
-    script('eval_ppl.py', f'--ckpt={ckpt}', '--datasets=~/notes, old.txt, b.txt', '--orders=r2l,turned, 1.json',
-           '--weights=raw', '--device=cpu', '--out=~/x.json')
+    script(
+        'eval_ppl.py',
+        f'--ckpt={ckpt}',
+        '--datasets=~/notes, old.txt, b.txt',
+        '--orders=r2l,turned, 1.json',
+        '--weights=raw',
+        '--device=cpu',
+        '--out=~/x.json',
+    )
     rows = json.loads((tmp_path / 'x.json').read_text())['results']
     assert [row['dataset'] for row in rows] == [f'{tmp_path}/notes, old.txt'] * 2 + ['b.txt'] * 2
-    assert len({row['nats_per_token'] for row in rows}) == 1   # both orders are from right to left
+    assert len({row['nats_per_token'] for row in rows}) == 1  # both orders are from right to left
 
 
 def test_which_text_is_measured(folder, tmp_path):
     """The options that choose it; a set that is named twice is measured once."""
     passages = str(folder / 'passages.txt')
-    prepare('text', tmp_path / 'other', name='words', source=passages, tokenizer='bytes', split='test')
-    for args, label, n in ((['--split=train', '--n_blocks=5'], 'words (train)', 5),
-                           (['--split=test', '--n_blocks=1', f'--data_dir={tmp_path}/other'], 'words (test)', 1),
-                           (['--datasets=lambada,lambada', '--protocol=clean'], 'lambada (test, protocol clean)', 2)):
-        eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--estimates=l2r', *args,
-                              f'--out={tmp_path}/x.json'))
-        row, = results(tmp_path / 'x.json')
+    prepare(
+        'text', tmp_path / 'other', name='words', source=passages, tokenizer='bytes', split='test'
+    )
+    for args, label, n in (
+        (['--split=train', '--n_blocks=5'], 'words (train)', 5),
+        (['--split=test', '--n_blocks=1', f'--data_dir={tmp_path}/other'], 'words (test)', 1),
+        (['--datasets=lambada,lambada', '--protocol=clean'], 'lambada (test, protocol clean)', 2),
+    ):
+        eval_ppl.main(
+            options(
+                f'--ckpt={folder}/ckpt.pt',
+                '--weights=raw',
+                '--estimates=l2r',
+                *args,
+                f'--out={tmp_path}/x.json',
+            )
+        )
+        (row,) = results(tmp_path / 'x.json')
         assert (row['set'], row['blocks']) == (label, n) and row['sha256']
 
 
 def test_the_unigram_row_counts_the_whole_set():
     text = text_of(torch.zeros(1, 10, dtype=torch.long))
     text.tokens = np.array([0] * 10 + [1] * 10)
-    own, = choose_estimates(['l2r'], {}, ['words'], options(), opened())
-    lines = report(text, {own: [summarize('left to right', torch.tensor([3.0]), 10, 10)]}, Bytes()).splitlines()
+    (own,) = choose_estimates(['l2r'], {}, ['words'], options(), opened())
+    lines = report(
+        text, {own: [summarize('left to right', torch.tensor([3.0]), 10, 10)]}, Bytes()
+    ).splitlines()
     assert 'unigram, whole set' in lines[4] and f' {math.log(2):.4f} ' in lines[4]
 
 
 def test_the_model_runs_in_the_precision_that_is_asked_for(folder, tmp_path):
     nats = {}
     for dtype in ('float32', 'bfloat16'):
-        eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', '--n_blocks=3', '--estimates=l2r',
-                              f'--dtype={dtype}', f'--out={tmp_path}/{dtype}.json'))
+        eval_ppl.main(
+            options(
+                f'--ckpt={folder}/ckpt.pt',
+                '--weights=raw',
+                '--n_blocks=3',
+                '--estimates=l2r',
+                f'--dtype={dtype}',
+                f'--out={tmp_path}/{dtype}.json',
+            )
+        )
         result = json.loads((tmp_path / f'{dtype}.json').read_text())
         nats[dtype] = result['results'][0]['nats_per_token']
-        assert result['dtype'] == dtype and result['iter_num'] == 7 and result['config']['n_blocks'] == 3
+        assert (
+            result['dtype'] == dtype
+            and result['iter_num'] == 7
+            and result['config']['n_blocks'] == 3
+        )
     assert 1e-5 < abs(nats['float32'] - nats['bfloat16']) < 0.2
 
 
-@pytest.mark.parametrize('args, said', [
-    (['--estimates=l2r,best'], "got 'l2r,best'"), (['--orders=l2r,up'], "got 'up'"),
-    (['--orders=swaps:x'], "got 'swaps:x'"), (['--orders=block:0'], 'at least 1 position'),
-    (['--orders=no.json'], "got 'no.json'"), (['--protocol=mine'], 'protocol'), (['--n_contexts=0'], 'n_contexts'),
-    (['--n_positions=-1'], 'n_positions'), (['--ensemble_block=0'], 'ensemble_block'),
-    (['--n_positions=1', '--ensemble_block=2'], 'n_positions'), (['--n_blocks=-1'], 'n_blocks'),
-    (['--estimates=accuracy'], 'lambada'), (['--datasets=ptb'], 'python data/prepare.py ptb'),
-    (['--datasets=nosuch'], 'python data/prepare.py'), (['--datasets=no.txt'], 'no file no.txt'),
-    (['--datasets=,'], '--datasets='), (['--batch_size=0'], 'batch_size'), (['--n_orders=0'], 'n_orders'),
-    (['--datset=x'], "'datasets'"), (['--ckpt=no.pt'], 'no.pt'), (['--device=tpu'], 'device'),
-    (['--out=data'], '--out=data'), (['--weights=ema'], "ask for weights='raw'"),
-    (['--block_size=17'], 'must be 2 to 16, the positions of the model'), (['--block_size=1'], 'must be 2'),
-    (['--schedule=up'], 'schedule must'),
-    (['--n_blocks=3', '--ckpt=large.pt'], 'not finite'),
-    (['--ckpt=large.pt', '--datasets=lambada', '--estimates=accuracy'], 'not finite')])
+@pytest.mark.parametrize(
+    'args, said',
+    [
+        (['--estimates=l2r,best'], "got 'l2r,best'"),
+        (['--orders=l2r,up'], "got 'up'"),
+        (['--orders=swaps:x'], "got 'swaps:x'"),
+        (['--orders=block:0'], 'at least 1 position'),
+        (['--orders=no.json'], "got 'no.json'"),
+        (['--protocol=mine'], 'protocol'),
+        (['--n_contexts=0'], 'n_contexts'),
+        (['--n_positions=-1'], 'n_positions'),
+        (['--ensemble_block=0'], 'ensemble_block'),
+        (['--n_positions=1', '--ensemble_block=2'], 'n_positions'),
+        (['--n_blocks=-1'], 'n_blocks'),
+        (['--estimates=accuracy'], 'lambada'),
+        (['--datasets=ptb'], 'python data/prepare.py ptb'),
+        (['--datasets=nosuch'], 'python data/prepare.py'),
+        (['--datasets=no.txt'], 'no file no.txt'),
+        (['--datasets=,'], '--datasets='),
+        (['--batch_size=0'], 'batch_size'),
+        (['--n_orders=0'], 'n_orders'),
+        (['--datset=x'], "'datasets'"),
+        (['--ckpt=no.pt'], 'no.pt'),
+        (['--device=tpu'], 'device'),
+        (['--out=data'], '--out=data'),
+        (['--weights=ema'], "ask for weights='raw'"),
+        (['--block_size=17'], 'must be 2 to 16, the positions of the model'),
+        (['--block_size=1'], 'must be 2'),
+        (['--schedule=up'], 'schedule must'),
+        (['--n_blocks=3', '--ckpt=large.pt'], 'not finite'),
+        (['--ckpt=large.pt', '--datasets=lambada', '--estimates=accuracy'], 'not finite'),
+    ],
+)
 def test_wrong_input_is_one_line(folder, monkeypatch, args, said):
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as e, one_line_errors():

@@ -1,4 +1,5 @@
 """Fast paths answer as the plain model does, with the same gradients, and know the same weights by the same names."""
+
 import pytest
 import torch
 from conftest import make_model
@@ -12,7 +13,10 @@ from model import KVCache
 @pytest.fixture(params=[VARIANTS[0], VARIANTS[2], VARIANTS[6], TWO_STREAM[1]], ids=name_of)
 def pair(request):
     """(the plain model, the same one made lean), to train."""
-    plain, model = (make_model(vocab_size=16, n_tokens=11, dropout=0.3, **request.param).train() for _ in range(2))
+    plain, model = (
+        make_model(vocab_size=16, n_tokens=11, dropout=0.3, **request.param).train()
+        for _ in range(2)
+    )
     return plain.requires_grad_(True), lean(model.requires_grad_(True))
 
 
@@ -24,17 +28,22 @@ def gradients(model, nats):
 
 
 @pytest.mark.parametrize('rows_at_a_time', [1, 7, 100])
-def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(pair, batch, monkeypatch, rows_at_a_time):
+def test_lean_has_the_loss_and_the_gradients_of_the_plain_model(
+    pair, batch, monkeypatch, rows_at_a_time
+):
     (plain, model), (idx, order) = pair, batch
     weights = torch.rand(idx.shape, dtype=torch.float64)
-    monkeypatch.setattr('anyorder.fast.split_rows', lambda vocab_size, *tensors: [
-        x.split(rows_at_a_time) for x in tensors])
+    monkeypatch.setattr(
+        'anyorder.fast.split_rows',
+        lambda vocab_size, *tensors: [x.split(rows_at_a_time) for x in tensors],
+    )
     assert list(model.state_dict()) == list(plain.state_dict())
 
     def scored(network, T):
-        torch.manual_seed(0)   # for dropout
+        torch.manual_seed(0)  # for dropout
         return network(idx, order[:, :T])
-    for T in (9, 4, 1):   # AdaLN is looked up by position where there are more slots
+
+    for T in (9, 4, 1):  # AdaLN is looked up by position where there are more slots
         nll, expected = scored(model, T), scored(plain, T)
         torch.testing.assert_close(nll, expected, **close)
         with torch.no_grad():
@@ -58,8 +67,11 @@ def test_gradients_in_bfloat16_are_near():
 
 def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
     idx, order = batch
-    for model, grad in ((lean(make_model().bfloat16()), False), (lean(make_model().bfloat16()), True),
-                        (freeze(make_model(), torch.bfloat16), False)):
+    for model, grad in (
+        (lean(make_model().bfloat16()), False),
+        (lean(make_model().bfloat16()), True),
+        (freeze(make_model(), torch.bfloat16), False),
+    ):
         with torch.set_grad_enabled(grad):
             nll, logits = model(idx, order), model.predict(idx, order, order.size(1) - 1, first=0)
         logp = logits.float().log_softmax(-1)
@@ -70,7 +82,9 @@ def test_losses_of_bfloat16_logits_are_taken_in_float32(batch):
 def test_a_model_of_bfloat16_weights_trains():
     model = lean(make_model(block_size=32).bfloat16().requires_grad_(True))
     model(torch.randint(11, (2, 32)), sample_order(2, 32)).sum().backward()
-    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.bfloat16 for p in model.parameters())
+    assert all(
+        p.grad.isfinite().all() and p.grad.dtype == torch.bfloat16 for p in model.parameters()
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +119,9 @@ def test_frozen_answers_as_the_model(variant):
         assert frozen.lm_head.packed == (dtype != torch.float64) and not frozen.training
         assert got.dtype == dtype and (got[..., 27:] == -torch.inf).all()
         assert (got[..., :27].double() - want[..., :27].double()).abs().max() < tolerance
-        assert model.transformer.wte.weight.data_ptr() in {p.data_ptr() for p in frozen.parameters()}   # not copied
+        assert model.transformer.wte.weight.data_ptr() in {
+            p.data_ptr() for p in frozen.parameters()
+        }  # not copied
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
@@ -114,14 +130,16 @@ def test_one_row_takes_a_way_of_its_own_to_the_same_answer(variant):
     model, g = make_model(n_tokens=7, **variant).float(), torch.Generator().manual_seed(0)
     idx, order = torch.randint(7, (1, 9), generator=g), sample_order(1, 9, generator=g)
     fast, cache, rows = freeze(model, torch.float32), KVCache(model.config, 1), []
-    fast.lm_head.register_forward_pre_hook(lambda _, args: rows.append(args[0].numel() // model.config.n_embd))
+    fast.lm_head.register_forward_pre_hook(
+        lambda _, args: rows.append(args[0].numel() // model.config.n_embd)
+    )
     for known in range(8):
         got, want = fast.predict(idx, order, known, 1, cache), model.predict(idx, order, known, 1)
         assert (got[..., 7:] == -torch.inf).all() and (got - want)[..., :7].abs().max() < 1e-5
     assert rows == [1] * 8
     x = torch.randn(1, model.config.n_embd, generator=g)
     want = fast.lm_head(x)
-    with torch.autocast('cpu', torch.bfloat16):   # frozen in float32, it stays as exact
+    with torch.autocast('cpu', torch.bfloat16):  # frozen in float32, it stays as exact
         assert (fast.lm_head(x) - want)[:, :7].abs().max() < 1e-5
 
 
@@ -129,7 +147,10 @@ def test_one_row_takes_a_way_of_its_own_to_the_same_answer(variant):
 def test_frozen_steps_in_bfloat16_are_near(batch, n):
     """One target a step is one query a row, which takes a way of its own."""
     model, (idx, order) = make_model(), batch
-    fast, cache = freeze(model.float(), torch.bfloat16), KVCache(model.config, 5, dtype=torch.bfloat16)
+    fast, cache = (
+        freeze(model.float(), torch.bfloat16),
+        KVCache(model.config, 5, dtype=torch.bfloat16),
+    )
     for known in range(0, 9 - n, n):
         got, want = fast.predict(idx, order, known, n, cache), model.predict(idx, order, known, n)
         assert got.shape == want.shape and (got - want).abs().max() < 0.3
@@ -137,7 +158,9 @@ def test_frozen_steps_in_bfloat16_are_near(batch, n):
 
 def test_padded_sizes_are_few():
     sizes = [pad_size(n) for n in range(1, 1025)]
-    assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1)) and sizes == sorted(sizes)
+    assert all(n <= size < n + max(n, 64) for n, size in enumerate(sizes, 1)) and sizes == sorted(
+        sizes
+    )
     assert sizes[:5] == [1, 2, 4, 4, 8] and len(set(sizes)) == 22
 
 
@@ -146,13 +169,19 @@ def test_padded_sizes_are_few():
 def test_padded_steps_answer_as_the_others(batch, n, variant):
     """The sizes of CUDA graphs, which a CPU does not have: unequal rows, rows that end, reordered tails."""
     (idx, order), model, plain = batch, make_model(**variant), make_model(**variant)
-    trunk, cache, g = model.trunk, KVCache(model.config, 5, dtype=torch.float64), torch.Generator().manual_seed(3)
-    model.trunk = lambda idx, order, slots, cache: trunk(idx, order, padded(slots, cache), cache)[:, :n]
+    trunk, cache, g = (
+        model.trunk,
+        KVCache(model.config, 5, dtype=torch.float64),
+        torch.Generator().manual_seed(3),
+    )
+    model.trunk = lambda idx, order, slots, cache: trunk(idx, order, padded(slots, cache), cache)[
+        :, :n
+    ]
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
         now = torch.tensor(known)
         got, want = model.predict(idx, order, now, n, cache), plain.predict(idx, order, now, n)
         for r, k in enumerate(known):
-            torch.testing.assert_close(got[r, :max(0, 9 - k)], want[r, :max(0, 9 - k)], **close)
+            torch.testing.assert_close(got[r, : max(0, 9 - k)], want[r, : max(0, 9 - k)], **close)
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         cache.length = now
 
@@ -167,8 +196,13 @@ def test_a_frozen_model_has_one_dtype():
 def test_a_network_of_others_keeps_its_buffers_as_exact_as_they_are():
     """In bfloat16 the frequencies of rotary positions would turn position 4095 of LLaDA by 7 radians too much."""
     network, frequencies = torch.nn.Linear(3, 2), 10000.0 ** -torch.linspace(0, 1, 8)
-    network.tied, network.only_read = network.weight, torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    network.tied, network.only_read = (
+        network.weight,
+        torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    )
     network.register_buffer('inv_freq', frequencies.clone())
     assert freeze(network, torch.bfloat16) is network and torch.equal(network.inv_freq, frequencies)
-    assert {p.dtype for p in network.parameters()} == {torch.bfloat16} and network.tied is network.weight
+    assert {p.dtype for p in network.parameters()} == {
+        torch.bfloat16
+    } and network.tied is network.weight
     assert {p.dtype for p in freeze(network).parameters()} == {torch.bfloat16}

@@ -1,4 +1,5 @@
 """peft, TRL and the Trainer of transformers train an exported model: their losses are the losses by hand, in torch."""
+
 import runpy
 
 import pytest
@@ -10,16 +11,26 @@ from anyorder.checkpoint import digest, load_checkpoint, model_from_checkpoint
 from anyorder.others.exported import write_exported
 from anyorder.tokens.tokenizers import get_tokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('hub_modules')]   # ten seconds of imports
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('hub_modules')]  # ten seconds of imports
 transformers, peft, trl = (pytest.importorskip(name) for name in ('transformers', 'peft', 'trl'))
 N, STEPS, EOS = 24, 50, 256
-PAIRS = [('two and two: ', 'four'), ('colour of snow: ', 'white'), ('yes or no: ', 'no'), ('', 'begin')]
-TEMPLATE = ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content }}"
-            "{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}")
-DATA = {'text': lambda prompt, answer: {'text': prompt + answer},
-        'completion': lambda prompt, answer: {'prompt': prompt, 'completion': answer},
-        'assistant': lambda prompt, answer: {'messages': [{'role': 'user', 'content': prompt},
-                                                          {'role': 'assistant', 'content': answer}]}}
+PAIRS = [
+    ('two and two: ', 'four'),
+    ('colour of snow: ', 'white'),
+    ('yes or no: ', 'no'),
+    ('', 'begin'),
+]
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}{{ m.content }}"
+    '{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}'
+)
+DATA = {
+    'text': lambda prompt, answer: {'text': prompt + answer},
+    'completion': lambda prompt, answer: {'prompt': prompt, 'completion': answer},
+    'assistant': lambda prompt, answer: {
+        'messages': [{'role': 'user', 'content': prompt}, {'role': 'assistant', 'content': answer}]
+    },
+}
 
 
 @pytest.fixture(params=[dict(), dict(target_position='input', gpt2_blocks=True)])
@@ -39,8 +50,18 @@ def adam(parameters):
 
 
 def options(folder, kind=transformers.TrainingArguments, **more):
-    return kind(output_dir=f'{folder}-out', max_steps=STEPS, per_device_train_batch_size=len(PAIRS), logging_steps=1,
-                max_grad_norm=0, report_to='none', save_strategy='no', use_cpu=True, disable_tqdm=True, **more)
+    return kind(
+        output_dir=f'{folder}-out',
+        max_steps=STEPS,
+        per_device_train_batch_size=len(PAIRS),
+        logging_steps=1,
+        max_grad_norm=0,
+        report_to='none',
+        save_strategy='no',
+        use_cpu=True,
+        disable_tqdm=True,
+        **more,
+    )
 
 
 def optimizers(model):
@@ -64,7 +85,7 @@ def by_hand(folder, answers_alone, weights=lambda own: own, trained=None):
             idx = torch.tensor([[*prompt.encode(), *answer.encode(), EOS]])
             order = torch.arange(idx.size(1)).unsqueeze(0)
             nll = functional_call(model, weights(dict(model.named_parameters())), (idx, order))[0]
-            nats.append(nll[max(1, answers_alone * len(prompt)):])
+            nats.append(nll[max(1, answers_alone * len(prompt)) :])
         loss = torch.cat(nats).mean()
         loss.backward()
         optimizer.step()
@@ -76,11 +97,16 @@ def by_hand(folder, answers_alone, weights=lambda own: own, trained=None):
 @pytest.mark.parametrize('kind', DATA)
 def test_trl_trains_as_torch_does(folder, kind):
     from datasets import Dataset
+
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     tokenizer.chat_template = TEMPLATE
     model, data = load(folder), Dataset.from_list([DATA[kind](*pair) for pair in PAIRS])
-    args = options(folder, trl.SFTConfig, max_length=N, bf16=False, assistant_only_loss=kind == 'assistant')
-    trainer = trl.SFTTrainer(model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model))
+    args = options(
+        folder, trl.SFTConfig, max_length=N, bf16=False, assistant_only_loss=kind == 'assistant'
+    )
+    trainer = trl.SFTTrainer(
+        model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model)
+    )
     found, expected = losses(trainer), by_hand(folder, kind != 'text')
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert found[-1] < 0.2 * found[0]
@@ -89,21 +115,36 @@ def test_trl_trains_as_torch_does(folder, kind):
 
 
 def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
-    lora = peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM', init_lora_weights=False)
+    lora = peft.LoraConfig(
+        r=4, target_modules=['c_attn'], task_type='CAUSAL_LM', init_lora_weights=False
+    )
     torch.manual_seed(0)
     model = peft.get_peft_model(load(folder), lora)
-    ab = {name.removeprefix('base_model.model.network.'): p.detach().clone().requires_grad_()
-          for name, p in model.named_parameters() if p.requires_grad}
+    ab = {
+        name.removeprefix('base_model.model.network.'): p.detach().clone().requires_grad_()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
 
     def merged(own):
         a_of = {name.partition('.lora_A')[0]: name for name in ab if '.lora_A' in name}
-        return own | {f'{at}.weight': own[f'{at}.weight'] + 8 / 4 * ab[a.replace('lora_A', 'lora_B')] @ ab[a]
-                      for at, a in a_of.items()}
+        return own | {
+            f'{at}.weight': own[f'{at}.weight'] + 8 / 4 * ab[a.replace('lora_A', 'lora_B')] @ ab[a]
+            for at, a in a_of.items()
+        }
 
     rows = [[*prompt.encode(), *answer.encode(), EOS] for prompt, answer in PAIRS]
-    data = [{'input_ids': row + [0] * (N - len(row)), 'attention_mask': [1] * len(row) + [0] * (N - len(row)),
-             'labels': row + [-100] * (N - len(row))} for row in rows]
-    trainer = transformers.Trainer(model, options(folder), train_dataset=data, optimizers=optimizers(model))
+    data = [
+        {
+            'input_ids': row + [0] * (N - len(row)),
+            'attention_mask': [1] * len(row) + [0] * (N - len(row)),
+            'labels': row + [-100] * (N - len(row)),
+        }
+        for row in rows
+    ]
+    trainer = transformers.Trainer(
+        model, options(folder), train_dataset=data, optimizers=optimizers(model)
+    )
     found, expected = losses(trainer), by_hand(folder, False, merged, list(ab.values()))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert found[-1] < found[0] - 1
@@ -111,7 +152,9 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
     with torch.no_grad():
         logits = model.eval()(input_ids=text).logits
     model.save_pretrained(f'{folder}-adapter')
-    with pytest.raises(ValueError, match='-adapter is an adapter of peft: name the folder that .* merge_and_unload'):
+    with pytest.raises(
+        ValueError, match='-adapter is an adapter of peft: name the folder that .* merge_and_unload'
+    ):
         model_from_checkpoint(f'{folder}-adapter')
     whole = model.merge_and_unload()
     torch.testing.assert_close(whole(text).logits, logits)
@@ -120,11 +163,20 @@ def test_peft_trains_as_torch_does_and_merged_weights_come_back(folder):
     assert torch.equal(load(f'{folder}-merged')(text).logits, whole(text).logits)
 
 
-@pytest.mark.parametrize('how', [dict(modules_to_save=['lm_head']), dict(modules_to_save=['wte']), dict(),
-                                 dict(modules_to_save=['lm_head'], ensure_weight_tying=True)])
+@pytest.mark.parametrize(
+    'how',
+    [
+        dict(modules_to_save=['lm_head']),
+        dict(modules_to_save=['wte']),
+        dict(),
+        dict(modules_to_save=['lm_head'], ensure_weight_tying=True),
+    ],
+)
 def test_a_head_that_peft_trains_is_read_as_it_was_trained_or_refused(folder, how):
     """Where the network ties the head to the embedding, a copy of one of the two parts them."""
-    model = peft.get_peft_model(load(folder), peft.LoraConfig(r=2, target_modules=['c_attn'], **how))
+    model = peft.get_peft_model(
+        load(folder), peft.LoraConfig(r=2, target_modules=['c_attn'], **how)
+    )
     text = torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.5)
     for _ in range(5):
@@ -139,67 +191,107 @@ def test_a_head_that_peft_trains_is_read_as_it_was_trained_or_refused(folder, ho
         return
     with torch.no_grad():
         right = merged(input_ids=text, labels=text).loss
-        found = model_from_checkpoint(f'{folder}-merged')(text, torch.arange(N).expand(4, -1))[:, 1:].mean()
+        found = model_from_checkpoint(f'{folder}-merged')(text, torch.arange(N).expand(4, -1))[
+            :, 1:
+        ].mean()
     torch.testing.assert_close(found, right)
 
 
 def test_the_program_of_the_page_runs(folder, monkeypatch, tmp_path):
     with open(f'{ROOT}/results/huggingface.md', encoding='utf-8') as f:
-        program = f.read().partition('## Fine-tune it')[2].partition('```python\n')[2].partition('```')[0]
+        program = (
+            f.read().partition('## Fine-tune it')[2].partition('```python\n')[2].partition('```')[0]
+        )
     monkeypatch.chdir(tmp_path)
-    program = program.replace('out/quickstart/hf', folder).replace('max_steps=50', 'max_steps=2, use_cpu=True')
+    program = program.replace('out/quickstart/hf', folder).replace(
+        'max_steps=50', 'max_steps=2, use_cpu=True'
+    )
     (tmp_path / 'program.py').write_text(program)
     runpy.run_path('program.py')
     assert digest(model_from_checkpoint('out/merged')) != digest(model_from_checkpoint(folder))
 
 
-@pytest.mark.parametrize('how', [dict(target_modules='all-linear'), dict(target_modules=['wte', 'c_fc', 'lm_head'])])
+@pytest.mark.parametrize(
+    'how', [dict(target_modules='all-linear'), dict(target_modules=['wte', 'c_fc', 'lm_head'])]
+)
 def test_peft_adapts_any_layer(folder, how):
-    model = peft.get_peft_model(load(folder), peft.LoraConfig(task_type='CAUSAL_LM', init_lora_weights=False, **how))
+    model = peft.get_peft_model(
+        load(folder), peft.LoraConfig(task_type='CAUSAL_LM', init_lora_weights=False, **how)
+    )
     text = torch.arange(5).unsqueeze(0)
     loss = model(input_ids=text, labels=text).loss
     loss.backward()
-    assert loss.isfinite() and all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    assert loss.isfinite() and all(
+        p.grad is not None for p in model.parameters() if p.requires_grad
+    )
     long = dict(max_new_tokens=N - 5, do_sample=False, eos_token_id=None)
-    assert torch.equal(model.generate(input_ids=text, **long), model.generate(input_ids=text, use_cache=False, **long))
+    assert torch.equal(
+        model.generate(input_ids=text, **long),
+        model.generate(input_ids=text, use_cache=False, **long),
+    )
 
 
-@pytest.mark.parametrize('more', [dict(label_smoothing_factor=0.1), dict(gradient_checkpointing=True),
-                                  dict(gradient_accumulation_steps=2, per_device_train_batch_size=2)])
+@pytest.mark.parametrize(
+    'more',
+    [
+        dict(label_smoothing_factor=0.1),
+        dict(gradient_checkpointing=True),
+        dict(gradient_accumulation_steps=2, per_device_train_batch_size=2),
+    ],
+)
 def test_the_trainer_trains_on_whole_blocks(folder, more):
     """The last column of N tokens predicts nothing, and costs nothing."""
-    model, data = load(folder), torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0))
+    model, data = (
+        load(folder),
+        torch.randint(EOS, (4, N), generator=torch.Generator().manual_seed(0)),
+    )
     args = options(folder)
     for name, value in (more | dict(max_steps=3)).items():
         setattr(args, name, value)
-    trainer = transformers.Trainer(model, args, train_dataset=[dict(input_ids=row, labels=row) for row in data],
-                                   optimizers=optimizers(model))
+    trainer = transformers.Trainer(
+        model,
+        args,
+        train_dataset=[dict(input_ids=row, labels=row) for row in data],
+        optimizers=optimizers(model),
+    )
     found = losses(trainer)
     own = model_from_checkpoint(folder)
     logits = own.predict(data, torch.arange(N).expand(4, -1), N - 1, N, first=0)[:, 1:, :257]
-    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), data[:, 1:],
-                                                 label_smoothing=more.get('label_smoothing_factor', 0.0))
+    expected = torch.nn.functional.cross_entropy(
+        logits.transpose(1, 2), data[:, 1:], label_smoothing=more.get('label_smoothing_factor', 0.0)
+    )
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
     assert found[0] > found[1] > found[2]
 
 
-@pytest.mark.parametrize('attention, smooth', [('bidirectional', 0.0), ('bidirectional', 0.1), ('mixed', 0.1),
-                                               ('causal', 0.1)])
-def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(tmp_path, attention, smooth):
+@pytest.mark.parametrize(
+    'attention, smooth',
+    [('bidirectional', 0.0), ('bidirectional', 0.1), ('mixed', 0.1), ('causal', 0.1)],
+)
+def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(
+    tmp_path, attention, smooth
+):
     """Smoothing is the Trainer's, outside of the view, over all labels: a known token that had one would cost 1e4."""
     model = make_model(vocab_size=320, n_tokens=257, block_size=N, attention=attention).float()
     write_exported(tmp_path, model, {}, get_tokenizer('bytes'), 'ema')
     view = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
-    mask = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, mask_replace_prob=1.0,
-                                                        random_replace_prob=0.0)
+    mask = transformers.DataCollatorForLanguageModeling(
+        tokenizer, mlm_probability=0.5, mask_replace_prob=1.0, random_replace_prob=0.0
+    )
     seen = []
 
     def collate(rows):
         seen.append(mask(rows))
         return seen[-1]
-    rows = [tokenizer(f'{prompt}{answer}<|endoftext|>', return_special_tokens_mask=True) for prompt, answer in PAIRS]
-    args = options(str(tmp_path), label_smoothing_factor=smooth, remove_unused_columns=False, learning_rate=0.0)
+
+    rows = [
+        tokenizer(f'{prompt}{answer}<|endoftext|>', return_special_tokens_mask=True)
+        for prompt, answer in PAIRS
+    ]
+    args = options(
+        str(tmp_path), label_smoothing_factor=smooth, remove_unused_columns=False, learning_rate=0.0
+    )
     args.max_steps = 6
     found = losses(transformers.Trainer(view, args, train_dataset=rows, data_collator=collate))
     for loss, batch in zip(found, seen, strict=True):
@@ -211,21 +303,35 @@ def test_a_collator_that_masks_whatever_it_labels_gives_the_loss_of_blanks(tmp_p
             known, blanks = (label == -100).nonzero()[:, 0], (label != -100).nonzero()[:, 0]
             if len(blanks):
                 order = torch.cat([known, blanks])[None]
-                logp = model.predict(idx.clamp(max=256)[None], order, len(known))[0, :, :257].log_softmax(-1)
-                nats += [-(1 - smooth) * logp[j, label[p]] - smooth * logp[j].mean() for j, p in enumerate(blanks)]
+                logp = model.predict(idx.clamp(max=256)[None], order, len(known))[
+                    0, :, :257
+                ].log_softmax(-1)
+                nats += [
+                    -(1 - smooth) * logp[j, label[p]] - smooth * logp[j].mean()
+                    for j, p in enumerate(blanks)
+                ]
         torch.testing.assert_close(loss, torch.stack(nats).mean(), rtol=1e-4, atol=1e-4)
-    assert any((batch['labels'] == EOS).any() for batch in seen)   # the end of a text is learned, too
+    assert any(
+        (batch['labels'] == EOS).any() for batch in seen
+    )  # the end of a text is learned, too
 
 
 @pytest.mark.parametrize('strategy', ['bfd', 'wrapped'])
 def test_several_texts_in_a_row_are_refused_unless_they_are_one_text(folder, strategy):
     from datasets import Dataset
+
     model, data = load(folder), Dataset.from_list([DATA['text'](*pair) for pair in PAIRS])
-    args = options(folder, trl.SFTConfig, max_length=N, bf16=False, packing=True, packing_strategy=strategy)
+    args = options(
+        folder, trl.SFTConfig, max_length=N, bf16=False, packing=True, packing_strategy=strategy
+    )
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    trainer = trl.SFTTrainer(model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model))
+    trainer = trl.SFTTrainer(
+        model, args, train_dataset=data, processing_class=tokenizer, optimizers=optimizers(model)
+    )
     if strategy == 'bfd':
-        with pytest.raises(ValueError, match='must be left out: an AO-GPT reads input_ids, one text a row'):
+        with pytest.raises(
+            ValueError, match='must be left out: an AO-GPT reads input_ids, one text a row'
+        ):
             trainer.train()
     else:
         found = losses(trainer)
@@ -235,13 +341,30 @@ def test_several_texts_in_a_row_are_refused_unless_they_are_one_text(folder, str
 @pytest.mark.parametrize('reference', ['lora', 'ref_model', 'trust_remote_code'])
 def test_preferences_are_learned_beside_a_reference(folder, reference):
     from datasets import Dataset
-    data = Dataset.from_list([{'prompt': prompt, 'chosen': answer, 'rejected': 'other'} for prompt, answer in PAIRS])
-    args = options(folder, trl.DPOConfig, max_length=N, bf16=False, learning_rate=1e-2,
-                   trust_remote_code=reference == 'trust_remote_code')
+
+    data = Dataset.from_list(
+        [{'prompt': prompt, 'chosen': answer, 'rejected': 'other'} for prompt, answer in PAIRS]
+    )
+    args = options(
+        folder,
+        trl.DPOConfig,
+        max_length=N,
+        bf16=False,
+        learning_rate=1e-2,
+        trust_remote_code=reference == 'trust_remote_code',
+    )
     args.max_steps = 5
-    more = {'lora': dict(peft_config=peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM')),
-            'ref_model': dict(ref_model=load(folder))}.get(reference, {})
+    more = {
+        'lora': dict(
+            peft_config=peft.LoraConfig(r=4, target_modules=['c_attn'], task_type='CAUSAL_LM')
+        ),
+        'ref_model': dict(ref_model=load(folder)),
+    }.get(reference, {})
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    found = losses(trl.DPOTrainer(load(folder), args=args, train_dataset=data, processing_class=tokenizer, **more))
+    found = losses(
+        trl.DPOTrainer(
+            load(folder), args=args, train_dataset=data, processing_class=tokenizer, **more
+        )
+    )
     torch.testing.assert_close(found[0], torch.tensor(2.0).log())
     assert found[-1] < found[0]

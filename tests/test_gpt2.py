@@ -1,4 +1,5 @@
 """GPT-2's weights: left to right the network is GPT-2, from every form of file; what is no GPT-2 is one line."""
+
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ from anyorder.orders import sample_order
 from anyorder.others.gpt2 import GPT2_N_TOKENS
 
 save_file = pytest.importorskip('safetensors.torch').save_file
-TRANSFORMERS = importlib.util.find_spec('transformers')   # knows which models are masked
+TRANSFORMERS = importlib.util.find_spec('transformers')  # knows which models are masked
 N, C, H, L = 7, 8, 2, 2
 CONFIG = {'model_type': 'gpt2', 'n_positions': N, 'n_embd': C, 'n_head': H, 'n_layer': L}
 
@@ -22,33 +23,56 @@ CONFIG = {'model_type': 'gpt2', 'n_positions': N, 'n_embd': C, 'n_head': H, 'n_l
 def weights():
     """{name: tensor} of a small GPT-2 as Hugging Face names them, large and random; layer norms start at about 1."""
     torch.manual_seed(0)
-    shapes = {'wte.weight': (GPT2_N_TOKENS, C), 'wpe.weight': (N, C), 'ln_f.weight': (C,), 'ln_f.bias': (C,)}
+    shapes = {
+        'wte.weight': (GPT2_N_TOKENS, C),
+        'wpe.weight': (N, C),
+        'ln_f.weight': (C,),
+        'ln_f.bias': (C,),
+    }
     for h in (f'h.{i}' for i in range(L)):
-        shapes |= {f'{h}.ln_1.weight': (C,), f'{h}.ln_1.bias': (C,), f'{h}.ln_2.weight': (C,), f'{h}.ln_2.bias': (C,),
-                   f'{h}.attn.c_attn.weight': (C, 3 * C), f'{h}.attn.c_attn.bias': (3 * C,),
-                   f'{h}.attn.c_proj.weight': (C, C), f'{h}.attn.c_proj.bias': (C,),
-                   f'{h}.mlp.c_fc.weight': (C, 4 * C), f'{h}.mlp.c_fc.bias': (4 * C,),
-                   f'{h}.mlp.c_proj.weight': (4 * C, C), f'{h}.mlp.c_proj.bias': (C,)}
-    return {name: torch.randn(shape) * 0.5 + ('ln_' in name and 'weight' in name) for name, shape in shapes.items()}
+        shapes |= {
+            f'{h}.ln_1.weight': (C,),
+            f'{h}.ln_1.bias': (C,),
+            f'{h}.ln_2.weight': (C,),
+            f'{h}.ln_2.bias': (C,),
+            f'{h}.attn.c_attn.weight': (C, 3 * C),
+            f'{h}.attn.c_attn.bias': (3 * C,),
+            f'{h}.attn.c_proj.weight': (C, C),
+            f'{h}.attn.c_proj.bias': (C,),
+            f'{h}.mlp.c_fc.weight': (C, 4 * C),
+            f'{h}.mlp.c_fc.bias': (4 * C,),
+            f'{h}.mlp.c_proj.weight': (4 * C, C),
+            f'{h}.mlp.c_proj.bias': (C,),
+        }
+    return {
+        name: torch.randn(shape) * 0.5 + ('ln_' in name and 'weight' in name)
+        for name, shape in shapes.items()
+    }
 
 
 def gpt2(w, tokens):
     """The logits (T, V) that GPT-2 gives tokens (T,), as its paper has it, in float64."""
     w = {name: p.double() for name, p in w.items()}
-    x, causal = w['wte.weight'][tokens] + w['wpe.weight'][:len(tokens)], torch.ones(len(tokens), len(tokens)).tril()
+    x, causal = (
+        w['wte.weight'][tokens] + w['wpe.weight'][: len(tokens)],
+        torch.ones(len(tokens), len(tokens)).tril(),
+    )
 
     def norm(x, name):
         return F.layer_norm(x, (C,), w[f'{name}.weight'], w[f'{name}.bias'])
 
     def linear(x, name):
         return x @ w[f'{name}.weight'] + w[f'{name}.bias']
+
     for h in (f'h.{i}' for i in range(L)):
-        q, k, v = (part.view(-1, H, C // H).transpose(0, 1)
-                   for part in linear(norm(x, f'{h}.ln_1'), f'{h}.attn.c_attn').split(C, 1))
+        q, k, v = (
+            part.view(-1, H, C // H).transpose(0, 1)
+            for part in linear(norm(x, f'{h}.ln_1'), f'{h}.attn.c_attn').split(C, 1)
+        )
         scores = (q @ k.mT / (C // H) ** 0.5).masked_fill(causal == 0, -torch.inf)
         x = x + linear((scores.softmax(-1) @ v).transpose(0, 1).flatten(1), f'{h}.attn.c_proj')
         y = linear(norm(x, f'{h}.ln_2'), f'{h}.mlp.c_fc')
-        y = 0.5 * y * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * y ** 3)))
+        y = 0.5 * y * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * y**3)))
         x = x + linear(y, f'{h}.mlp.c_proj')
     return norm(x, 'ln_f') @ w['wte.weight'].T
 
@@ -57,7 +81,7 @@ def nll_of(logits, text):
     return F.cross_entropy(logits.double(), text, reduction='none')
 
 
-TEXT = torch.tensor([464, 50256, 11, 0, 50255, 464, 7])   # as long as the block, with an end of text
+TEXT = torch.tensor([464, 50256, 11, 0, 50255, 464, 7])  # as long as the block, with an end of text
 START = torch.cat([torch.tensor([50256]), TEXT[:-1]])
 
 
@@ -78,24 +102,37 @@ def write_folder(folder, weights, form='safetensors', **config):
 
 
 @pytest.mark.parametrize('form', ['safetensors', 'bin'])
-@pytest.mark.parametrize('prefix, dtype', [('', torch.float32), ('transformer.', torch.bfloat16),
-                                           ('transformer.', torch.float16)])
+@pytest.mark.parametrize(
+    'prefix, dtype',
+    [('', torch.float32), ('transformer.', torch.bfloat16), ('transformer.', torch.float16)],
+)
 def test_left_to_right_it_is_gpt2(weights, tmp_path, form, prefix, dtype):
     weights = {name: p.to(dtype) for name, p in weights.items()}
     files = {prefix + name: p for name, p in weights.items()}
     files |= {f'{prefix}h.0.attn.bias': torch.ones(1, 1, dtype=torch.bool)}
     files |= {'lm_head.weight': weights['wte.weight'].clone()}
     folder = write_folder(tmp_path / 'gpt2', files, form)
-    torch.testing.assert_close(left_to_right(folder), nll_of(gpt2(weights, START), TEXT), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        left_to_right(folder), nll_of(gpt2(weights, START), TEXT), rtol=0, atol=1e-9
+    )
 
 
-@pytest.mark.parametrize('wrapper, form', [('', 'bin'), ('transformer.', 'safetensors'), ('_orig_mod.module.', 'bin'),
-                                           ('module.transformer.', 'safetensors')])
+@pytest.mark.parametrize(
+    'wrapper, form',
+    [
+        ('', 'bin'),
+        ('transformer.', 'safetensors'),
+        ('_orig_mod.module.', 'bin'),
+        ('module.transformer.', 'safetensors'),
+    ],
+)
 def test_a_head_may_be_stored_alone_and_in_a_wrapper(weights, tmp_path, form, wrapper):
     usual = model_from_checkpoint(write_folder(tmp_path / 'usual', weights))
     files = {wrapper + name: p for name, p in weights.items() if name != 'wte.weight'}
     files[wrapper.replace('transformer.', '') + 'lm_head.weight'] = weights['wte.weight']
-    assert digest(model_from_checkpoint(write_folder(tmp_path / 'gpt2', files, form))) == digest(usual)
+    assert digest(model_from_checkpoint(write_folder(tmp_path / 'gpt2', files, form))) == digest(
+        usual
+    )
 
 
 def test_any_order_begins_as_gpt2_that_is_told_no_target(weights, tmp_path):
@@ -108,19 +145,25 @@ def test_any_order_begins_as_gpt2_that_is_told_no_target(weights, tmp_path):
         row = model.transformer.wpe.weight
         assert torch.equal(row[N], row[N - 1]) and torch.equal(row[:N], weights['wpe.weight'])
         row[N] = torch.nan
-        assert model(TEXT[None], sample_order(1, N, 'l2r')).isfinite().all()   # left to right nobody reads it
+        assert (
+            model(TEXT[None], sample_order(1, N, 'l2r')).isfinite().all()
+        )  # left to right nobody reads it
 
 
 def test_exact_gelu_is_another_network(weights, tmp_path):
-    tanh, exact = (left_to_right(write_folder(tmp_path / kind, weights, activation_function=kind))
-                   for kind in ('gelu_new', 'gelu'))
+    tanh, exact = (
+        left_to_right(write_folder(tmp_path / kind, weights, activation_function=kind))
+        for kind in ('gelu_new', 'gelu')
+    )
     assert 1e-5 < (tanh - exact).abs().max() < 0.1
 
 
 def test_it_is_the_gpt2_of_transformers(tmp_path):
     transformers = pytest.importorskip('transformers')
     torch.manual_seed(1)
-    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=N, n_embd=C, n_head=H, n_layer=L)).eval()
+    network = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_positions=N, n_embd=C, n_head=H, n_layer=L)
+    ).eval()
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -132,12 +175,20 @@ def test_it_is_the_gpt2_of_transformers(tmp_path):
         torch.testing.assert_close(left_to_right(tmp_path / folder), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize('change, said', [
-    (dict(vocab_size=50304), r'vocab_size=50304: it must be 50257'),
-    (dict(model_type='llama'), "'llama'" if TRANSFORMERS else 'needs transformers'),
-    (dict(activation_function='relu'), "'relu': it must be gelu_new or gelu_pytorch_tanh or gelu"),
-    (dict(n_embd=12), 'weights differ in name or shape'), (dict(n_positions=8), 'the first is transformer.wpe'),
-    (dict(n_layer='2'), 'n_layer must be of type int')])
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (dict(vocab_size=50304), r'vocab_size=50304: it must be 50257'),
+        (dict(model_type='llama'), "'llama'" if TRANSFORMERS else 'needs transformers'),
+        (
+            dict(activation_function='relu'),
+            "'relu': it must be gelu_new or gelu_pytorch_tanh or gelu",
+        ),
+        (dict(n_embd=12), 'weights differ in name or shape'),
+        (dict(n_positions=8), 'the first is transformer.wpe'),
+        (dict(n_layer='2'), 'n_layer must be of type int'),
+    ],
+)
 def test_another_network_is_one_line(weights, tmp_path, change, said):
     with one_line(said):
         left_to_right(write_folder(tmp_path / 'gpt2', weights, **change))
@@ -167,11 +218,18 @@ def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     import train
     from anyorder.training.start import start_checkpoint, start_model, started_from
     from configurator import configure
-    monkeypatch.setattr('anyorder.checkpoint.tokenizer_of_set', lambda kind: None)   # whose vocabulary is a download
+
+    monkeypatch.setattr(
+        'anyorder.checkpoint.tokenizer_of_set', lambda kind: None
+    )  # whose vocabulary is a download
     folder = str(write_folder(tmp_path / 'gpt2', weights))
-    checkpoint, config, _ = start_checkpoint(configure(vars(train), [f'--init_from={folder}', '--dropout=0.1']))
+    checkpoint, config, _ = start_checkpoint(
+        configure(vars(train), [f'--init_from={folder}', '--dropout=0.1'])
+    )
     assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
     model = start_model(config, checkpoint, GPT2_N_TOKENS)
-    (start,) = started_from(config, checkpoint, model)   # its name but not its path
+    (start,) = started_from(config, checkpoint, model)  # its name but not its path
     assert start == {'name': 'gpt2/', 'digest': digest(checkpoint.model())}
-    assert model.config.dropout == 0.1 and torch.equal(model.transformer.wte.weight[:-47], weights['wte.weight'])
+    assert model.config.dropout == 0.1 and torch.equal(
+        model.transformer.wte.weight[:-47], weights['wte.weight']
+    )

@@ -1,4 +1,5 @@
 """results/gpu/run.py: what is run and when, what is kept of it, and that its commands are understood."""
+
 import importlib.util
 import json
 import os
@@ -9,7 +10,9 @@ from conftest import ROOT
 
 from configurator import configure
 
-spec = importlib.util.spec_from_file_location('gpu_run', os.path.join(ROOT, 'results', 'gpu', 'run.py'))
+spec = importlib.util.spec_from_file_location(
+    'gpu_run', os.path.join(ROOT, 'results', 'gpu', 'run.py')
+)
 run = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(run)
 
@@ -29,16 +32,23 @@ def gpu(tmp_path, monkeypatch):
 
     def run_parts(*options):
         ran.clear()
-        config = configure(vars(run), [f'--out={tmp_path}/out', f'--pages={tmp_path}/pages', *options])
+        config = configure(
+            vars(run), [f'--out={tmp_path}/out', f'--pages={tmp_path}/pages', *options]
+        )
         try:
             run.main(config)
         except SystemExit as e:
             assert str(e).startswith('failed: ')
         page = tmp_path / 'pages' / 'a_gpu.md'
         return list(ran), page.read_text(encoding='utf-8') if page.exists() else ''
+
     monkeypatch.setattr(subprocess, 'run', record)
     monkeypatch.setattr(run, 'resolve_device', lambda device, dtype: ('cuda', 'bfloat16'))
-    monkeypatch.setattr(run, 'environment', lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1'})
+    monkeypatch.setattr(
+        run,
+        'environment',
+        lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1'},
+    )
     monkeypatch.chdir(tmp_path)
     run_parts.fails = fails
     return run_parts
@@ -50,20 +60,28 @@ def section(page, part):
 
 def test_all_that_is_said_is_kept(gpu, tmp_path):
     ran, page = gpu()
-    assert page.startswith('# NVIDIA A GPU\n') and 'Not measured' not in page and 'FAILED' not in page
-    assert 'a_gpu_text.png' in section(page, 'text') and '$ python bench.py ensemble' in section(page, 'ensemble')
+    assert (
+        page.startswith('# NVIDIA A GPU\n') and 'Not measured' not in page and 'FAILED' not in page
+    )
+    assert 'a_gpu_text.png' in section(page, 'text') and '$ python bench.py ensemble' in section(
+        page, 'ensemble'
+    )
     kept = json.loads((tmp_path / 'out' / 'results.json').read_text())
-    assert kept == json.loads((tmp_path / 'pages' / 'a_gpu.json').read_text()) and len(kept['steps']) == len(ran)
-    assert kept['steps']['grid']['rows'] == [{'label': 'ours bfloat', 'numbers': [50, 80000, 51.5, 9000]}]
-    trained, = (words for words in ran if words[:2] == ['train.py', 'config/books.py'])
-    assert f'--max_iters={300 * 80000 // (256 * 64)}' in trained   # as many updates as fit
+    assert kept == json.loads((tmp_path / 'pages' / 'a_gpu.json').read_text()) and len(
+        kept['steps']
+    ) == len(ran)
+    assert kept['steps']['grid']['rows'] == [
+        {'label': 'ours bfloat', 'numbers': [50, 80000, 51.5, 9000]}
+    ]
+    (trained,) = (words for words in ran if words[:2] == ['train.py', 'config/books.py'])
+    assert f'--max_iters={300 * 80000 // (256 * 64)}' in trained  # as many updates as fit
 
 
 def test_what_is_finished_is_not_run_again_and_what_failed_is(gpu):
     gpu.fails.append('grid')
     ran, page = gpu('--parts=grid,ensemble')
     assert len(ran) == 2 and 'FAILED: ended with code 3' in section(page, 'grid')
-    assert 'FAILED' not in section(page, 'ensemble')   # a failure does not end the run
+    assert 'FAILED' not in section(page, 'ensemble')  # a failure does not end the run
     gpu.fails.clear()
     ran, page = gpu('--parts=grid,ensemble')
     assert [words[1] for words in ran] == ['grid'] and 'FAILED' not in page
@@ -71,24 +89,30 @@ def test_what_is_finished_is_not_run_again_and_what_failed_is(gpu):
 
 
 def test_what_does_not_fit_into_the_minutes_is_left_and_said(gpu, capsys):
-    ran, page = gpu('--parts=train,ensemble', '--minutes=1.2')   # 72 s
+    ran, page = gpu('--parts=train,ensemble', '--minutes=1.2')  # 72 s
     assert [words[1] for words in ran] == ['train'] and '--compile=False' in ran[0]
     assert 'left for later: ensemble, which may take 90 s' in capsys.readouterr().out
     assert page.count('Not measured.') == len(run.PARTS) - 1
 
 
 def test_a_command_is_ended_at_its_limit(tmp_path):
-    kept = run.run(['-c', 'import time; print("began", flush=True); time.sleep(60)'], tmp_path / 'slow.txt', 1)
-    assert kept['seconds'] < 30 and kept['text'] == 'began\n' and kept['failed'] == 'took more than 1 s'
+    kept = run.run(
+        ['-c', 'import time; print("began", flush=True); time.sleep(60)'], tmp_path / 'slow.txt', 1
+    )
+    assert (
+        kept['seconds'] < 30
+        and kept['text'] == 'began\n'
+        and kept['failed'] == 'took more than 1 s'
+    )
 
 
 @pytest.mark.parametrize('toy', [False, True])
 def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
     ran, _ = gpu(f'--toy={toy}')
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    monkeypatch.undo()   # commands run now
+    monkeypatch.undo()  # commands run now
     assert len(ran) > 24
-    for words in {tuple(words[:2]): words for words in ran}.values():   # one of a kind
+    for words in {tuple(words[:2]): words for words in ran}.values():  # one of a kind
         if words[0] == 'data/puzzles.py':
             script(*words, '--n_train=-1', code=1)
         elif words[0] == 'plot.py':
@@ -99,10 +123,17 @@ def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
 
 
 def test_wrong_options_are_one_line(gpu, monkeypatch):
-    for options, said in ((['--parts=grid,spped'], 'parts must be of .*, got spped'), (['--out='], 'out must name')):
+    for options, said in (
+        (['--parts=grid,spped'], 'parts must be of .*, got spped'),
+        (['--out='], 'out must name'),
+    ):
         with pytest.raises(ValueError, match=said):
             gpu(*options)
     gpu('--parts=ensemble')
-    monkeypatch.setattr(run, 'environment', lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.13', 'commit': '1'})
+    monkeypatch.setattr(
+        run,
+        'environment',
+        lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.13', 'commit': '1'},
+    )
     with pytest.raises(ValueError, match='choose another --out'):
         gpu('--parts=ensemble')

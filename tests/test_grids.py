@@ -1,4 +1,5 @@
 """Orders of a grid, and functions of a user: their laws by loops over cells, and what runs them."""
+
 import json
 import os
 from collections import Counter
@@ -26,6 +27,7 @@ SHAPES = [(1, 5), (5, 1), (3, 4), (4, 3), (5, 7), (1, 1)]
 # ---------------------------------------------------------------------------------------------------------------------
 # grids
 
+
 def rows(u, H, W, _):
     return [r * W + c for r in range(H) for c in sorted(range(W), key=lambda c: u[r * W + c])]
 
@@ -39,38 +41,51 @@ def spiral(u, H, W, _):
     for _ in range(H * W):
         seen.append((r, c))
         if not (0 <= r + dr < H and 0 <= c + dc < W) or (r + dr, c + dc) in seen:
-            dr, dc = dc, -dr   # clockwise
+            dr, dc = dc, -dr  # clockwise
         r, c = r + dr, c + dc
     return [r * W + c for r, c in seen]
 
 
 def blocks2d(u, H, W, K):
-    blocks = [[r * W + c for r in range(top, min(top + K, H)) for c in range(left, min(left + K, W))]
-              for top in range(0, H, K) for left in range(0, W, K)]
-    blocks = [block for _, block in sorted(zip(u[H * W:], blocks))]
+    blocks = [
+        [r * W + c for r in range(top, min(top + K, H)) for c in range(left, min(left + K, W))]
+        for top in range(0, H, K)
+        for left in range(0, W, K)
+    ]
+    blocks = [block for _, block in sorted(zip(u[H * W :], blocks))]
     return [cell for block in blocks for cell in sorted(block, key=lambda cell: u[cell])]
 
 
 @pytest.mark.parametrize('shape', SHAPES, ids=str)
-@pytest.mark.parametrize('oracle, number', [(rows, None), (columns, None), (spiral, None), *(
-    (blocks2d, K) for K in (None, 1, 2, 3, 9))])
+@pytest.mark.parametrize(
+    'oracle, number',
+    [(rows, None), (columns, None), (spiral, None), *((blocks2d, K) for K in (None, 1, 2, 3, 9))],
+)
 def test_an_order_of_a_grid_visits_the_cells_that_a_loop_does(oracle, number, shape):
     kind, n = oracle.__name__, shape[0] * shape[1]
-    u = torch.rand(4, (2 if oracle is blocks2d else 1) * n + 1, dtype=torch.float64, generator=stream('x'))
+    u = torch.rand(
+        4, (2 if oracle is blocks2d else 1) * n + 1, dtype=torch.float64, generator=stream('x')
+    )
     order = sample_order(4, n, kind, parameter=number, shape=shape, generator=stream('x'))
     assert order.tolist() == [oracle(row[:-1], *shape, number or 2) for row in u.tolist()]
     assert (order.sort(-1).values == torch.arange(n)).all()
-    mixed = sample_order(4, n, kind, parameter=number, shape=shape, generator=stream('x'), l2r_ratio=1.0)
+    mixed = sample_order(
+        4, n, kind, parameter=number, shape=shape, generator=stream('x'), l2r_ratio=1.0
+    )
     assert (mixed == torch.arange(n)).all()
 
 
 def test_every_block_of_a_grid_is_equally_likely_to_be_the_first():
-    order = sample_order(8000, 9, 'blocks2d', shape=(3, 3), generator=stream(0))        # of 4, 2, 2 and 1 cells
+    order = sample_order(
+        8000, 9, 'blocks2d', shape=(3, 3), generator=stream(0)
+    )  # of 4, 2, 2 and 1 cells
     block = order[:, 0] // 3 // 2 * 2 + order[:, 0] % 3 // 2
     assert (torch.bincount(block) - 2000).abs().max() < 5 * 39
     order = sample_order(6000, 3, 'blocks2d', parameter=1, shape=(1, 3), generator=stream(0))
     count = Counter(map(tuple, order.tolist()))
-    assert len(count) == 6 and all(abs(k - 1000) < 5 * 29 for k in count.values())      # uniform, as `random` is
+    assert len(count) == 6 and all(
+        abs(k - 1000) < 5 * 29 for k in count.values()
+    )  # uniform, as `random` is
 
 
 @pytest.mark.parametrize('kind', ['rows', 'columns', 'spiral', 'blocks2d'])
@@ -79,9 +94,10 @@ def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
         with one_line('prepare the set with --shape=HxW, or choose another order'):
             check_order(order_of({'order': kind, 'shape': shape}), n, 99)
     check_order(order_of({'order': kind, 'shape': [3, 4]}), 12, 99)
-    if kind == 'spiral':   # one order; a shorter row has a part of it
-        assert sample_order(1, 5, **order_of({'order': kind, 'block_size': 12, 'shape': [3, 4]})).tolist() == [
-            [0, 1, 2, 3, 4]]
+    if kind == 'spiral':  # one order; a shorter row has a part of it
+        assert sample_order(
+            1, 5, **order_of({'order': kind, 'block_size': 12, 'shape': [3, 4]})
+        ).tolist() == [[0, 1, 2, 3, 4]]
     if kind == 'blocks2d':
         with one_line('at least 1 cell wide, got 0'):
             check_order(order_of({'order': 'blocks2d:0', 'shape': [3, 4]}), 12, 99)
@@ -90,7 +106,7 @@ def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
 # ---------------------------------------------------------------------------------------------------------------------
 # functions of a user
 
-MINE = '''
+MINE = """
 import torch
 open('marker', 'a').write('x')
 def shuffle(u, n, _):
@@ -99,7 +115,7 @@ def rows(u, shape, _):
     return (torch.arange(u.size(1)) // shape[1] + u).argsort(-1)
 def shifted(u, n, by):
     return (torch.arange(n) + (by or 0)).expand(len(u), -1) % n
-'''
+"""
 
 
 @pytest.fixture
@@ -116,9 +132,13 @@ def test_a_function_of_a_user_gives_the_orders_of_the_same_built_in_one(mine):
     for text, kind in (('sub/mine.py:shuffle', 'random'), ('sub/mine.py:rows', 'rows')):
         run = {'shape': [3, 4], 'block_size': 12}
         own, built_in = order_of(run, read_order(text)), order_of(run, kind)
-        ours, theirs = (sample_order(5, 12, **o, l2r_ratio=0.4, generator=stream(1)) for o in (own, built_in))
+        ours, theirs = (
+            sample_order(5, 12, **o, l2r_ratio=0.4, generator=stream(1)) for o in (own, built_in)
+        )
         assert torch.equal(ours, theirs) and kept_order(own) == own['kind'] == read_order(text)
-        assert name_of(own) == text.removeprefix('sub/') and own['kind'].startswith(f'{name_of(own)}@')
+        assert name_of(own) == text.removeprefix('sub/') and own['kind'].startswith(
+            f'{name_of(own)}@'
+        )
     states = []
     for order in ('random', read_order('sub/mine.py:shuffle')):
         state = start(learner())
@@ -136,18 +156,30 @@ def test_a_number_is_the_third_argument_of_a_function(mine):
     assert kept_order(order_of(run)) == kept and name_of(order_of(run)) == 'mine.py:shifted:3'
     plain = read_order('sub/mine.py:shifted')
     assert order_of({}, plain)['parameter'] is None and kept == f'{plain}:3'
-    edited = plain.replace(plain[-12:], '0' * 12)   # another file of this name: the number is the run's still
+    edited = plain.replace(
+        plain[-12:], '0' * 12
+    )  # another file of this name: the number is the run's still
     assert order_of(run, edited)['parameter'] == 3
-    assert order_of(run, plain) == order_of(run)   # what is left open is as in the run
+    assert order_of(run, plain) == order_of(run)  # what is left open is as in the run
 
 
-@pytest.mark.parametrize('body, said', [
-    ('return u', r'mine.py:f must return int64 \(1, 4\), in each row every position from 0 to 3 once, got t'),
-    ('return (u * 0).long()', r'got tensor\(\[\[0, 0, 0, 0\]\]\)'), ('return u.argsort(-1)[:, 1:]', 'return int64'),
-    ('return u.argsort(-1) + 1', 'must return int64'), ('return u.argsort(-1).int()', 'must return int64.*int32'),
-    ('return [3, 1, 2, 0]', r'got \[3, 1, 2, 0\]'), ('return None', 'got None'),
-    ('raise KeyError("two\\nlines")', r"^the order .*mine.py:f raised KeyError\('two"),
-    ('return 1 / 0', r"raised ZeroDivisionError\('division by zero'\)")])
+@pytest.mark.parametrize(
+    'body, said',
+    [
+        (
+            'return u',
+            r'mine.py:f must return int64 \(1, 4\), in each row every position from 0 to 3 once, got t',
+        ),
+        ('return (u * 0).long()', r'got tensor\(\[\[0, 0, 0, 0\]\]\)'),
+        ('return u.argsort(-1)[:, 1:]', 'return int64'),
+        ('return u.argsort(-1) + 1', 'must return int64'),
+        ('return u.argsort(-1).int()', 'must return int64.*int32'),
+        ('return [3, 1, 2, 0]', r'got \[3, 1, 2, 0\]'),
+        ('return None', 'got None'),
+        ('raise KeyError("two\\nlines")', r"^the order .*mine.py:f raised KeyError\('two"),
+        ('return 1 / 0', r"raised ZeroDivisionError\('division by zero'\)"),
+    ],
+)
 def test_a_function_that_gives_no_orders_is_named(tmp_path, body, said):
     (tmp_path / 'mine.py').write_text(f'def f(u, n, parameter):\n    {body}\n')
     order = order_of({}, read_order(f'{tmp_path}/mine.py:f'))
@@ -155,12 +187,20 @@ def test_a_function_that_gives_no_orders_is_named(tmp_path, body, said):
         check_order(order, 4, 4)
 
 
-@pytest.mark.parametrize('text, said', [
-    ('none.py:f', r'none.py has no order f, a function of u, n, parameter: FileNotFoundError'),
-    ('mine.py:g', "KeyError.*'g'"), ('mine.py:x', 'TypeError'), ('mine.py:two', 'TypeError.*too many positional'),
-    ('broken.py:f', 'SyntaxError'),
-    ('raises.py:f', "ZeroDivisionError"), ('mine.py', 'a function is FILE.py:NAME'),
-    ('mine.py:', 'KeyError'), ('.:f', 'or a JSON file with a list')])
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('none.py:f', r'none.py has no order f, a function of u, n, parameter: FileNotFoundError'),
+        ('mine.py:g', "KeyError.*'g'"),
+        ('mine.py:x', 'TypeError'),
+        ('mine.py:two', 'TypeError.*too many positional'),
+        ('broken.py:f', 'SyntaxError'),
+        ('raises.py:f', 'ZeroDivisionError'),
+        ('mine.py', 'a function is FILE.py:NAME'),
+        ('mine.py:', 'KeyError'),
+        ('.:f', 'or a JSON file with a list'),
+    ],
+)
 def test_a_file_without_the_function_is_one_line(tmp_path, monkeypatch, text, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'mine.py').write_text('x = 3\ndef two(u, n):\n    pass\n')
@@ -175,7 +215,9 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     kept = read_order('sub/mine.py:shifted:3')
     LOADED.clear()
     model = make_model(block_size=32, vocab_size=320, n_tokens=257).float()
-    save_checkpoint(tmp_path / 'c.pt', model, tokenizer='bytes', config={'order': kept, 'block_size': 32})
+    save_checkpoint(
+        tmp_path / 'c.pt', model, tokenizer='bytes', config={'order': kept, 'block_size': 32}
+    )
     (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
     before, options = mine(), ['--ckpt=c.pt', '--weights=raw']
     assert name_of(Checkpoint('c.pt').order) == 'mine.py:shifted:3'
@@ -185,11 +227,14 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     (tmp_path / 'o.json').unlink()
     for command, more in ((['sample.py', *options], '--order'), (evaluate, '--orders')):
         refused = script(*command, code=1).stderr
-        assert f'in the order {kept[:-2]}, which no checkpoint runs: add --order=PATH/mine.py:shifted (' in refused
+        assert (
+            f'in the order {kept[:-2]}, which no checkpoint runs: add --order=PATH/mine.py:shifted ('
+            in refused
+        )
         assert more in refused and refused.count('\n') == 1
     assert mine() == before and not (tmp_path / 'o.json').exists()
     said = script('sample.py', *options, '--order=sub/mine.py:shifted').stdout
-    assert f"\n{'order':<16}mine.py:shifted:3, " in said
+    assert f'\n{"order":<16}mine.py:shifted:3, ' in said
     assert 'mine.py:shifted:3' in script(*evaluate, '--orders=sub/mine.py:shifted').stdout
     assert mine() == before + 2
 
@@ -204,7 +249,10 @@ def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, caps
     capsys.readouterr()
     resume('--max_iters=4', typed)
     said = capsys.readouterr().out
-    assert 'changed since iteration 2: max_iters 2 -> 4' in said and 'own order (mine.py:shuffle)' in said
+    assert (
+        'changed since iteration 2: max_iters 2 -> 4' in said
+        and 'own order (mine.py:shuffle)' in said
+    )
     assert 'sample.py --ckpt=out/ckpt.pt --order=PATH/mine.py:shuffle\n' in said
     assert ' --orders=PATH/mine.py:shuffle\n' in said
     assert ' order mine' not in said
@@ -212,13 +260,17 @@ def test_a_run_in_an_order_of_a_user_goes_on_with_the_same_file(mine, data, caps
     with open('sub/mine.py', 'a') as f:
         f.write('# another file')
     _, config, changed = start_checkpoint(configure(vars(train), ['--init_from=resume', typed]))
-    assert changed == [f"order {load_checkpoint('out/ckpt.pt')['config']['order']} -> {config.order}"]
+    assert changed == [
+        f'order {load_checkpoint("out/ckpt.pt")["config"]["order"]} -> {config.order}'
+    ]
 
 
 def test_only_what_is_typed_runs_code(mine):
     with open('c.py', 'w') as f:
         f.write("order = 'sub/mine.py:shuffle'")
-    with one_line('a config file runs no code: leave out its order, and type --order=sub/mine.py:shuffle'):
+    with one_line(
+        'a config file runs no code: leave out its order, and type --order=sub/mine.py:shuffle'
+    ):
         start_checkpoint(configure(vars(train), ['c.py']))
     assert mine() == 0
     start_checkpoint(configure(vars(train), ['c.py', '--order=sub/mine.py:shuffle']))
@@ -235,7 +287,13 @@ def test_a_run_has_the_shape_of_its_data_set(data):
         json.dump(meta | {'shape': [2, 8]}, f)
     run('--order=rows', '--max_iters=2')
     checkpoint = Checkpoint('out/ckpt.pt')
-    assert checkpoint.order == {'kind': 'rows', 'parameter': None, 'seed': 0, 'length': 16, 'shape': (2, 8)}
+    assert checkpoint.order == {
+        'kind': 'rows',
+        'parameter': None,
+        'seed': 0,
+        'length': 16,
+        'shape': (2, 8),
+    }
     resume('--max_iters=3')
     sample = Writer('out/ckpt.pt').infill('').sample
     assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8

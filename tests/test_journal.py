@@ -1,4 +1,5 @@
 """The journal of an evaluation: it goes on where it was, and its file is ours or refused in one line."""
+
 import json
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ WANT = torch.tensor([[n + 0.5, 2.0 * n] for n in range(7)], dtype=torch.float64)
 
 class Known(Estimate):
     """An estimate whose nats are known, three blocks at once; `calls` are the blocks that it was asked for."""
+
     work = 'orders'
 
     def __init__(self, want=WANT):
@@ -31,7 +33,9 @@ class Known(Estimate):
         return self.want[numbers]
 
     def complete(self, journal):
-        text = SimpleNamespace(label='a set', digest='12ab', blocks=torch.zeros(len(self.want), 4), given=None)
+        text = SimpleNamespace(
+            label='a set', digest='12ab', blocks=torch.zeros(len(self.want), 4), given=None
+        )
         return self.measure(None, text, journal)
 
 
@@ -40,17 +44,30 @@ def test_it_runs_what_is_missing_and_drops_a_cut_line(tmp_path):
     assert torch.equal(estimate.complete(Journal(path, {'seed': 1})), WANT)
     assert estimate.calls == [[0, 1, 2], [3, 4, 5], [6]]
     lines = open(path).readlines()
-    assert json.loads(lines[0]) == {'seed': 1} and json.loads(lines[2]) == ['a set', '12ab', 'orders', 1, [1.5, 2.0]]
+    assert json.loads(lines[0]) == {'seed': 1} and json.loads(lines[2]) == [
+        'a set',
+        '12ab',
+        'orders',
+        1,
+        [1.5, 2.0],
+    ]
     for kept, again in ((len(lines), []), (4, [[3, 4, 5], [6]])):
         with open(path, 'w') as f:
             f.write(''.join(lines[:kept]) + '["a set", "12ab", "orders", 5, [5.')
         estimate.calls.clear()
-        assert torch.equal(estimate.complete(Journal(path, {'seed': 1})), WANT) and estimate.calls == again
+        assert (
+            torch.equal(estimate.complete(Journal(path, {'seed': 1})), WANT)
+            and estimate.calls == again
+        )
     assert open(path).readlines() == lines
     there = Journal(path, {'seed': 1})
     assert there.missing(NAME, 9) == [7, 8]
-    for other in (('another', '12ab', 'orders'), ('a set', '0000', 'orders'), ('a set', '12ab', 'l2r')):
-        assert there.missing(other, 3) == [0, 1, 2]   # set, blocks and work are all in the key
+    for other in (
+        ('another', '12ab', 'orders'),
+        ('a set', '0000', 'orders'),
+        ('a set', '12ab', 'l2r'),
+    ):
+        assert there.missing(other, 3) == [0, 1, 2]  # set, blocks and work are all in the key
 
 
 def test_evaluations_at_once_share_a_journal_and_cut_what_a_killed_one_began(tmp_path):
@@ -58,7 +75,7 @@ def test_evaluations_at_once_share_a_journal_and_cut_what_a_killed_one_began(tmp
     one, other = Journal(path, {'seed': 1}), Journal(path, {'seed': 1})
     one.add({(*NAME, 0): [1.0]})
     with open(path, 'a') as f:
-        f.write('["a set", "12ab", "orders", 5, [5.')   # by a third one
+        f.write('["a set", "12ab", "orders", 5, [5.')  # by a third one
     other.add({(*NAME, 1): [2.0], (*NAME, 2): [3.0]})
     one.add({(*NAME, 3): [4.0]})
     assert Journal(path, {'seed': 1}).done == {(*NAME, n): [n + 1.0] for n in range(4)}
@@ -66,7 +83,11 @@ def test_evaluations_at_once_share_a_journal_and_cut_what_a_killed_one_began(tmp
 
 def test_the_bar_counts_blocks(monkeypatch):
     counted = []
-    monkeypatch.setattr(estimates, 'progress', lambda total, **_: nullcontext(SimpleNamespace(update=counted.append)))
+    monkeypatch.setattr(
+        estimates,
+        'progress',
+        lambda total, **_: nullcontext(SimpleNamespace(update=counted.append)),
+    )
     Known().complete(Journal('', {}))
     assert counted == [3, 3, 1]
 
@@ -80,7 +101,9 @@ def test_numbers_come_back_to_the_last_bit(tmp_path):
 
 def test_without_a_path_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert torch.equal(Known().complete(Journal('', {'seed': 1})), WANT) and not list(tmp_path.iterdir())
+    assert torch.equal(Known().complete(Journal('', {'seed': 1})), WANT) and not list(
+        tmp_path.iterdir()
+    )
 
 
 def test_another_evaluation_is_refused(tmp_path):
@@ -94,14 +117,31 @@ def test_another_evaluation_is_refused(tmp_path):
     assert json.loads((tmp_path / 'begun.jsonl').read_text()) == {'seed': 1}
 
 
-@pytest.mark.parametrize('text', [
-    'hello\n', '3\n', '[1, 2]\n', 'no line end', '{"half', '{}\n3\n', '\n', '{}\n\n', '\xff\n',
-    '{}\n' + '[' * 100_000 + '\n', '{}\n{"prompt": "a"}\n', '{}\n["a", "b", "c", 1, 5.0]\n',
-    '{}\n["a", "b", "c", 1, [NaN]]\n', '{}\n["a", "b", "c", 1, [1e999]]\n'])
+@pytest.mark.parametrize(
+    'text',
+    [
+        'hello\n',
+        '3\n',
+        '[1, 2]\n',
+        'no line end',
+        '{"half',
+        '{}\n3\n',
+        '\n',
+        '{}\n\n',
+        '\xff\n',
+        '{}\n' + '[' * 100_000 + '\n',
+        '{}\n{"prompt": "a"}\n',
+        '{}\n["a", "b", "c", 1, 5.0]\n',
+        '{}\n["a", "b", "c", 1, [NaN]]\n',
+        '{}\n["a", "b", "c", 1, [1e999]]\n',
+    ],
+)
 def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path, text):
     path = tmp_path / 'x.jsonl'
     path.write_bytes(text.encode('latin-1'))
-    with pytest.raises(ValueError, match='x.jsonl cannot be read as a list of finished blocks: remove it or'):
+    with pytest.raises(
+        ValueError, match='x.jsonl cannot be read as a list of finished blocks: remove it or'
+    ):
         Journal(str(path), {})
     assert path.read_bytes() == text.encode('latin-1')
 
@@ -113,8 +153,14 @@ def test_processes_take_turns_and_the_first_one_writes(tmp_path, monkeypatch):
         path, estimate, theirs = tmp_path / f'{rank}.jsonl', Known(), iter(turns[1 - rank])
         journal = Journal(str(path), {}) if rank == 0 else Journal('', {})
         monkeypatch.setattr(estimates, 'processes', lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(estimates, 'gather', lambda mine, theirs=theirs: [
-            mine, [((*NAME, n), WANT[n].tolist()) for n in next(theirs)]])
+        monkeypatch.setattr(
+            estimates,
+            'gather',
+            lambda mine, theirs=theirs: [
+                mine,
+                [((*NAME, n), WANT[n].tolist()) for n in next(theirs)],
+            ],
+        )
         assert torch.equal(estimate.complete(journal), WANT)
         assert estimate.calls == [turn for turn in turns[rank] if turn]
     assert len((tmp_path / '0.jsonl').read_text().splitlines()) == 8

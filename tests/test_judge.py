@@ -1,4 +1,5 @@
 """Measures of samples by hand, and judges that weight every token equally."""
+
 import itertools
 import math
 from contextlib import nullcontext
@@ -21,8 +22,8 @@ from anyorder.orders import sample_order
 from anyorder.tokens.tokenizers import Bytes, tokenizer_of_set
 
 
-class Pairs(Bytes):   # two bytes a token, and the last alone
-    name, eos, n_bytes = 'pairs', 2 ** 17, np.array([1] * 256 + [2] * (2 ** 17 - 256))
+class Pairs(Bytes):  # two bytes a token, and the last alone
+    name, eos, n_bytes = 'pairs', 2**17, np.array([1] * 256 + [2] * (2**17 - 256))
 
     def encode(self, text):
         pairs = itertools.zip_longest(text.encode()[::2], text.encode()[1::2])
@@ -38,20 +39,28 @@ def test_metrics_by_hand():
     m = text_metrics(samples, all_of(samples))
     assert math.isclose(m['entropy'], math.log(2) / 2)
     assert [m[f'distinct_{n}'] for n in (1, 2, 3)] == [3 / 16, 3 / 14, 3 / 12]
-    assert m['repetition'] == 1 - 3 / 10      # 4-grams: two different of five, one of five
+    assert m['repetition'] == 1 - 3 / 10  # 4-grams: two different of five, one of five
     assert text_metrics([list(range(50))], [[True] * 50])['repetition'] == 0
     given = text_metrics([[1, 2, 3, 4, 1, 2, 3, 4, 9]], [[False] * 8 + [True]])
     assert given['repetition'] == 0 and given['distinct_2'] == 1
-    assert text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0   # within a sample, not among samples
+    assert (
+        text_metrics([[1, 2, 3, 4]] * 2, [[True] * 4] * 2)['repetition'] == 0
+    )  # within a sample, not among samples
     short = text_metrics([[1], [1]], [[True], [True]])
-    assert short == {'entropy': 0, 'distinct_1': 0.5, 'distinct_2': 1, 'distinct_3': 1, 'repetition': 0}
+    assert short == {
+        'entropy': 0,
+        'distinct_1': 0.5,
+        'distinct_2': 1,
+        'distinct_3': 1,
+        'repetition': 0,
+    }
 
 
 def test_what_is_given_is_no_merit_of_a_sample():
     samples, counted = [[5, 6, 7, 8, 5, 6, 7, 8], [9, 9]], [[False] * 4 + [True] * 4, [False] * 2]
     m = text_metrics(samples, counted)
     assert math.isclose(m['entropy'], math.log(4)) and m['distinct_1'] == 1
-    assert m['distinct_2'] == 1 and m['repetition'] == 1 / 4                     # 5 6 7 8 stood in the prompt
+    assert m['distinct_2'] == 1 and m['repetition'] == 1 / 4  # 5 6 7 8 stood in the prompt
     judge = make_model()
     nll = judge(torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8]]), sample_order(1, 8, 'l2r'))[0]
     result = generative_perplexity(judge, samples, counted)
@@ -61,42 +70,63 @@ def test_what_is_given_is_no_merit_of_a_sample():
 def test_a_judge_with_other_tokens_reads_the_end_of_a_text_as_one():
     tokens = [*b'abc', 256, 256, *b'd']
     assert translate(tokens, [False, False, True, False, True, True], Bytes(), Pairs()) == (
-        (*Pairs().encode('abc'), Pairs.eos, Pairs.eos, *b'd'), (False, True, False, True, True))
+        (*Pairs().encode('abc'), Pairs.eos, Pairs.eos, *b'd'),
+        (False, True, False, True, True),
+    )
 
 
 def test_a_word_that_was_written_in_part_is_read_whole():
     flags = [False, True, False, False, True, True, False, False]
     tokens, counted = translate(list('abcdefg\u00e9'.encode())[:8], flags, Bytes(), Pairs())
-    assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (True, False, True, False, False)
+    assert tokens == tuple(Pairs().encode('abcdefg\ufffd')) and counted == (
+        True,
+        False,
+        True,
+        False,
+        False,
+    )
     for flags in [True, False, False], [False, True, False]:
-        assert translate([0xc3, 0xa9, *b'a'], flags, Bytes(), Pairs())[1] == (True, False)   # half of a letter
-    for flags in [True, False, False], [False, True, False], [False, False, True]:   # two bytes are a token, one is one
+        assert translate([0xC3, 0xA9, *b'a'], flags, Bytes(), Pairs())[1] == (
+            True,
+            False,
+        )  # half of a letter
+    for flags in (
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ):  # two bytes are a token, one is one
         assert any(translate('\u20ac'.encode(), flags, Bytes(), Pairs())[1])
     assert translate('\u20aca'.encode(), [False] * 3 + [True], Bytes(), Pairs())[1] == (False, True)
 
 
 def test_judge_weights_tokens_and_cuts_at_its_context():
-    judge = make_model()                     # reads 9 tokens
+    judge = make_model()  # reads 9 tokens
     samples = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1], [4, 4, 4], [7, 1, 9, 2, 2]]
+
     def nll(tokens):
         return float(judge(torch.tensor([tokens]), sample_order(1, len(tokens), 'l2r')).sum())
+
     nats = [nll(samples[0][:9]) + nll(samples[0][9:]), nll(samples[1]), nll(samples[2])]
     result = generative_perplexity(judge, samples, all_of(samples))
     mean = sum(nats) / 20
     assert math.isclose(result['perplexity'], math.exp(mean))
     variance = sum((x - mean * len(s)) ** 2 for x, s in zip(nats, samples)) / 2 / 3 / (20 / 3) ** 2
-    assert math.isclose(result['stderr'], variance ** 0.5)
-    assert math.isclose(result['perplexity_stderr'], math.exp(mean) * variance ** 0.5)
+    assert math.isclose(result['stderr'], variance**0.5)
+    assert math.isclose(result['perplexity_stderr'], math.exp(mean) * variance**0.5)
     assert generative_perplexity(judge, samples[:1], all_of(samples[:1]))['stderr'] is None
     second = generative_perplexity(judge, samples[:1], [[False] * 10 + [True] * 2])
     want = judge(torch.tensor([samples[0][9:]]), sample_order(1, 3, 'l2r'))[0, 1:].mean()
-    assert math.isclose(second['nats_per_token'], want)   # the second piece alone
+    assert math.isclose(second['nats_per_token'], want)  # the second piece alone
 
 
 def test_a_judge_reads_left_to_right(tmp_path):
     judge = make_model(block_size=4, vocab_size=320, n_tokens=257).float()
-    for config, fits in (({'order': 'fixed'}, False), ({'order': 'fixed', 'l2r_ratio': 0.1}, True),
-                         ({'order': 'l2r'}, True), ({}, True)):
+    for config, fits in (
+        ({'order': 'fixed'}, False),
+        ({'order': 'fixed', 'l2r_ratio': 0.1}, True),
+        ({'order': 'l2r'}, True),
+        ({}, True),
+    ):
         save_checkpoint(tmp_path / 'judge.pt', judge, tokenizer='bytes', config=config)
         with nullcontext() if fits else pytest.raises(ValueError, match='trained in another order'):
             open_judge(str(tmp_path / 'judge.pt'), Bytes())
@@ -110,10 +140,19 @@ def test_a_judge_reads_left_to_right(tmp_path):
 
 def test_tokens_of_another_set_are_not_judged(tmp_path):
     kind = {'tokenizer': 'own', 'n_tokens': 3, 'vocabulary': ['a', 'b', 'c'], 'eos': None}
-    save_checkpoint(tmp_path / 'judge.pt', make_model(block_size=4, vocab_size=12, n_tokens=3).float(), set=kind)
-    assert open_judge(str(tmp_path / 'judge.pt'), tokenizer_of_set(kind)).tokenizer.texts == ('a', 'b', 'c')
+    save_checkpoint(
+        tmp_path / 'judge.pt', make_model(block_size=4, vocab_size=12, n_tokens=3).float(), set=kind
+    )
+    assert open_judge(str(tmp_path / 'judge.pt'), tokenizer_of_set(kind)).tokenizer.texts == (
+        'a',
+        'b',
+        'c',
+    )
     for other in (tokenizer_of_set(kind | {'vocabulary': ['a', 'b', 'd']}), Bytes()):
-        with pytest.raises(ValueError, match='reads other tokens than the samples have, and no text: choose another'):
+        with pytest.raises(
+            ValueError,
+            match='reads other tokens than the samples have, and no text: choose another',
+        ):
             open_judge(str(tmp_path / 'judge.pt'), other)
 
 

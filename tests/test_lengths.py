@@ -1,4 +1,5 @@
 """Blanks of unknown length: probabilities by summing over all texts, the text that is then written, wrong input."""
+
 import itertools
 import json
 import math
@@ -17,9 +18,21 @@ from anyorder.tokens.prompts import Template, parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 from anyorder.writer import Writer
 
-ONE = Template([([0, 2], 'known'), ((1, 3), 'unknown'), ([1], 'known'), (1, 'blank'), ([2], 'known')], 9)
-TWO = Template([([2], 'known'), ((1, 2), 'unknown'), ([1, 0], 'known'), ((1, 3), 'unknown'), ([1], 'known'),
-                (0, 'rest'), ([2], 'known')], 11)
+ONE = Template(
+    [([0, 2], 'known'), ((1, 3), 'unknown'), ([1], 'known'), (1, 'blank'), ([2], 'known')], 9
+)
+TWO = Template(
+    [
+        ([2], 'known'),
+        ((1, 2), 'unknown'),
+        ([1, 0], 'known'),
+        ((1, 3), 'unknown'),
+        ([1], 'known'),
+        (0, 'rest'),
+        ([2], 'known'),
+    ],
+    11,
+)
 
 
 def by_all_texts(model, left, n, right):
@@ -29,12 +42,16 @@ def by_all_texts(model, left, n, right):
     given = [p for p, token in enumerate(left) if token is not None]
     order = given + [p for p in range(start + n, len(row)) if row[p] is not None]
     order += sorted(blanks, key=lambda p: not start <= p < start + n)
-    idx = torch.tensor([[dict(zip(blanks, values)).get(p, token) for p, token in enumerate(row)]
-                        for values in itertools.product(range(3), repeat=len(blanks))])
+    idx = torch.tensor(
+        [
+            [dict(zip(blanks, values)).get(p, token) for p, token in enumerate(row)]
+            for values in itertools.product(range(3), repeat=len(blanks))
+        ]
+    )
     logp, order = 0.0, torch.tensor(order).expand(len(idx), -1)
-    for d in range(len(given), len(row)):   # a pass for each visit, as slow and as plain as can be
+    for d in range(len(given), len(row)):  # a pass for each visit, as slow and as plain as can be
         logits = model.predict(idx, order, d, 1)[:, 0, :3]
-        logp += logits.log_softmax(-1).gather(1, idx.gather(1, order[:, d:d + 1]))[:, 0]
+        logp += logits.log_softmax(-1).gather(1, idx.gather(1, order[:, d : d + 1]))[:, 0]
     return math.exp(logp.logsumexp(0))
 
 
@@ -42,22 +59,36 @@ def by_all_texts(model, left, n, right):
 @pytest.mark.parametrize('prior', [None, (0.5, 0, 2.0, 9.0)])
 def test_the_probabilities_of_lengths_are_sums_over_all_texts(network, prior):
     """A blank between others, and two blanks, the second given the length of the first; with a prior, and a cache."""
-    model, weight = make_model(5, vocab_size=3, **NETWORKS[network]), dict(enumerate(prior or (1, 1, 1), 1))
-    asked = [(ONE, (), [0, 2], [1, None, 2], [1, 2, 3]), (TWO, (), [2], [1, 0], [1, 2]),
-             *((TWO, (m,), [2, *[None] * m, 1, 0], [1], [1, 2, 3]) for m in (1, 2))]
+    model, weight = (
+        make_model(5, vocab_size=3, **NETWORKS[network]),
+        dict(enumerate(prior or (1, 1, 1), 1)),
+    )
+    asked = [
+        (ONE, (), [0, 2], [1, None, 2], [1, 2, 3]),
+        (TWO, (), [2], [1, 0], [1, 2]),
+        *((TWO, (m,), [2, *[None] * m, 1, 0], [1], [1, 2, 3]) for m in (1, 2)),
+    ]
     for template, chosen, left, right, lengths in asked:
         lengths = [n for n in lengths if weight[n]]
-        p = torch.tensor([weight[n] * by_all_texts(model, left, n, right) for n in lengths], dtype=torch.float64)
+        p = torch.tensor(
+            [weight[n] * by_all_texts(model, left, n, right) for n in lengths], dtype=torch.float64
+        )
         for one in (model, freeze(model)):
             n, found = Lengths(prior=prior).probabilities(one, template, chosen)
             assert n == lengths and torch.allclose(found, p / p.sum(), atol=1e-10)
-    (chosen, said), = Lengths(prior=prior).choose(model, [TWO], [0])
-    for k, of_blank in enumerate(said):   # the likeliest, one blank after the other
+    ((chosen, said),) = Lengths(prior=prior).choose(model, [TWO], [0])
+    for k, of_blank in enumerate(said):  # the likeliest, one blank after the other
         n, p = Lengths(prior=prior).probabilities(model, TWO, chosen[:k])
         best = p.sort(descending=True)
-        assert of_blank['length'] == chosen[k] == n[best.indices[0]] and of_blank['p'] == best.values[0]
+        assert (
+            of_blank['length'] == chosen[k] == n[best.indices[0]]
+            and of_blank['p'] == best.values[0]
+        )
         if len(n) > 1:
-            assert of_blank['runner_up'] == n[best.indices[1]] and of_blank['p_runner_up'] == best.values[1]
+            assert (
+                of_blank['runner_up'] == n[best.indices[1]]
+                and of_blank['p_runner_up'] == best.values[1]
+            )
 
 
 @pytest.mark.parametrize('network', NETWORKS)
@@ -68,8 +99,12 @@ def test_confidence_is_the_mean_of_the_largest_probabilities_of_the_first_step(n
         order = torch.tensor([[*known, *range(3, 3 + n), 0, 4 + n]])
         logits = model.predict(torch.tensor([row]), order, 4)[0, :n, :3]
         score.append(float(logits.softmax(-1).amax(-1).mean()) * (4 - n))
-    n, p = Lengths('confidence', (3, 2, 1)).probabilities(model, Template([(1, 'blank'), *ONE.pieces], 9), ())
-    assert n == [1, 2, 3] and p.tolist() == pytest.approx([s / sum(score) for s in score], abs=1e-10)
+    n, p = Lengths('confidence', (3, 2, 1)).probabilities(
+        model, Template([(1, 'blank'), *ONE.pieces], 9), ()
+    )
+    assert n == [1, 2, 3] and p.tolist() == pytest.approx(
+        [s / sum(score) for s in score], abs=1e-10
+    )
 
 
 def test_lengths_are_drawn_by_their_probabilities_and_by_the_seed_of_the_row():
@@ -89,23 +124,43 @@ def test_a_model_that_is_shorter_than_the_text_reads_around_the_blank(network):
     """7 positions: what is behind the longest gap, as far as there is room, and as much before it as is left."""
     model = make_model(5, block_size=7, vocab_size=3, **NETWORKS[network])
     for left, right, near, behind, lengths in (
-            ([0, 1, 2, 2, 1], [2, 0, 1, 1, 2], [], [2, 0, 1, 1], [1, 2, 3]),
-            ([0, 1, 2, 2, 1], [2, 0], [2, 1], [2, 0], [1, 2, 3]), ([0, 1], [2, 0], [], [2], [5, 6])):
-        template = Template([(left, 'known'), ((lengths[0], lengths[-1]), 'unknown'), (right, 'known')], 20)
-        p = torch.tensor([by_all_texts(model, near, n, behind) for n in lengths], dtype=torch.float64)
-        assert torch.allclose(Lengths().probabilities(model, template, ())[1], p / p.sum(), atol=1e-10)
+        ([0, 1, 2, 2, 1], [2, 0, 1, 1, 2], [], [2, 0, 1, 1], [1, 2, 3]),
+        ([0, 1, 2, 2, 1], [2, 0], [2, 1], [2, 0], [1, 2, 3]),
+        ([0, 1], [2, 0], [], [2], [5, 6]),
+    ):
+        template = Template(
+            [(left, 'known'), ((lengths[0], lengths[-1]), 'unknown'), (right, 'known')], 20
+        )
+        p = torch.tensor(
+            [by_all_texts(model, near, n, behind) for n in lengths], dtype=torch.float64
+        )
+        assert torch.allclose(
+            Lengths().probabilities(model, template, ())[1], p / p.sum(), atol=1e-10
+        )
 
 
 def test_the_nearest_tokens_behind_the_blank_are_read():
     model, right = make_model(5, block_size=40, vocab_size=3), [p * p % 3 for p in range(30)]
     pieces = [([0], 'known'), ((1, 3), 'unknown')]
-    fewer, p, *more = (Lengths().probabilities(model, Template([*pieces, (right[:n], 'known')], 40), ())[1]
-                       for n in (NEAR - 1, NEAR, NEAR + 1, 30))
-    assert all(torch.allclose(p, other, atol=1e-12) for other in more) and not torch.allclose(p, fewer, atol=1e-6)
+    fewer, p, *more = (
+        Lengths().probabilities(model, Template([*pieces, (right[:n], 'known')], 40), ())[1]
+        for n in (NEAR - 1, NEAR, NEAR + 1, 30)
+    )
+    assert all(torch.allclose(p, other, atol=1e-12) for other in more) and not torch.allclose(
+        p, fewer, atol=1e-6
+    )
 
 
-@pytest.mark.parametrize('how', [{'order': 'l2r'}, {'order': 'margin', 'n_steps': 3}, {'unmask': 'lossless'},
-                                 {'length': 60, 'order': 'random', 'context': 8}, {'length': 40, 'stop': 'e'}])
+@pytest.mark.parametrize(
+    'how',
+    [
+        {'order': 'l2r'},
+        {'order': 'margin', 'n_steps': 3},
+        {'unmask': 'lossless'},
+        {'length': 60, 'order': 'random', 'context': 8},
+        {'length': 40, 'stop': 'e'},
+    ],
+)
 def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
     writer, prompt = Writer(ckpt), 'a[[?]]bc[[2-5]] d[[3]]e'
     prompt += '[[..]]' * ('length' in how)
@@ -115,29 +170,52 @@ def test_a_text_is_written_as_with_the_lengths_that_were_chosen(ckpt, how):
         first, second = (said['length'] for said in text.sample['lengths'])
         known = prompt.replace('[[?]]', f'[[{first}]]').replace('[[2-5]]', f'[[{second}]]')
         known = writer.infill(known, seed=4 + r, **how)
-        assert known == text and math.isclose(known.logprob, text.logprob, abs_tol=1e-3) and 2 <= second <= 5
+        assert (
+            known == text
+            and math.isclose(known.logprob, text.logprob, abs_tol=1e-3)
+            and 2 <= second <= 5
+        )
     slow = Writer(ckpt, use_cache=False).infill(prompt, n=4, blank_length='draw', seed=4, **how)
     assert slow == texts and [s.sample['lengths'][0]['p'] for s in slow] == pytest.approx(
-        [s.sample['lengths'][0]['p'] for s in texts], rel=1e-4)
+        [s.sample['lengths'][0]['p'] for s in texts], rel=1e-4
+    )
     assert list(writer.stream(prompt, blank_length='draw', seed=4, **how))[-1] == texts[0]
 
 
 def test_a_block_may_be_longer_than_the_shortest_text(ckpt):
     writer, how = Writer(ckpt), {'order': 'margin', 'block_length': 8}
-    assert writer.infill('a[[1-9]]b', length_prior=[0] * 8 + [1], **how) == writer.infill('a[[9]]b', **how)
+    assert writer.infill('a[[1-9]]b', length_prior=[0] * 8 + [1], **how) == writer.infill(
+        'a[[9]]b', **how
+    )
 
 
 def test_the_command_says_lengths_and_runners_up(ckpt, script, tmp_path):
     (tmp_path / 'p.json').write_text('[0, 1, 0, 0, 3]')
-    said_all = script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=a[[?]]bc', '--length_prior=p.json',
-                      '--out=o.json', '--html=o.html').stdout
+    said_all = script(
+        'sample.py',
+        f'--ckpt={ckpt}',
+        '--weights=raw',
+        '--prompt=a[[?]]bc',
+        '--length_prior=p.json',
+        '--out=o.json',
+        '--html=o.html',
+    ).stdout
     for sample in json.loads((tmp_path / 'o.json').read_text())['samples']:
-        said, = sample['lengths']
-        assert {said['length'], said['runner_up']} == {2, 5} and math.isclose(said['p'] + said['p_runner_up'], 1)
+        (said,) = sample['lengths']
+        assert {said['length'], said['runner_up']} == {2, 5} and math.isclose(
+            said['p'] + said['p_runner_up'], 1
+        )
         assert len(sample['tokens']) == 3 + said['length']
-    words = f"blank of {said['length']} tokens (p {said['p']:.2f}, runner-up {said['runner_up']}: "
+    words = f'blank of {said["length"]} tokens (p {said["p"]:.2f}, runner-up {said["runner_up"]}: '
     assert words in said_all and words in (tmp_path / 'o.html').read_text()
-    wrong = script('sample.py', f'--ckpt={ckpt}', '--prompt=a[[?]]bc', '--length_prior=p.json', '--out=p.json', code=1)
+    wrong = script(
+        'sample.py',
+        f'--ckpt={ckpt}',
+        '--prompt=a[[?]]bc',
+        '--length_prior=p.json',
+        '--out=p.json',
+        code=1,
+    )
     assert 'would overwrite' in wrong.stderr
 
 
@@ -146,26 +224,53 @@ def test_the_words_of_the_training_set_are_a_prior(ckpt, data):
     tokens = np.fromfile(data / 'data/pydocs/train.bin', '<u2')
     text = bytes(np.where(tokens < 256, tokens, 10).astype(np.uint8)).decode()
     words = Counter(len(word) + 1 for word in text.split())
-    assert read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1)) and len(words) > 2
+    assert (
+        read_prior('words', checkpoint) == tuple(words[n] for n in range(1, max(words) + 1))
+        and len(words) > 2
+    )
     assert read_prior('uniform', checkpoint) is None and read_prior([1, 2], checkpoint) == (1, 2)
     assert Lengths(prior=read_prior(np.array([1.5, 2]), checkpoint)).prior == (1.5, 2)
 
 
-@pytest.mark.parametrize('prompt, options, said', [
-    ('a[[3-2]]b', {}, r'from its least to its most tokens, as \[\[2-12\]\], got \[\[3-2\]\]'),
-    ('a[[0-2]]b', {}, 'a blank is'), ('a[[2-32]]b', {'length': 60}, 'at most 31 tokens, one less than the model'),
-    ('a[[2-31]]b', {}, 'a blank of 2 to 31 tokens has room for 30 at most in length=32'),
-    ('a[[?]]', {}, 'nothing tells the length'), ('a[[?]][[2]][[..]]b', {}, 'nothing tells the length'),
-    ('a[[?]][[1-2]]b', {}, 'nothing tells the length'), ('a[[..]][[2]][[?]]b', {}, r'right behind a \[\[\.\.'),
-    ('a[[?]][[30]]b', {'length': 60}, 'no text on the 16 positions that its 16 tokens leave of 32: give it fewer'),
-    ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
-    ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
-    *(('a[[?]]b', {'length_prior': wrong}, 'length_prior must hold weights')
-      for wrong in ([], [10 ** 400], [True], [math.nan], [[1]], 5, {1: 2}, b'ab', np.ones((2, 2)))),
-    ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'), ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
-    ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),
-    ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),
-    ('a[[?]]b', {'score': True}, 'wants the text of every blank')])
+@pytest.mark.parametrize(
+    'prompt, options, said',
+    [
+        ('a[[3-2]]b', {}, r'from its least to its most tokens, as \[\[2-12\]\], got \[\[3-2\]\]'),
+        ('a[[0-2]]b', {}, 'a blank is'),
+        ('a[[2-32]]b', {'length': 60}, 'at most 31 tokens, one less than the model'),
+        ('a[[2-31]]b', {}, 'a blank of 2 to 31 tokens has room for 30 at most in length=32'),
+        ('a[[?]]', {}, 'nothing tells the length'),
+        ('a[[?]][[2]][[..]]b', {}, 'nothing tells the length'),
+        ('a[[?]][[1-2]]b', {}, 'nothing tells the length'),
+        ('a[[..]][[2]][[?]]b', {}, r'right behind a \[\[\.\.'),
+        (
+            'a[[?]][[30]]b',
+            {'length': 60},
+            'no text on the 16 positions that its 16 tokens leave of 32: give it fewer',
+        ),
+        ('a[[?]]b', {'blank_length': 'long'}, 'blank_length must be'),
+        ('a[[?]]b', {'length_prior': [1, -1]}, 'length_prior must hold weights'),
+        *(
+            ('a[[?]]b', {'length_prior': wrong}, 'length_prior must hold weights')
+            for wrong in (
+                [],
+                [10**400],
+                [True],
+                [math.nan],
+                [[1]],
+                5,
+                {1: 2},
+                b'ab',
+                np.ones((2, 2)),
+            )
+        ),
+        ('a[[?]]b', {'length_prior': [0, 0]}, 'not all 0'),
+        ('a[[?]]b', {'length_prior': 'no.json'}, 'got .no.json'),
+        ('a[[?]]b', {'length_prior': 'words'}, 'does not say its training set'),
+        ('a[[2-3]]b', {'length_prior': [1]}, 'gives no weight to a length of 2 to 3'),
+        ('a[[?]]b', {'score': True}, 'wants the text of every blank'),
+    ],
+)
 def test_wrong_lengths_are_one_line(ckpt, prompt, options, said):
     with one_line(said):
         Writer(ckpt).infill(prompt, **options)

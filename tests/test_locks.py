@@ -1,4 +1,5 @@
 """Commands that write one file at once: they take turns, lose nothing and leave nothing, also when one is killed."""
+
 import hashlib
 import importlib.util
 import itertools
@@ -33,11 +34,12 @@ spec = importlib.util.spec_from_file_location('findings', os.path.join(ROOT, 're
 findings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(findings)
 NAME = ('a set', '12ab', 'orders')
-N_ROUNDS = 4   # 20 take minutes
+N_ROUNDS = 4  # 20 take minutes
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # a lock
+
 
 def lock_files(folder):
     return {name: (folder / name).read_text() for name in os.listdir(folder)}
@@ -48,13 +50,15 @@ def test_a_lock_says_who_holds_it_and_is_empty_afterwards(tmp_path, monkeypatch)
     (tmp_path / 'set').mkdir()
     monkeypatch.setattr(sys, 'argv', ['data/prepare.py', 'text', '--name=my set'])
     with locked(tmp_path / 'set'):
-        said = f"process {os.getpid()} on {socket.gethostname()}: data/prepare.py text '--name=my set'"
+        said = (
+            f"process {os.getpid()} on {socket.gethostname()}: data/prepare.py text '--name=my set'"
+        )
         with one_line(f'set is in use by {said}'), locked(tmp_path / 'set'):
             pass
-        with locked(tmp_path / 'other'):   # another one
+        with locked(tmp_path / 'other'):  # another one
             pass
     assert (tmp_path / '.set.lock').read_text() == ''
-    with locked(tmp_path / 'set'):   # and it is free
+    with locked(tmp_path / 'set'):  # and it is free
         pass
 
 
@@ -75,11 +79,19 @@ def test_one_folder_has_one_lock_by_every_name(tmp_path, monkeypatch):
             pass
 
 
-@pytest.mark.parametrize('error', [OSError(38, 'Function not implemented'), OSError(37, 'No locks available'),
-                                   PermissionError(13, 'Permission denied'), NotImplementedError])
+@pytest.mark.parametrize(
+    'error',
+    [
+        OSError(38, 'Function not implemented'),
+        OSError(37, 'No locks available'),
+        PermissionError(13, 'Permission denied'),
+        NotImplementedError,
+    ],
+)
 def test_without_locks_the_work_is_done_all_the_same(tmp_path, monkeypatch, error):
     def fails(*_, **__):
         raise error
+
     monkeypatch.setattr(filelock.FileLock, 'acquire', fails)
     (tmp_path / 'a.txt').write_text('some text ' * 20)
     prepare('text', tmp_path, 'x', f'{tmp_path}/a.txt', tokenizer='bytes')
@@ -101,6 +113,7 @@ def test_a_lock_that_its_last_holder_removes_is_taken_anew(tmp_path):
         inside.wait()
         with locked(tmp_path / 'set'):
             seen.append(os.path.exists(tmp_path / '.set.lock'))
+
     thread = threading.Thread(target=second)
     thread.start()
     with locked(tmp_path / 'set'):
@@ -113,18 +126,27 @@ def test_a_lock_that_its_last_holder_removes_is_taken_anew(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # temporary files
 
+
 def test_temporary_files_go_if_their_maker_is_gone(tmp_path):
     path, host = tmp_path / 'x.bin', locks.host()
     gone = subprocess.Popen([sys.executable, '-c', ''])
     gone.wait()
-    ended = subprocess.Popen([sys.executable, '-c', ''])   # nobody asks how
+    ended = subprocess.Popen([sys.executable, '-c', ''])  # nobody asks how
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     with subprocess.Popen(['sleep', '60']) as alive:
-        names = {f'x.bin.{host}.{gone.pid}.0.tmp': False, f'x.bin.{host}.{ended.pid}.0.tmp': False,
-                 f'x.bin.{host}.{os.getpid()}.99999.tmp': False,   # of an earlier process of this number
-                 f'x.bin.{host}.{alive.pid}.0.tmp': True, f'x.bin.elsewhere.{gone.pid}.0.tmp': True,
-                 f'x.bin.far-away.{gone.pid}.0.tmp': False, os.path.basename(temporary_name(path)): True,
-                 'x.bin.tmp': True, 'x.bin.old.tmp': True, f'other.bin.{host}.{gone.pid}.0.tmp': True, 'x.bin': True}
+        names = {
+            f'x.bin.{host}.{gone.pid}.0.tmp': False,
+            f'x.bin.{host}.{ended.pid}.0.tmp': False,
+            f'x.bin.{host}.{os.getpid()}.99999.tmp': False,  # of an earlier process of this number
+            f'x.bin.{host}.{alive.pid}.0.tmp': True,
+            f'x.bin.elsewhere.{gone.pid}.0.tmp': True,
+            f'x.bin.far-away.{gone.pid}.0.tmp': False,
+            os.path.basename(temporary_name(path)): True,
+            'x.bin.tmp': True,
+            'x.bin.old.tmp': True,
+            f'other.bin.{host}.{gone.pid}.0.tmp': True,
+            'x.bin': True,
+        }
         for name in names:
             (tmp_path / name).touch()
         os.utime(tmp_path / f'x.bin.far-away.{gone.pid}.0.tmp', (0, 0))
@@ -141,17 +163,24 @@ def test_every_temporary_name_is_another(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # a set that is replaced
 
+
 @pytest.fixture
 def replaced(tmp_path):
     """replaced(text) prepares the set x anew, of this text."""
+
     def prepared(text):
         (tmp_path / 'a.txt').write_text(text * 30)
-        return prepare('text', tmp_path, 'x', str(tmp_path / 'a.txt'), tokenizer='bytes', force=True)
+        return prepare(
+            'text', tmp_path, 'x', str(tmp_path / 'a.txt'), tokenizer='bytes', force=True
+        )
+
     return prepared
 
 
-@pytest.mark.parametrize('text', ['a longer text', 'other'])   # of another size, and of the same
-def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(tmp_path, monkeypatch, replaced, text):
+@pytest.mark.parametrize('text', ['a longer text', 'other'])  # of another size, and of the same
+def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(
+    tmp_path, monkeypatch, replaced, text
+):
     replaced('texts')
     read = datasets.read_split
 
@@ -159,21 +188,25 @@ def test_a_split_that_is_replaced_while_it_is_opened_is_opened_again(tmp_path, m
         monkeypatch.setattr(datasets, 'read_split', read)
         replaced(text)
         return read(*args)
+
     monkeypatch.setattr(datasets, 'read_split', read_late)
     split, meta = open_split(tmp_path, 'x', 'val')
     assert hashlib.sha256(split.packed.tobytes()).hexdigest() == meta.splits['val'].sha256
     assert meta == read_meta(tmp_path / 'x')
 
 
-def test_a_replacement_that_is_killed_leaves_no_entry_of_another_file(tmp_path, monkeypatch, replaced):
+def test_a_replacement_that_is_killed_leaves_no_entry_of_another_file(
+    tmp_path, monkeypatch, replaced
+):
     replaced('texts')
     calls = []
 
     def killed(*args):
         calls.append(args)
-        if len(calls) == 2:   # the files are the new ones
+        if len(calls) == 2:  # the files are the new ones
             raise KeyboardInterrupt
         write_meta(*args)
+
     monkeypatch.setattr('anyorder.tokens.sets.write_meta', killed)
     with pytest.raises(KeyboardInterrupt):
         replaced('other')
@@ -235,11 +268,16 @@ def a_result(folder, k):
 def samples(folder, k):
     class Config(dict):
         out = f'{folder}/s.json'
+
     save({'samples': [{'tokens': [k] * 1000}]}, Config())
 
 
 def finding(folder, k):
-    findings.make(str(folder / 'run'), ['-c', f'open({str(folder / "ran")!r}, "a").write("once")'], lambda words: '')
+    findings.make(
+        str(folder / 'run'),
+        ['-c', f'open({str(folder / "ran")!r}, "a").write("once")'],
+        lambda words: '',
+    )
 
 
 def ran(folder, k):
@@ -250,15 +288,24 @@ def ran(folder, k):
 WRITERS = {
     'splits': (texts, lambda folder, k: entry(folder, SPLITS[k])),
     'one split': (same_text, lambda folder, k: entry(folder, 'val')),
-    'one split by force': (lambda folder, k: same_text(folder, k, True), lambda folder, k: entry(folder, 'val')),
-    'other texts by force': (lambda folder, k: texts(folder, k, split='', force=True),
-                             lambda folder, k: entry(folder, 'val')),
-    'other sets': (lambda folder, k: texts(folder, k, f'set{k}', 'val'),
-                   lambda folder, k: open_split(folder, f'set{k}', 'val')),
+    'one split by force': (
+        lambda folder, k: same_text(folder, k, True),
+        lambda folder, k: entry(folder, 'val'),
+    ),
+    'other texts by force': (
+        lambda folder, k: texts(folder, k, split='', force=True),
+        lambda folder, k: entry(folder, 'val'),
+    ),
+    'other sets': (
+        lambda folder, k: texts(folder, k, f'set{k}', 'val'),
+        lambda folder, k: open_split(folder, f'set{k}', 'val'),
+    ),
     'arrays': (arrays, lambda folder, k: entry(folder, SPLITS[k])),
     'puzzles': (puzzles, lambda folder, k: entry(folder, 'test')),
-    'a set that is made': (lambda folder, k: open_split(folder, 'pydocs', 'val'),
-                           lambda folder, k: open_split(folder, 'pydocs', 'train')),
+    'a set that is made': (
+        lambda folder, k: open_split(folder, 'pydocs', 'val'),
+        lambda folder, k: open_split(folder, 'pydocs', 'train'),
+    ),
     'journal': (journal, blocks),
     'result': (result, a_result),
     'samples': (samples, lambda folder, k: json.loads((folder / 's.json').read_text())),
@@ -268,7 +315,7 @@ WRITERS = {
 
 def command(write, folder, k, start):
     """The life of command k, which begins when the pipe `start` is closed, and says in a file how it ended."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)   # bars
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # bars
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.close(start[1])
     os.read(start[0], 1)
@@ -284,7 +331,7 @@ def run_at_once(write, folder, killed_after=None):
     """Four commands at the same time; the numbers of those that ended well. The first one is killed after a while."""
     for k in range(4):
         (folder / f'{k}.txt').write_text(f'text of {k}. ' * 50)
-        np.save(folder / f'{k}.npy', np.roll(np.arange(100), k))   # the same tokens in another order
+        np.save(folder / f'{k}.npy', np.roll(np.arange(100), k))  # the same tokens in another order
     start, ways = os.pipe(), multiprocessing.get_context('fork')
     processes = [ways.Process(target=command, args=(write, folder, k, start)) for k in range(4)]
     for process in processes:
@@ -296,7 +343,9 @@ def run_at_once(write, folder, killed_after=None):
     for process in processes:
         process.join()
     os.close(start[0])
-    ended = {k: (folder / f'{k}.said').read_text() for k in range(4) if (folder / f'{k}.said').exists()}
+    ended = {
+        k: (folder / f'{k}.said').read_text() for k in range(4) if (folder / f'{k}.said').exists()
+    }
     assert not any(ended.values()) and len(ended) >= 4 - (killed_after is not None), ended
     return [*ended]
 
@@ -304,15 +353,28 @@ def run_at_once(write, folder, killed_after=None):
 def left_over(folder):
     """What is no file of a set, no result and no empty lock."""
     found = (os.path.join(where, name) for where, _, names in os.walk(folder) for name in names)
-    return [name for name in found if name.endswith('.tmp') or name.endswith('.lock') and os.path.getsize(name)]
+    return [
+        name
+        for name in found
+        if name.endswith('.tmp') or name.endswith('.lock') and os.path.getsize(name)
+    ]
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """A set pydocs that is made in no time."""
     from anyorder.tokens import prepared as p
-    monkeypatch.setattr(p, 'DATA_SETS', p.DATA_SETS | {
-        'pydocs': p.DataSet(lambda: [f'document {i}' for i in range(20)], 'bytes', 0.1, '', offline=True)})
+
+    monkeypatch.setattr(
+        p,
+        'DATA_SETS',
+        p.DATA_SETS
+        | {
+            'pydocs': p.DataSet(
+                lambda: [f'document {i}' for i in range(20)], 'bytes', 0.1, '', offline=True
+            )
+        },
+    )
     monkeypatch.setattr('anyorder.datasets.DATA_SETS', p.DATA_SETS)
 
 
@@ -323,7 +385,7 @@ def check(name, tmp_path, n_rounds, killed):
         folder.mkdir()
         for k in run_at_once(write, folder, 0.08 * round_ / n_rounds if killed else None):
             read(folder, k)
-        if killed:   # whoever comes next tidies up
+        if killed:  # whoever comes next tidies up
             write(folder, 0)
             read(folder, 0)
         assert left_over(folder) == []

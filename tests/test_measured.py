@@ -1,4 +1,5 @@
 """Texts that are measured: their split, their blocks and what is counted of them."""
+
 import hashlib
 import json
 import unicodedata
@@ -21,24 +22,36 @@ def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp('measured')
     (folder / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
     for name in ('words', 'broken'):
-        prepare('text', folder / 'data', name=name, source=str(folder / 'words.txt'), tokenizer='bytes')
+        prepare(
+            'text', folder / 'data', name=name, source=str(folder / 'words.txt'), tokenizer='bytes'
+        )
     val = np.memmap(folder / 'data' / 'broken' / 'val.bin', dtype='<u2', mode='r+')
     val[-1] = 257
     val.flush()
     for split, source in (('train', TEXT), ('test', TEXT.upper())):
         (folder / 'wiki.raw').write_text(source)
-        prepare('wikitext2', folder / 'data', source=str(folder / 'wiki.raw'), split=split, tokenizer='bytes')
+        prepare(
+            'wikitext2',
+            folder / 'data',
+            source=str(folder / 'wiki.raw'),
+            split=split,
+            tokenizer='bytes',
+        )
     return str(folder / 'data')
 
 
 def test_protocols_name_their_splits(data_dir):
     for protocol, split, letter in (('paper', 'train', 'a'), ('clean', 'test', 'A')):
         text = open_corpus('wikitext2', 4, Bytes(), data_dir, protocol=protocol, split='val')
-        assert text.label == f'wikitext2 ({split}, protocol {protocol})' and ord(letter) in text.blocks
+        assert (
+            text.label == f'wikitext2 ({split}, protocol {protocol})' and ord(letter) in text.blocks
+        )
     words = open_corpus('words', 4, Bytes(), data_dir, protocol='clean', split='train')
     assert words.label == 'words (train)'
-    assert words.origin == {key: json.load(open(f'{data_dir}/words/meta.json'))['splits']['train'][key]
-                            for key in ('source', 'sha256')}
+    assert words.origin == {
+        key: json.load(open(f'{data_dir}/words/meta.json'))['splits']['train'][key]
+        for key in ('source', 'sha256')
+    }
 
 
 def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
@@ -46,31 +59,65 @@ def test_blocks_and_bytes_of_a_file_by_hand(tmp_path):
     path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in ('héllo', 'abc', 'de')))
     text = open_corpus(str(path), 4, Bytes(), 'nowhere')
     tokens = [*'héllo'.encode(), 256, *b'abc', 256, *b'de', 256]
-    assert text.tokens.tolist() == tokens and text.blocks.tolist() == [tokens[:4], tokens[4:8], tokens[8:12]]
-    assert text.n_bytes == 12 - 2   # ends of documents are no bytes
+    assert text.tokens.tolist() == tokens and text.blocks.tolist() == [
+        tokens[:4],
+        tokens[4:8],
+        tokens[8:12],
+    ]
+    assert text.n_bytes == 12 - 2  # ends of documents are no bytes
     assert text.name == str(path) and text.label == 'my.jsonl'
-    assert text.origin == {'source': str(path), 'sha256': hashlib.sha256(text.tokens.tobytes()).hexdigest()}
+    assert text.origin == {
+        'source': str(path),
+        'sha256': hashlib.sha256(text.tokens.tobytes()).hexdigest(),
+    }
     path.with_suffix('.csv').write_text('text\nhéllo\nabc\nde\n', encoding='utf-8')
     assert open_corpus(str(path.with_suffix('.csv')), 4, Bytes(), 'nowhere').digest == text.digest
     some = open_corpus(str(path), 4, Bytes(), 'nowhere', n_blocks=2)
-    assert some.blocks.tolist() == [tokens[:4], tokens[4:8]] and some.n_bytes == 7 and len(some.tokens) == len(tokens)
+    assert (
+        some.blocks.tolist() == [tokens[:4], tokens[4:8]]
+        and some.n_bytes == 7
+        and len(some.tokens) == len(tokens)
+    )
     spread = open_corpus(str(path), 2, Bytes(), 'nowhere', n_blocks=3)
     assert spread.blocks[:, 0].tolist() == [tokens[0], tokens[4], tokens[8]]
 
 
 def test_the_digest_tells_the_blocks(data_dir):
-    digests = {open_corpus('words', N, Bytes(), data_dir, n_blocks=n).digest for N, n in ((4, 0), (4, 3), (4, 4))}
+    digests = {
+        open_corpus('words', N, Bytes(), data_dir, n_blocks=n).digest
+        for N, n in ((4, 0), (4, 3), (4, 4))
+    }
     assert len(digests) == 3
     assert open_corpus('words', 4, Bytes(), data_dir, n_blocks=3).digest in digests
 
 
-@pytest.mark.parametrize('name, tokenizer, said', [
-    ('broken', 'bytes', 'val.bin has the token 257, bytes tokens are below 257: prepare broken again with --force'),
-    ('words', 'sudoku4', 'the model reads sudoku4 tokens, .*words holds bytes tokens: .*--tokenizer=sudoku4'),
-    ('my.txt', 'sudoku4', 'my.txt is text, the checkpoint was trained on sudoku4 .* --ckpt=c.pt'),
-    ('nosuch', 'bytes', 'python data/prepare.py'), ('void.txt', 'bytes', 'void.txt holds no text'),
-    ('no.txt', 'bytes', 'no file no.txt'), ('short.txt', 'bytes', 'beyond the data: .* takes --block_size=6 or less')])
-def test_a_text_that_cannot_be_measured_is_one_line(data_dir, tmp_path, monkeypatch, name, tokenizer, said):
+@pytest.mark.parametrize(
+    'name, tokenizer, said',
+    [
+        (
+            'broken',
+            'bytes',
+            'val.bin has the token 257, bytes tokens are below 257: prepare broken again with --force',
+        ),
+        (
+            'words',
+            'sudoku4',
+            'the model reads sudoku4 tokens, .*words holds bytes tokens: .*--tokenizer=sudoku4',
+        ),
+        (
+            'my.txt',
+            'sudoku4',
+            'my.txt is text, the checkpoint was trained on sudoku4 .* --ckpt=c.pt',
+        ),
+        ('nosuch', 'bytes', 'python data/prepare.py'),
+        ('void.txt', 'bytes', 'void.txt holds no text'),
+        ('no.txt', 'bytes', 'no file no.txt'),
+        ('short.txt', 'bytes', 'beyond the data: .* takes --block_size=6 or less'),
+    ],
+)
+def test_a_text_that_cannot_be_measured_is_one_line(
+    data_dir, tmp_path, monkeypatch, name, tokenizer, said
+):
     monkeypatch.chdir(tmp_path)
     for file, text in (('my.txt', 'x' * 50), ('void.txt', ''), ('short.txt', 'short')):
         (tmp_path / file).write_text(text)
@@ -82,23 +129,40 @@ def decomposed(text):
     return unicodedata.normalize('NFD', text)
 
 
-@pytest.mark.parametrize('kind', ['bytes', 'bytes NFC', 'bytes NFKC', 'bytes NFD', 'bytes Lowercase',
-                                  'bytes behind a space'])
-@pytest.mark.parametrize('texts', [
-    [decomposed('é ü ñ å')], ['ﬁx ½ İ é', decomposed('é'), 'a'], [('ab ', decomposed('éa')), ('', 'Ünd')], [' a  b\n']])
+@pytest.mark.parametrize(
+    'kind',
+    ['bytes', 'bytes NFC', 'bytes NFKC', 'bytes NFD', 'bytes Lowercase', 'bytes behind a space'],
+)
+@pytest.mark.parametrize(
+    'texts',
+    [
+        [decomposed('é ü ñ å')],
+        ['ﬁx ½ İ é', decomposed('é'), 'a'],
+        [('ab ', decomposed('éa')), ('', 'Ünd')],
+        [' a  b\n'],
+    ],
+)
 def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind, texts):
     pytest.importorskip('tokenizers')
     from masked_kinds import tokenizer_like
+
     tokenizer, path = tokenizer_like(kind), tmp_path / 'my.jsonl'
-    rows = [{'prompt': text[0], 'text': text[1]} if isinstance(text, tuple) else {'text': text} for text in texts]
+    rows = [
+        {'prompt': text[0], 'text': text[1]} if isinstance(text, tuple) else {'text': text}
+        for text in texts
+    ]
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     n_bytes = [len(row['text'].encode()) for row in rows]
     found = open_corpus(str(path), 64 if 'prompt' in rows[0] else 1, tokenizer, 'nowhere')
-    assert found.n_bytes == found.sizes.sum() == sum(n_bytes) and len(found.sizes) == len(found.tokens)
+    assert found.n_bytes == found.sizes.sum() == sum(n_bytes) and len(found.sizes) == len(
+        found.tokens
+    )
     assert unigram_row(found.tokens, tokenizer, 1, found.sizes)['bytes'] == sum(n_bytes)
-    some = open_corpus(str(path), 64 if 'prompt' in rows[0] else 2, tokenizer, 'nowhere', n_blocks=1)
+    some = open_corpus(
+        str(path), 64 if 'prompt' in rows[0] else 2, tokenizer, 'nowhere', n_blocks=1
+    )
     assert some.n_bytes == (n_bytes[0] if 'prompt' in rows[0] else found.sizes[:2].sum())
-    if kind == 'bytes':   # each token is its own bytes
+    if kind == 'bytes':  # each token is its own bytes
         counted = found.sizes > 0
         assert found.sizes[counted].tolist() == tokenizer.n_bytes[found.tokens[counted]].tolist()
 
@@ -106,6 +170,7 @@ def test_bytes_are_those_of_the_text_as_it_was_given(tmp_path, kind, texts):
 def test_bytes_of_a_large_text_are_those_of_its_pieces_together(tmp_path, monkeypatch):
     pytest.importorskip('tokenizers')
     from masked_kinds import tokenizer_like
+
     monkeypatch.setattr('anyorder.tokens.sources.PIECE', 3)
     text, path = decomposed('é ü<|endoftext|>ñ å ' * 3), tmp_path / 'my.txt'
     path.write_text(text)
@@ -116,8 +181,16 @@ def test_bytes_of_a_large_text_are_those_of_its_pieces_together(tmp_path, monkey
 def test_unknown_tokens_of_a_file_are_said_once(tmp_path, capsys):
     pytest.importorskip('tokenizers')
     from masked_kinds import tokenizer_like
+
     (tmp_path / 'my.txt').write_text('ab ! ef ¶')
-    assert open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('wordpiece'), 'nowhere').n_bytes is None
-    assert '2 of 5 tokens are unknown' in (said := capsys.readouterr().err) and "'!'" in said and said.count('\n') == 1
+    assert (
+        open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('wordpiece'), 'nowhere').n_bytes
+        is None
+    )
+    assert (
+        '2 of 5 tokens are unknown' in (said := capsys.readouterr().err)
+        and "'!'" in said
+        and said.count('\n') == 1
+    )
     open_corpus(str(tmp_path / 'my.txt'), 2, tokenizer_like('bytes'), 'nowhere')
     assert not capsys.readouterr().err

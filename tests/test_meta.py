@@ -1,4 +1,5 @@
 """meta.json: every field is as it must be, or one line names it; a set that was made before a field still opens."""
+
 import itertools
 import json
 import re
@@ -15,15 +16,22 @@ from anyorder.tokens.prepared import prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 
 MISSING = object()
-DAMAGES = [MISSING, None, True, -1, 2 ** 63, 1.5, '', [1, 2], {'a': 1}]
+DAMAGES = [MISSING, None, True, -1, 2**63, 1.5, '', [1, 2], {'a': 1}]
 # what is no damage: {set: {field: values}}
-GRID = [None, MISSING, [1, 2]]   # blocks of a text may be grids
-FINE = {'text': {'given': [MISSING], 'shape': GRID},
-        'qa': {'given': [True], 'prompts': [True], 'shape': GRID},
-        'rows': {'eos': [None], 'given': [True], 'shape': [None], 'vocabulary': [None]},
-        'nae_sat': {'eos': [None], 'given': [MISSING, True], 'shape': [None, MISSING]}}
-OPTIONAL = {'prompts': [MISSING, False], 'row_length': [None, MISSING], 'shape': [None, MISSING],
-            'vocabulary': [None, MISSING], 'puzzle': [None, MISSING]}
+GRID = [None, MISSING, [1, 2]]  # blocks of a text may be grids
+FINE = {
+    'text': {'given': [MISSING], 'shape': GRID},
+    'qa': {'given': [True], 'prompts': [True], 'shape': GRID},
+    'rows': {'eos': [None], 'given': [True], 'shape': [None], 'vocabulary': [None]},
+    'nae_sat': {'eos': [None], 'given': [MISSING, True], 'shape': [None, MISSING]},
+}
+OPTIONAL = {
+    'prompts': [MISSING, False],
+    'row_length': [None, MISSING],
+    'shape': [None, MISSING],
+    'vocabulary': [None, MISSING],
+    'puzzle': [None, MISSING],
+}
 
 
 @pytest.fixture(scope='module')
@@ -32,12 +40,18 @@ def sets(tmp_path_factory):
     folder = tmp_path_factory.mktemp('sets')
     (folder / 'a.txt').write_text('some words of text, ' * 60)
     prepare('text', folder, source=str(folder / 'a.txt'), tokenizer='bytes')
-    (folder / 'a.jsonl').write_text(''.join(json.dumps({'prompt': f'{i}', 'text': 'a'}) + '\n' for i in range(20)))
+    (folder / 'a.jsonl').write_text(
+        ''.join(json.dumps({'prompt': f'{i}', 'text': 'a'}) + '\n' for i in range(20))
+    )
     prepare('text', folder, 'qa', str(folder / 'a.jsonl'), tokenizer='bytes')
     np.save(folder / 'a.npy', np.arange(60).reshape(10, 6) % 6)
     (folder / 'names.txt').write_text('\n'.join('abcdef'))
-    prepare_tokens(folder, 'rows', str(folder / 'a.npy'), shape='2x3', vocabulary=str(folder / 'names.txt'))
-    prepare_puzzles('nae_sat', folder, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4)
+    prepare_tokens(
+        folder, 'rows', str(folder / 'a.npy'), shape='2x3', vocabulary=str(folder / 'names.txt')
+    )
+    prepare_puzzles(
+        'nae_sat', folder, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4
+    )
     return folder
 
 
@@ -83,16 +97,31 @@ def test_every_damage_of_every_field_is_named(sets, tmp_path, name):
     open_split(tmp_path, name, 'val')
 
 
-@pytest.mark.parametrize('keys, value, field', [
-    (('text', 'eos'), 257, 'eos'), (('text', 'given'), True, 'given'), (('text', 'prompts'), True, 'given'),
-    (('qa', 'given'), False, 'given'), (('qa', 'prompts'), False, 'given'), (('rows', 'prompts'), True, 'given'),
-    (('text', 'puzzle'), {'task': 'sudoku4'}, 'puzzle'), (('text', 'tokenizer'), 'braille', 'tokenizer'),
-    (('text', 'row_length'), 7, 'row_length'), (('text', 'splits'), {'../x': {}}, 'splits'),
-    (('qa', 'eos'), None, 'eos'), (('text', 'eos'), 3, 'eos'), (('rows', 'n_tokens'), 2 ** 16 + 1, 'n_tokens'),
-    (('rows', 'splits', 'val'), 7, 'splits.val'),
-    (('rows', 'shape'), [3, 3], 'shape'), (('rows', 'row_length'), 5, 'shape'),
-    (('rows', 'vocabulary'), list('abc'), 'vocabulary'), (('rows', 'vocabulary'), list('aabcde'), 'vocabulary'),
-    (('rows', 'splits', 'val', 'rows'), 7, 'row_length'), (('nae_sat', 'puzzle', 'task'), 'zebra', 'puzzle')])
+@pytest.mark.parametrize(
+    'keys, value, field',
+    [
+        (('text', 'eos'), 257, 'eos'),
+        (('text', 'given'), True, 'given'),
+        (('text', 'prompts'), True, 'given'),
+        (('qa', 'given'), False, 'given'),
+        (('qa', 'prompts'), False, 'given'),
+        (('rows', 'prompts'), True, 'given'),
+        (('text', 'puzzle'), {'task': 'sudoku4'}, 'puzzle'),
+        (('text', 'tokenizer'), 'braille', 'tokenizer'),
+        (('text', 'row_length'), 7, 'row_length'),
+        (('text', 'splits'), {'../x': {}}, 'splits'),
+        (('qa', 'eos'), None, 'eos'),
+        (('text', 'eos'), 3, 'eos'),
+        (('rows', 'n_tokens'), 2**16 + 1, 'n_tokens'),
+        (('rows', 'splits', 'val'), 7, 'splits.val'),
+        (('rows', 'shape'), [3, 3], 'shape'),
+        (('rows', 'row_length'), 5, 'shape'),
+        (('rows', 'vocabulary'), list('abc'), 'vocabulary'),
+        (('rows', 'vocabulary'), list('aabcde'), 'vocabulary'),
+        (('rows', 'splits', 'val', 'rows'), 7, 'row_length'),
+        (('nae_sat', 'puzzle', 'task'), 'zebra', 'puzzle'),
+    ],
+)
 def test_fields_that_contradict_each_other_are_named(sets, tmp_path, keys, value, field):
     name, *keys = keys
     meta = json.loads((sets / name / 'meta.json').read_text())
@@ -101,16 +130,31 @@ def test_fields_that_contradict_each_other_are_named(sets, tmp_path, keys, value
         read_meta(tmp_path)
 
 
-@pytest.mark.parametrize('content', [
-    b'', b'[]', b'null', b'3', b'"a"', b'{"tokenizer": "bytes"', b'\xff\xfe', b'[' * 100000, b'9' * 10000,
-    b'{"name": NaN', b'[{"name": "text"}]'])
+@pytest.mark.parametrize(
+    'content',
+    [
+        b'',
+        b'[]',
+        b'null',
+        b'3',
+        b'"a"',
+        b'{"tokenizer": "bytes"',
+        b'\xff\xfe',
+        b'[' * 100000,
+        b'9' * 10000,
+        b'{"name": NaN',
+        b'[{"name": "text"}]',
+    ],
+)
 def test_a_file_of_another_kind_is_one_line_that_lets_the_folder_be(sets, tmp_path, content):
     shutil.copytree(sets / 'text', tmp_path / 'text')
     path = tmp_path / 'text' / 'meta.json'
     for damaged in content, path.read_bytes()[:-3]:
         path.write_bytes(damaged)
-        with one_line('text/meta.json cannot be read as the meta.json of a prepared set: choose another name for the '
-                      'set, or another --data_dir$'):
+        with one_line(
+            'text/meta.json cannot be read as the meta.json of a prepared set: choose another name for the '
+            'set, or another --data_dir$'
+        ):
             open_split(tmp_path, 'text', 'val')
         with one_line('text/meta.json'):
             prepare('text', tmp_path, source=str(sets / 'a.txt'), tokenizer='bytes', force=True)
@@ -121,20 +165,45 @@ def test_sets_from_before_a_field_still_open(sets, tmp_path):
     """Text had no field `given`, and puzzles neither it nor a shape."""
     for name, new in (('text', ['given']), ('nae_sat', ['given', 'shape'])):
         meta = json.loads((sets / name / 'meta.json').read_text())
-        (tmp_path / 'meta.json').write_text(json.dumps({key: meta[key] for key in meta if key not in new}))
+        (tmp_path / 'meta.json').write_text(
+            json.dumps({key: meta[key] for key in meta if key not in new})
+        )
         assert read_meta(tmp_path) == read_meta(sets / name)
-        (tmp_path / 'meta.json').write_text(json.dumps(meta | {'shape': None, 'of a later time': [1]}))
+        (tmp_path / 'meta.json').write_text(
+            json.dumps(meta | {'shape': None, 'of a later time': [1]})
+        )
         assert read_meta(tmp_path) == read_meta(sets / name)
 
 
 def test_what_a_checkpoint_keeps(sets):
     """A resume compares it with what older checkpoints keep."""
-    assert kind_of(read_meta(sets / 'text')) == {'tokenizer': 'bytes', 'n_tokens': 257, 'eos': 256, 'given': False}
-    assert kind_of(read_meta(sets / 'qa')) == {'tokenizer': 'bytes', 'n_tokens': 257, 'eos': 256, 'given': True,
-                                               'prompts': True}
+    assert kind_of(read_meta(sets / 'text')) == {
+        'tokenizer': 'bytes',
+        'n_tokens': 257,
+        'eos': 256,
+        'given': False,
+    }
+    assert kind_of(read_meta(sets / 'qa')) == {
+        'tokenizer': 'bytes',
+        'n_tokens': 257,
+        'eos': 256,
+        'given': True,
+        'prompts': True,
+    }
     assert kind_of(read_meta(sets / 'rows')) == {
-        'tokenizer': 'own', 'n_tokens': 6, 'eos': None, 'given': False, 'row_length': 6, 'shape': [2, 3],
-        'vocabulary': list('abcdef')}
+        'tokenizer': 'own',
+        'n_tokens': 6,
+        'eos': None,
+        'given': False,
+        'row_length': 6,
+        'shape': [2, 3],
+        'vocabulary': list('abcdef'),
+    }
     assert kind_of(read_meta(sets / 'nae_sat')) == {
-        'tokenizer': 'nae_sat', 'n_tokens': 2, 'eos': None, 'given': True, 'row_length': 8,
-        'puzzle': {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4}}
+        'tokenizer': 'nae_sat',
+        'n_tokens': 2,
+        'eos': None,
+        'given': True,
+        'row_length': 8,
+        'puzzle': {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4},
+    }

@@ -4,6 +4,7 @@
 
 On a CPU this says that the file still runs, for which one network is enough: the others are slow tests.
 """
+
 import copy
 
 import pytest
@@ -27,9 +28,13 @@ from configurator import Config
 from model import EMA, KVCache
 
 ENCODER = dict(attention='bidirectional')
-OTHERS = [pytest.param(variant, marks=pytest.mark.slow) for variant in [*VARIANTS[1:], *FINAL, ENCODER]]
+OTHERS = [
+    pytest.param(variant, marks=pytest.mark.slow) for variant in [*VARIANTS[1:], *FINAL, ENCODER]
+]
 EVERY = pytest.mark.parametrize('variant', [{}, *OTHERS], ids=name_of)
-REAL = dict(block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3)   # heads of 64, as kernels want them
+REAL = dict(
+    block_size=64, vocab_size=320, n_tokens=257, n_embd=128, n_layer=3
+)  # heads of 64, as kernels want them
 
 
 @pytest.fixture
@@ -58,10 +63,13 @@ def pair(device, **config):
 
 def texts(n, block_size=64, vocab_size=257, seed=2):
     g = torch.Generator().manual_seed(seed)
-    return torch.randint(vocab_size, (n, block_size), generator=g), sample_order(n, block_size, generator=g)
+    return torch.randint(vocab_size, (n, block_size), generator=g), sample_order(
+        n, block_size, generator=g
+    )
 
 
 # ---- float64, or the widest there is
+
 
 @EVERY
 @pytest.mark.parametrize('made', [lambda model: model, lean], ids=['plain', 'lean'])
@@ -87,25 +95,45 @@ def test_cached_steps(device, batch, variant, n):
     g = torch.Generator().manual_seed(3)
     for known in ([0, 3, 7, 5, 1], [0, 4, 8, 5, 8], [2, 8, 8, 8, 8]):
         known = torch.tensor(known)
-        want, got = here.predict(idx, order, known, n), there.predict(idx.to(device), order.to(device), known, n, cache)
+        want, got = (
+            here.predict(idx, order, known, n),
+            there.predict(idx.to(device), order.to(device), known, n, cache),
+        )
         for r, k in enumerate(known.tolist()):
-            close(want[r, :9 - k], got[r, :9 - k], device)
+            close(want[r, : 9 - k], got[r, : 9 - k], device)
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         if cache is not None and there.slots.targets_in_keys:
             cache.length = known
 
 
-HOW = [dict(policy='given', schedule='cosine'), dict(policy='given', unmask='binomial'), dict(policy='entropy'),
-       dict(policy='margin', threshold=0.4), dict(policy='top_prob', top_k=5, temperature=0.7), dict(top_p=0.8)]
+HOW = [
+    dict(policy='given', schedule='cosine'),
+    dict(policy='given', unmask='binomial'),
+    dict(policy='entropy'),
+    dict(policy='margin', threshold=0.4),
+    dict(policy='top_prob', top_k=5, temperature=0.7),
+    dict(top_p=0.8),
+]
 
 
-@pytest.mark.parametrize('variant', [{}, *OTHERS[len(VARIANTS) - 1:]], ids=name_of)
+@pytest.mark.parametrize('variant', [{}, *OTHERS[len(VARIANTS) - 1 :]], ids=name_of)
 @pytest.mark.parametrize('how', HOW, ids=str)
 def test_the_same_text(device, variant, how):
     idx, order = texts(3, 20, 11)
     known = torch.tensor([0, 7, 19])
-    found = [generate(model, idx.to(where), order.to(where), known, 6, seeds=range(3), return_trace=True, **how)
-             for model, where in zip(pair(device, block_size=20, **variant), ('cpu', device))]
+    found = [
+        generate(
+            model,
+            idx.to(where),
+            order.to(where),
+            known,
+            6,
+            seeds=range(3),
+            return_trace=True,
+            **how,
+        )
+        for model, where in zip(pair(device, block_size=20, **variant), ('cpu', device))
+    ]
     (idx, trace), (there, other) = found
     assert torch.equal(idx, there.cpu())
     assert all(torch.equal(trace[name], other[name].cpu()) for name in ('order', 'step'))
@@ -116,8 +144,18 @@ def test_lossless_text_equals_one_token_a_step(device):
     """A device draws noise of its own, so the device writes both texts."""
     idx, order = texts(3, 20, 11)
     _, model = pair(device, block_size=20)
-    found = [generate(model, idx.to(device), order.to(device), 4, seeds=range(3), unmask='lossless', window=window)
-             for window in (1, 8)]
+    found = [
+        generate(
+            model,
+            idx.to(device),
+            order.to(device),
+            4,
+            seeds=range(3),
+            unmask='lossless',
+            window=window,
+        )
+        for window in (1, 8)
+    ]
     assert torch.equal(*found)
 
 
@@ -126,13 +164,22 @@ def test_likelihood(device):
     here, there = pair(device)
     close(block_nll(here, blocks, orders, 4), block_nll(there, blocks, orders, 4), device)
     given = [1, 2], [5, 0]
-    close(conditional_logprob(here, blocks, *given), conditional_logprob(there, blocks.to(device), *given), device)
-    for x, y in zip(*(ensemble_block_nll(model, blocks[0], orders[0], 4, [0, 1, 4], 2, 1, 64)
-                      for model in (here, there))):
+    close(
+        conditional_logprob(here, blocks, *given),
+        conditional_logprob(there, blocks.to(device), *given),
+        device,
+    )
+    for x, y in zip(
+        *(
+            ensemble_block_nll(model, blocks[0], orders[0], 4, [0, 1, 4], 2, 1, 64)
+            for model in (here, there)
+        )
+    ):
         close(x, y, device)
 
 
 # ---- what is not float64
+
 
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-3), (torch.bfloat16, 0.3)])
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1]], ids=name_of)
@@ -141,16 +188,26 @@ def test_frozen_steps_are_near(device, variant, dtype, tolerance):
     fast, cache = freeze(there.float(), dtype), KVCache(there.config, 4, device, dtype)
     for known in (0, 5, 6, 40, 63):
         n = min(6, 64 - known)
-        want, got = here.predict(idx, order, known, n), fast.predict(idx.to(device), order.to(device), known, n, cache)
+        want, got = (
+            here.predict(idx, order, known, n),
+            fast.predict(idx.to(device), order.to(device), known, n, cache),
+        )
         want, got = (x[..., :257].double().cpu().log_softmax(-1) for x in (want, got))
-        assert (want.exp() * (want - got)).sum(-1).abs().max() < tolerance                    # KL in nats
+        assert (want.exp() * (want - got)).sum(-1).abs().max() < tolerance  # KL in nats
 
 
 @pytest.mark.parametrize('variant', [{}, TWO_STREAM[1], ENCODER], ids=name_of)
 def test_gradients_in_bfloat16_are_near(device, variant):
     (here, there), (idx, order) = pair(device, **REAL, **variant), texts(8)
-    here, there, found = here.float().requires_grad_(True), lean(there.float().requires_grad_(True)), []
-    for model, where, dtype in ((here, torch.device('cpu'), 'float32'), (there, device, 'bfloat16')):
+    here, there, found = (
+        here.float().requires_grad_(True),
+        lean(there.float().requires_grad_(True)),
+        [],
+    )
+    for model, where, dtype in (
+        (here, torch.device('cpu'), 'float32'),
+        (there, device, 'bfloat16'),
+    ):
         known = torch.arange(8).to(where) if model.slots.masked_loss else None
         with autocast(where, dtype):
             nll = model(idx.to(where), order.to(where), known)
@@ -162,14 +219,24 @@ def test_gradients_in_bfloat16_are_near(device, variant):
 
 # ---- updates: the device draws the batch, so it computes both ways
 
-OPTIONS = Config(batch_size=4, gradient_accumulation_steps=2, block_size=64, grad_clip=1.0, l2r_ratio=0.1,
-                 order='random', order_seed=0, seed=1)
+OPTIONS = Config(
+    batch_size=4,
+    gradient_accumulation_steps=2,
+    block_size=64,
+    grad_clip=1.0,
+    l2r_ratio=0.1,
+    order='random',
+    order_seed=0,
+    seed=1,
+)
 
 
 def weights_after(device, dtype, wrapped, optimizer='adamw'):
     """(weights, loss and norm summed) of two updates of the model that `wrapped` makes of a lean one."""
     model = lean(make_model(**REAL).float().to(device).requires_grad_(True).train())
-    state = TrainState(model, make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95)), EMA(model, 0.9))
+    state = TrainState(
+        model, make_optimizers(model, optimizer, 1e-3, 0.01, 0.1, (0.9, 0.95)), EMA(model, 0.9)
+    )
     state.run_model, tokens = wrapped(model), texts(8)[0].flatten().numpy()
     for _ in range(2):
         update(state, Split(tokens), 1e-3, Config(OPTIONS | {'dtype': dtype}))
@@ -178,23 +245,31 @@ def weights_after(device, dtype, wrapped, optimizer='adamw'):
 
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_updates_are_a_function_of_the_seed(device, optimizer):
-    one, other = (weights_after(device, 'float32', lambda model: model, optimizer)[1] for _ in range(2))
+    one, other = (
+        weights_after(device, 'float32', lambda model: model, optimizer)[1] for _ in range(2)
+    )
     assert other.tolist() == pytest.approx(one.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-3), ('bfloat16', 2e-2)])
 def test_compiled_updates(cuda, dtype, tolerance):
-    plain, compiled = (weights_after(cuda, dtype, wrapped)[1] for wrapped in (lambda model: model, torch.compile))
+    plain, compiled = (
+        weights_after(cuda, dtype, wrapped)[1] for wrapped in (lambda model: model, torch.compile)
+    )
     torch.compiler.reset()
     assert compiled.tolist() == pytest.approx(plain.tolist(), rel=tolerance)
 
 
 def test_one_nccl_process(cuda, tmp_path, monkeypatch):
     plain, totals = weights_after(cuda, 'float32', lambda model: model)
-    torch.distributed.init_process_group('nccl', init_method=f'file://{tmp_path}/store', rank=0, world_size=1)
-    monkeypatch.setattr(start, 'processes', lambda: (0, 2))   # a lone process is not wrapped
+    torch.distributed.init_process_group(
+        'nccl', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
+    )
+    monkeypatch.setattr(start, 'processes', lambda: (0, 2))  # a lone process is not wrapped
     try:
-        shared, others = weights_after(cuda, 'float32', lambda model: start.make_run_model(model, False, cuda))
+        shared, others = weights_after(
+            cuda, 'float32', lambda model: start.make_run_model(model, False, cuda)
+        )
     finally:
         torch.distributed.destroy_process_group()
     assert others.tolist() == pytest.approx(totals.tolist(), rel=1e-4)
@@ -211,12 +286,17 @@ def test_batches_are_drawn_without_a_wait(cuda):
 
 # ---- CUDA graphs
 
+
 @pytest.mark.parametrize('variant', [{}, *FINAL], ids=name_of)
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_graphs_replay_what_steps_are(cuda, variant, dtype):
     """The same forced text, scored with graphs and without: the steps of few and of many targets, and rows that end."""
     model, (idx, order) = make_model(**REAL, **variant).to(cuda), texts(3)
-    model, idx, order = model if dtype == torch.float64 else model.float(), idx.to(cuda), order.to(cuda)
+    model, idx, order = (
+        model if dtype == torch.float64 else model.float(),
+        idx.to(cuda),
+        order.to(cuda),
+    )
     found = []
     for network in (freeze(model, dtype), graphed(freeze(model, dtype))):
         for n_steps in (64, 9):
@@ -229,10 +309,15 @@ def test_graphs_replay_what_steps_are(cuda, variant, dtype):
         assert (plain - replayed).abs().max() < tolerance
 
 
-@pytest.mark.parametrize('how', [dict(n_steps=16), dict(n_steps=16, policy='margin'),
-                                 dict(unmask='lossless', window=8)], ids=str)
+@pytest.mark.parametrize(
+    'how',
+    [dict(n_steps=16), dict(n_steps=16, policy='margin'), dict(unmask='lossless', window=8)],
+    ids=str,
+)
 def test_text_with_graphs_is_text_without(cuda, how):
     model, (idx, order) = make_model(**REAL).to(cuda), texts(3)
-    found = [generate(network, idx.to(cuda), order.to(cuda), 5, seeds=range(3), **how)
-             for network in (freeze(model), graphed(freeze(model)))]
+    found = [
+        generate(network, idx.to(cuda), order.to(cuda), 5, seeds=range(3), **how)
+        for network in (freeze(model), graphed(freeze(model)))
+    ]
     assert torch.equal(*found)

@@ -1,4 +1,5 @@
 """What is the law by which a text is written? All 27 texts of three tokens, and the same number in three ways."""
+
 import itertools
 from functools import cache
 
@@ -15,9 +16,14 @@ from anyorder.generation.unmasking import SCORES
 
 NETWORKS = {'decoder': {}, 'mixed': FINAL[0], 'encoder': ENCODER, 'two streams': TWO_STREAM[0]}
 CUT = dict(temperature=0.7, top_p=0.8, top_k=2)
-WAYS = [*(dict(policy=policy) for policy in SCORES), dict(n_steps=2), dict(policy='margin', n_steps=2),
-        dict(policy='top_prob', threshold=0.5), dict(policy='margin', block_length=2),
-        dict(policy='entropy', block_length=2, n_steps=2)]
+WAYS = [
+    *(dict(policy=policy) for policy in SCORES),
+    dict(n_steps=2),
+    dict(policy='margin', n_steps=2),
+    dict(policy='top_prob', threshold=0.5),
+    dict(policy='margin', block_length=2),
+    dict(policy='entropy', block_length=2, n_steps=2),
+]
 EVERY, ORDER = torch.tensor(list(itertools.product(range(3), repeat=3))), torch.tensor([[2, 0, 1]])
 
 
@@ -34,8 +40,18 @@ def choosy(network):
 
 
 def chooses(model):
-    return all(len({*map(tuple, scored(model, EVERY, ORDER.expand(27, 3), known, range(27), how).order.tolist())}) > 1
-               for known, how in ((0, dict(policy='margin')), (1, dict(policy='margin', block_length=2))))
+    return all(
+        len(
+            {
+                *map(
+                    tuple,
+                    scored(model, EVERY, ORDER.expand(27, 3), known, range(27), how).order.tolist(),
+                )
+            }
+        )
+        > 1
+        for known, how in ((0, dict(policy='margin')), (1, dict(policy='margin', block_length=2)))
+    )
 
 
 def scored(model, idx, order, known, seeds, how, use_cache=True, **drawing):
@@ -48,10 +64,15 @@ def scored(model, idx, order, known, seeds, how, use_cache=True, **drawing):
 
 def law(model, how, known=0, seed=0, **drawing):
     """(27,) probabilities of EVERY text, given its token at position 2 if that is known."""
-    return scored(model, EVERY, ORDER.expand(27, 3), known, 27 * [seed], how, **drawing).logprob.sum(1).exp()
+    return (
+        scored(model, EVERY, ORDER.expand(27, 3), known, 27 * [seed], how, **drawing)
+        .logprob.sum(1)
+        .exp()
+    )
 
 
 # ---- the law by enumeration
+
 
 @pytest.mark.parametrize('network', NETWORKS)
 @pytest.mark.parametrize('how', WAYS)
@@ -72,14 +93,29 @@ def test_what_is_written_next_depends_on_what_was_written(network):
     assert chooses(choosy(network))
 
 
-@pytest.mark.parametrize('network, how, known, drawing', [
-    ('decoder', WAYS[1], 0, {}), ('decoder', WAYS[6], 1, CUT), ('decoder', WAYS[5], 1, {}), ('mixed', WAYS[4], 0, CUT),
-    ('encoder', WAYS[7], 0, {}), ('two streams', WAYS[2], 0, CUT)])
+@pytest.mark.parametrize(
+    'network, how, known, drawing',
+    [
+        ('decoder', WAYS[1], 0, {}),
+        ('decoder', WAYS[6], 1, CUT),
+        ('decoder', WAYS[5], 1, {}),
+        ('mixed', WAYS[4], 0, CUT),
+        ('encoder', WAYS[7], 0, {}),
+        ('two streams', WAYS[2], 0, CUT),
+    ],
+)
 def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
-    model, n, p = choosy(network), 2_000, law(choosy(network), how, known, **drawing) / 3 ** known
-    prompts = torch.arange(n).unsqueeze(1) % 3    # at position 2
-    drawn = generate(model, prompts.expand(n, 3), ORDER.expand(n, 3), known, **dict(n_steps=3) | how, seeds=range(n),
-                     **drawing)
+    model, n, p = choosy(network), 2_000, law(choosy(network), how, known, **drawing) / 3**known
+    prompts = torch.arange(n).unsqueeze(1) % 3  # at position 2
+    drawn = generate(
+        model,
+        prompts.expand(n, 3),
+        ORDER.expand(n, 3),
+        known,
+        **dict(n_steps=3) | how,
+        seeds=range(n),
+        **drawing,
+    )
     counts = torch.bincount(drawn @ torch.tensor([9, 3, 1]), minlength=27)
     assert (counts[p == 0] == 0).all()
     counts, expected = counts[p > 0], n * p[p > 0]
@@ -87,7 +123,9 @@ def test_texts_are_written_as_often_as_they_score(network, how, known, drawing):
     assert chi2 < freedom + 5 * (2 * freedom) ** 0.5
 
 
-@pytest.mark.parametrize('how', [dict(), dict(policy='margin'), dict(policy='top_prob', block_length=2, n_steps=4)])
+@pytest.mark.parametrize(
+    'how', [dict(), dict(policy='margin'), dict(policy='top_prob', block_length=2, n_steps=4)]
+)
 def test_binomial_numbers_of_a_seed_make_a_law(how):
     model, how = choosy('decoder'), dict(n_steps=2, unmask='binomial') | how
     laws = torch.stack([law(model, how, seed=seed) for seed in range(6)])
@@ -97,14 +135,30 @@ def test_binomial_numbers_of_a_seed_make_a_law(how):
 
 # ---- one text
 
-@pytest.mark.parametrize('how, variant', [
-    *((how, {}) for how in [*BLOCKS, *WAYS[:4], dict(policy='margin', n_steps=4, schedule='cosine'),
-                            dict(policy='top_prob', threshold=0.4)]),
-    *itertools.product([BLOCKS[1], dict(policy='margin', n_steps=4)], [FINAL[0], ENCODER, TWO_STREAM[0]])])
+
+@pytest.mark.parametrize(
+    'how, variant',
+    [
+        *(
+            (how, {})
+            for how in [
+                *BLOCKS,
+                *WAYS[:4],
+                dict(policy='margin', n_steps=4, schedule='cosine'),
+                dict(policy='top_prob', threshold=0.4),
+            ]
+        ),
+        *itertools.product(
+            [BLOCKS[1], dict(policy='margin', n_steps=4)], [FINAL[0], ENCODER, TWO_STREAM[0]]
+        ),
+    ],
+)
 def test_the_same_number_in_three_ways(batch, how, variant):
     """As it was written, as a text that is scored, and by the definition, without a cache."""
     model, (idx, order), seeds = make_model(**variant), batch, [3, 1, 4, 1, 5]
-    text, trace = generate(model, idx, order, KNOWN, **dict(n_steps=9) | how, seeds=seeds, return_trace=True)
+    text, trace = generate(
+        model, idx, order, KNOWN, **dict(n_steps=9) | how, seeds=seeds, return_trace=True
+    )
     canvas = scored(model, text, order, KNOWN, seeds, how)
     assert torch.equal(canvas.order, trace['order']) and torch.equal(canvas.step, trace['step'])
     torch.testing.assert_close(canvas.logprob, trace['logprob'], rtol=0, atol=1e-10)
@@ -114,10 +168,14 @@ def test_the_same_number_in_three_ways(batch, how, variant):
         torch.testing.assert_close(trace['logprob'][r].sum(), nats.sum(), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize('how', [*CHANCE, dict(policy='margin', order_noise=1.0), dict(n_steps=4, unmask='binomial')])
+@pytest.mark.parametrize(
+    'how', [*CHANCE, dict(policy='margin', order_noise=1.0), dict(n_steps=4, unmask='binomial')]
+)
 def test_a_seed_scores_what_it_wrote(batch, how):
     model, (idx, order) = make_model(), batch
-    text, trace = generate(model, idx, order, KNOWN, **dict(n_steps=9) | how, seeds=range(5), return_trace=True)
+    text, trace = generate(
+        model, idx, order, KNOWN, **dict(n_steps=9) | how, seeds=range(5), return_trace=True
+    )
     canvas = scored(model, text, order, KNOWN, range(5), how)
     assert torch.equal(canvas.order, trace['order']) and torch.equal(canvas.step, trace['step'])
     torch.testing.assert_close(canvas.logprob, trace['logprob'], rtol=0, atol=1e-10)
@@ -132,10 +190,12 @@ def test_a_lossless_score_is_one_token_a_step(batch, window, use_cache, drawing)
     how = dict(unmask='lossless', window=window)
     many = scored(model, idx, order, KNOWN, range(5), how, use_cache, **drawing)
     torch.testing.assert_close(many.logprob, one.logprob, rtol=0, atol=1e-10)
-    assert many.step.max() == {1: 8, 4: 3, 64: 1}[window]    # 4: passes of 1, 4, 1 and 3 tokens
+    assert many.step.max() == {1: 8, 4: 3, 64: 1}[window]  # 4: passes of 1, 4, 1 and 3 tokens
     assert (one.logprob == -torch.inf).any() == bool(drawing)
 
 
 def test_a_text_is_not_scored_at_temperature_0():
-    with one_line('at temperature 0 one text has probability 1 and every other one 0: score at a temperature above 0'):
+    with one_line(
+        'at temperature 0 one text has probability 1 and every other one 0: score at a temperature above 0'
+    ):
         Drawing(temperature=0, scores=True)

@@ -1,4 +1,5 @@
 """The README and the pages of results: their commands are understood, cheap ones run, and what they name is there."""
+
 import ast
 import contextlib
 import glob
@@ -41,8 +42,10 @@ from model import EMA
 
 PAGES = ['README.md', *sorted(glob.glob('results/**/*.md', root_dir=ROOT, recursive=True))]
 # what a command that was understood lacks here: its weights or logs, or the device that it is given
-LACKING = (r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/|'
-           r"a list of positions, got .\w+.json|No such file or directory: '.*\.html'")
+LACKING = (
+    r'no checkpoint file|requirements-extra|no file .*ckpt|cannot get hf:|nowhere|no log out/|'
+    r"a list of positions, got .\w+.json|No such file or directory: '.*\.html'"
+)
 
 
 def lacks(finished):
@@ -58,8 +61,11 @@ def read(page):
         return f.read()
 
 
-COMMANDS = [name for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
-            if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)]
+COMMANDS = [
+    name
+    for name in sorted(glob.glob('*.py', root_dir=ROOT) + glob.glob('data/*.py', root_dir=ROOT))
+    if re.search(r"^if __name__ == '__main__':\n", read(name), flags=re.MULTILINE)
+]
 
 
 def fences(page, language):
@@ -68,9 +74,15 @@ def fences(page, language):
 
 def expand(word):
     """The words that bash makes of a word with {a,b} or * in it."""
-    choices = [part.split(',') if n % 2 else [part] for n, part in enumerate(re.split(r'\{(.*?)\}', word))]
+    choices = [
+        part.split(',') if n % 2 else [part] for n, part in enumerate(re.split(r'\{(.*?)\}', word))
+    ]
     words = [''.join(parts) for parts in itertools.product(*choices)]
-    return [path for w in words for path in sorted(glob.glob(w, root_dir=ROOT)) or [w]] if '*' in word else words
+    return (
+        [path for w in words for path in sorted(glob.glob(w, root_dir=ROOT)) or [w]]
+        if '*' in word
+        else words
+    )
 
 
 def commands(page):
@@ -86,21 +98,30 @@ def commands(page):
         settings = dict(itertools.takewhile(lambda pair: re.fullmatch('[A-Z]+', pair[0]), pairs))
         if len(settings) == len(words):
             variables |= settings
-        parts = itertools.groupby(words[len(settings):], lambda word: word == '&&')
-        found += [[w for word in part for w in expand(word)] for between, part in parts if not between]
+        parts = itertools.groupby(words[len(settings) :], lambda word: word == '&&')
+        found += [
+            [w for word in part for w in expand(word)] for between, part in parts if not between
+        ]
     return found
 
 
 def inline_commands(page):
     """The words of every command in the running text and the tables of a page."""
     text = re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL)
-    assert not re.search(r'^    (python|torchrun|bash|pip) ', text, flags=re.MULTILINE), 'a command outside of a fence'
-    return [shlex.split(command) for command in re.findall(r'`((?:python|torchrun|bash|pip) [^`]+)`', text)]
+    assert not re.search(r'^    (python|torchrun|bash|pip) ', text, flags=re.MULTILINE), (
+        'a command outside of a fence'
+    )
+    return [
+        shlex.split(command)
+        for command in re.findall(r'`((?:python|torchrun|bash|pip) [^`]+)`', text)
+    ]
 
 
 # options of a launcher: how many machines, how many processes on each (8 without it), and others
-LAUNCHERS = {'torchrun': ('nnodes', 'nproc_per_node', 'standalone node_rank master_addr master_port'),
-             'sbatch': ('nodes', 'ntasks-per-node', 'gpus-per-node')}
+LAUNCHERS = {
+    'torchrun': ('nnodes', 'nproc_per_node', 'standalone node_rank master_addr master_port'),
+    'sbatch': ('nodes', 'ntasks-per-node', 'gpus-per-node'),
+}
 
 
 def programs(page):
@@ -112,42 +133,69 @@ def programs(page):
 @pytest.fixture
 def understand(script, tmp_path, monkeypatch):
     """understand(words) runs the command until its options have been read and checked, and fails if it rejects one."""
+
     def python(name, *args):
-        if any(arg.startswith('--plan=') for arg in args):   # wants nothing
+        if any(arg.startswith('--plan=') for arg in args):  # wants nothing
             return script(name, *args)
-        if name == 'eval_lm.py':   # test_lm_eval_understands_its_commands
+        if name == 'eval_lm.py':  # test_lm_eval_understands_its_commands
             return None
-        reader = {'data/prepare.py': 'configurator.configure', 'data/puzzles.py': 'configurator.configure',
-                  'export_hf.py': 'configurator.configure', 'tests/torture.py': 'argparse.ArgumentParser.parse_args',
-                  'plot.py': 'anyorder.pictures.figures.draw'}.get(name)
+        reader = {
+            'data/prepare.py': 'configurator.configure',
+            'data/puzzles.py': 'configurator.configure',
+            'export_hf.py': 'configurator.configure',
+            'tests/torture.py': 'argparse.ArgumentParser.parse_args',
+            'plot.py': 'anyorder.pictures.figures.draw',
+        }.get(name)
         if not reader:
             return lacks(script(name, *args, '--device=nowhere', code=1))
         read_options = pkgutil.resolve_name(reader)
 
         def read_and_stop(*args, **kwargs):
-            if name != 'plot.py':   # which has read them when it draws
+            if name != 'plot.py':  # which has read them when it draws
                 read_options(*args, **kwargs)
             raise Understood
+
         with monkeypatch.context() as patch, contextlib.suppress(Understood):
             patch.setattr(reader, read_and_stop)
             lacks(script(name, *args, code=1))
-        assert args[0] in {'data/prepare.py': [*DATA_SETS, 'tokens'], 'data/puzzles.py': TASKS}.get(name, args)
+        assert args[0] in {'data/prepare.py': [*DATA_SETS, 'tokens'], 'data/puzzles.py': TASKS}.get(
+            name, args
+        )
 
     def run(words):
         match words:
-            case (['python', '-m', 'pytest', *_] | ['pip', 'install', *_] | ['git', 'clone', *_]
-                  | ['python', 'results/run.py', '--help']):
+            case (
+                ['python', '-m', 'pytest', *_]
+                | ['pip', 'install', *_]
+                | ['git', 'clone', *_]
+                | ['python', 'results/run.py', '--help']
+            ):
                 pass
-            case ['python', 'results/run.py', *args]:   # its commands: test_findings.py
+            case ['python', 'results/run.py', *args]:  # its commands: test_findings.py
                 configure(vars(findings), list(itertools.takewhile(lambda arg: arg != '--', args)))
-            case ['python', ('bert.py' | 'rows.py' | 'peers.py' | 'infilling.py' | 'stargraphs.py'
-                             | 'repeat.py') as name, *args]:
-                page = {'bert.py': 'results/masked.md', 'rows.py': 'results/lm_eval.md',
-                        'peers.py': 'results/peers.md', 'infilling.py': 'results/infilling.md',
-                        'stargraphs.py': 'results/stargraphs.md', 'repeat.py': 'results/repeated.md'}[name]
+            case [
+                'python',
+                (
+                    'bert.py'
+                    | 'rows.py'
+                    | 'peers.py'
+                    | 'infilling.py'
+                    | 'stargraphs.py'
+                    | 'repeat.py'
+                ) as name,
+                *args,
+            ]:
+                page = {
+                    'bert.py': 'results/masked.md',
+                    'rows.py': 'results/lm_eval.md',
+                    'peers.py': 'results/peers.md',
+                    'infilling.py': 'results/infilling.md',
+                    'stargraphs.py': 'results/stargraphs.md',
+                    'repeat.py': 'results/repeated.md',
+                }[name]
                 (tmp_path / name).write_text(programs(page)[name])
                 configure(runpy.run_path(name), args)
-            case ['python', name, *_] if os.path.isfile(name):   # the reader's own
+            case ['python', name, *_] if os.path.isfile(name):  # the reader's own
                 compile(read(os.path.abspath(name)), name, 'exec')
             case ['python', name, *args]:
                 python(name, *args)
@@ -157,12 +205,13 @@ def understand(script, tmp_path, monkeypatch):
                 nodes, processes, others = LAUNCHERS[launcher]
                 assert options.keys() <= {nodes, processes, *others.split()}
                 name = {'config/train.sbatch': 'train.py'}.get(args[at], args[at])
-                python(name, *args[at + 1:])
+                python(name, *args[at + 1 :])
                 n_processes = int(options.get(nodes, 1)) * int(options.get(processes, 8))
                 if name == 'train.py':
-                    check_options(configure(vars(train), args[at + 1:]), n_processes)
+                    check_options(configure(vars(train), args[at + 1 :]), n_processes)
             case _:
                 pytest.fail('no program that is known here')
+
     for folder in ('config', 'results'):
         os.symlink(os.path.join(ROOT, folder), tmp_path / folder)
     monkeypatch.chdir(tmp_path)
@@ -188,37 +237,59 @@ def test_lm_eval_understands_its_commands(page, monkeypatch):
     from lm_eval._cli import HarnessCLI
 
     from anyorder.harness import AnyOrderLM
+
     for words in commands(page) + inline_commands(page):
         if 'eval_lm.py' not in words or 'ls' in words:
             continue
-        args = words[words.index('eval_lm.py') + 1:]
+        args = words[words.index('eval_lm.py') + 1 :]
         monkeypatch.setattr('sys.argv', ['eval_lm.py', *eval_lm.arguments(args)])
         found = HarnessCLI().parse_args()
         if found.model == 'aogpt':
             AnyOrderLM.options(found.model_args)
         if found.include_path:
-            assert all(os.path.isfile(os.path.join(ROOT, found.include_path, f'{task}.yaml')) for task in found.tasks)
+            assert all(
+                os.path.isfile(os.path.join(ROOT, found.include_path, f'{task}.yaml'))
+                for task in found.tasks
+            )
 
 
 @pytest.mark.parametrize('page', PAGES)
 def test_links_lead_somewhere(page):
     text = read(page)
-    paths = re.findall(r'\]\(([^)#:]+)[^):]*\)', text) + re.findall(r'(?:src|srcset)="([^":]+)"', text)
-    assert [path for path in paths if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), path))] == []
+    paths = re.findall(r'\]\(([^)#:]+)[^):]*\)', text) + re.findall(
+        r'(?:src|srcset)="([^":]+)"', text
+    )
+    assert [
+        path
+        for path in paths
+        if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), path))
+    ] == []
     for path, heading in re.findall(r'\]\(([^)#:]+)#([^)]*)\)', text):
-        headings = re.findall(r'^#+ (.*)$', read(os.path.join(os.path.dirname(page), path)), flags=re.MULTILINE)
+        headings = re.findall(
+            r'^#+ (.*)$', read(os.path.join(os.path.dirname(page), path)), flags=re.MULTILINE
+        )
         # as GitHub names them
         assert heading in [re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings]
     files = set(re.findall(r'`((?:anyorder|config|tests)/[\w/]+\.\w+|data/\w+\.py|\w+\.py)`', text))
-    assert [path for path in files - {*programs(page)} if not os.path.exists(os.path.join(ROOT, path))] == []
+    assert [
+        path for path in files - {*programs(page)} if not os.path.exists(os.path.join(ROOT, path))
+    ] == []
     for name, path in re.findall(r'`([A-Z_]+)`, `([\w/]+\.py)`', text):
         assert re.search(rf'^{name} = ', read(path), flags=re.MULTILINE), f'no {name} in {path}'
 
 
 def test_every_picture_is_shown():
-    shown = ' '.join(re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL) for page in PAGES)
-    pictures = [name for name in os.listdir(os.path.join(ROOT, 'results')) if name.endswith(('.png', '.svg'))]
-    assert [name for name in pictures if name not in shown] == [] and 'replay.svg' in read('README.md')
+    shown = ' '.join(
+        re.sub(r'^```.*?^```$', '', read(page), flags=re.MULTILINE | re.DOTALL) for page in PAGES
+    )
+    pictures = [
+        name
+        for name in os.listdir(os.path.join(ROOT, 'results'))
+        if name.endswith(('.png', '.svg'))
+    ]
+    assert [name for name in pictures if name not in shown] == [] and 'replay.svg' in read(
+        'README.md'
+    )
 
 
 def test_the_front_page_is_short_and_names_every_room_and_ten_files():
@@ -233,14 +304,35 @@ def test_the_front_page_is_short_and_names_every_room_and_ten_files():
 
 def test_the_cheap_commands_run(script, tmp_path):
     """Toys of the README's quickstart, small Sudoku and text of one's own, and the programs of two pages."""
-    toy = {'train.py': ['--n_layer=1', '--n_head=2', '--n_embd=16', '--n_cond=8', '--max_iters=2', '--eval_iters=1',
-                        '--compile=False', '--device=cpu'],
-           'eval_ppl.py': ['--n_blocks=2', '--device=cpu'], 'eval_puzzle.py': ['--n_puzzles=3', '--device=cpu'],
-           'sample.py': ['--device=cpu'], 'data/prepare.py': ['--data_dir=data']}
+    toy = {
+        'train.py': [
+            '--n_layer=1',
+            '--n_head=2',
+            '--n_embd=16',
+            '--n_cond=8',
+            '--max_iters=2',
+            '--eval_iters=1',
+            '--compile=False',
+            '--device=cpu',
+        ],
+        'eval_ppl.py': ['--n_blocks=2', '--device=cpu'],
+        'eval_puzzle.py': ['--n_puzzles=3', '--device=cpu'],
+        'sample.py': ['--device=cpu'],
+        'data/prepare.py': ['--data_dir=data'],
+    }
     (tmp_path / 'YOUR.txt').write_text(read('README.md')[:5000])
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    script('data/prepare.py', 'text', '--source=YOUR.txt', '--tokenizer=bytes', '--name=pydocs', '--data_dir=data')
-    script('data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--data_dir=data')
+    script(
+        'data/prepare.py',
+        'text',
+        '--source=YOUR.txt',
+        '--tokenizer=bytes',
+        '--name=pydocs',
+        '--data_dir=data',
+    )
+    script(
+        'data/puzzles.py', 'sudoku4', '--n_train=40', '--n_val=4', '--n_test=4', '--data_dir=data'
+    )
     ran = []
     for _, name, *args in commands('README.md') + inline_commands('README.md'):
         if not re.search('quickstart|sudoku4|mine', shlex.join(args)):
@@ -248,14 +340,23 @@ def test_the_cheap_commands_run(script, tmp_path):
         said = script(name, *args, *toy[name]).stdout
         ran.append(name)
         if shlex.join(args) == 'config/quickstart.py':
-            offered = [line.split()[1:] for line in said.splitlines() if line.startswith('  python ')]
-            assert [c[0] for c in offered] == ['sample.py', 'eval_ppl.py'] and 'written in random order' in said
+            offered = [
+                line.split()[1:] for line in said.splitlines() if line.startswith('  python ')
+            ]
+            assert [c[0] for c in offered] == [
+                'sample.py',
+                'eval_ppl.py',
+            ] and 'written in random order' in said
             assert 'sample 1' in script(*offered[0]).stdout
             assert 'unigram, whole set' in script(*offered[1], '--n_blocks=2').stdout
     assert set(ran) == set(toy)
     (tmp_path / 'program.py').write_text('\n'.join(fences('results/writing.md', 'python')))
     found = runpy.run_path('program.py')
-    assert found['text'].startswith('If ') and found['text'].endswith(' is returned.') and found['text'].logprob < 0
+    assert (
+        found['text'].startswith('If ')
+        and found['text'].endswith(' is returned.')
+        and found['text'].logprob < 0
+    )
     assert len(found['texts']) == 4 and found['a'] < 0 > found['b']
     blocks = fences('results/python.md', 'python')
     (tmp_path / 'program.py').write_text('\n'.join(blocks))
@@ -266,13 +367,18 @@ def test_the_cheap_commands_run(script, tmp_path):
 
 
 # options with which the commands of the front page take seconds, by script, and by script and first word
-SHORT = {'train.py': '--n_layer=1 --n_head=2 --n_embd=16 --max_iters=2 --warmup_iters=0 --eval_iters=1 --device=cpu',
-         'train.py config/bytes256.py': '--block_size=32', 'sample.py': '--device=cpu',
-         'eval_ppl.py': '--n_blocks=2 --device=cpu', 'eval_puzzle.py': '--n_puzzles=3 --device=cpu',
-         'data/prepare.py': '--data_dir=data', 'bench.py': '--device=cpu',
-         'bench.py frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= --block_lengths=',
-         'bench.py grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 --batch_size=2 '
-                          '--steps=2,4 --n_updates=1'}
+SHORT = {
+    'train.py': '--n_layer=1 --n_head=2 --n_embd=16 --max_iters=2 --warmup_iters=0 --eval_iters=1 --device=cpu',
+    'train.py config/bytes256.py': '--block_size=32',
+    'sample.py': '--device=cpu',
+    'eval_ppl.py': '--n_blocks=2 --device=cpu',
+    'eval_puzzle.py': '--n_puzzles=3 --device=cpu',
+    'data/prepare.py': '--data_dir=data',
+    'bench.py': '--device=cpu',
+    'bench.py frontier': '--n_blocks=2 --n_samples=2 --steps=8 --windows=8 --thresholds= --block_lengths=',
+    'bench.py grid': '--block_size=16 --vocab_size=64 --n_tokens=64 --n_layer=1 --n_embd=12 --batch_size=2 '
+    '--steps=2,4 --n_updates=1',
+}
 
 
 @pytest.mark.slow
@@ -282,7 +388,7 @@ def test_all_commands_of_the_front_page_run_in_their_order(script, tmp_path):
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
     ran = []
     for launcher, name, *args in commands('README.md') + inline_commands('README.md'):
-        if launcher == 'pip' or name == '-m':   # pytest
+        if launcher == 'pip' or name == '-m':  # pytest
             continue
         if name == 'results/run.py':
             configure(vars(findings), args)
@@ -294,7 +400,7 @@ def test_all_commands_of_the_front_page_run_in_their_order(script, tmp_path):
     measured = json.loads((tmp_path / 'ppl.json').read_text())['results']
     assert {row['dataset'] for row in measured} == {'pydocs', 'YOUR.txt'}
     assert os.path.getsize('replay.html') and os.path.isfile('out/finetune/ckpt.pt')
-    notebook, = re.findall('`(from anyorder import Writer; [^`]+)`', read('README.md'))
+    (notebook,) = re.findall('`(from anyorder import Writer; [^`]+)`', read('README.md'))
     text = eval(notebook.partition('; ')[2], {'Writer': Writer})
     assert text.startswith('The ') and text.endswith('.')
 
@@ -314,7 +420,10 @@ def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
     """Its programs on short pieces: the rows are the pieces, and whole pieces are scored once a frame."""
     monkeypatch.chdir(tmp_path)
     page, rng = 'results/tokens.md', np.random.default_rng(0)
-    pieces = {split: [rng.integers(60, 73, (n, 4)).tolist() for n in (33, 50)] for split in ('train', 'valid', 'test')}
+    pieces = {
+        split: [rng.integers(60, 73, (n, 4)).tolist() for n in (33, 50)]
+        for split in ('train', 'valid', 'test')
+    }
     pieces['test'][0][3][2] = -1
     (tmp_path / 'chorales.json').write_text(json.dumps(pieces | {'test': pieces['test'] * 181}))
     for name, text in programs(page).items():
@@ -325,29 +434,73 @@ def test_the_chorales_of_their_page(script, tmp_path, monkeypatch):
     with open('chorales.txt') as f:
         names = f.read().split()
     rows = np.load('chorales.npz')
-    assert len(names) == 47 and names[:2] == ['rest', 'C2'] and (rows['val'].reshape(-1, 4, 32).transpose(0, 2, 1) + 35
-                                                                == [piece[:32] for piece in pieces['valid']]).all()
+    assert (
+        len(names) == 47
+        and names[:2] == ['rest', 'C2']
+        and (
+            rows['val'].reshape(-1, 4, 32).transpose(0, 2, 1) + 35
+            == [piece[:32] for piece in pieces['valid']]
+        ).all()
+    )
     assert rows['test'][0].reshape(4, 32)[2, 3] == 0 and len(rows['train']) == 12 * (1 + 3)
-    assert (np.load('melody.npy').reshape(2, 4, 32) < 0).any((0, 2)).tolist() == [False, True, True, True]
-    assert np.take_along_axis(np.load('allowed.npy')[None], rows['val'][..., None].astype(int), 2).mean() > 0.9
+    assert (np.load('melody.npy').reshape(2, 4, 32) < 0).any((0, 2)).tolist() == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert (
+        np.take_along_axis(
+            np.load('allowed.npy')[None], rows['val'][..., None].astype(int), 2
+        ).mean()
+        > 0.9
+    )
     whole, piece = np.load('pieces.npz'), np.load('pieces_test.npy')
     scored = np.bincount(piece, (~whole['given_test']).sum(1))
     assert scored[:2].tolist() == [4 * 33, 4 * 50]
     for name in ('chorales', 'pieces'):
-        script('data/prepare.py', 'tokens', f'--name={name}', f'--source={name}.npz', '--vocabulary=chorales.txt',
-               '--shape=4x32', '--data_dir=data')
+        script(
+            'data/prepare.py',
+            'tokens',
+            f'--name={name}',
+            f'--source={name}.npz',
+            '--vocabulary=chorales.txt',
+            '--shape=4x32',
+            '--data_dir=data',
+        )
     os.symlink(os.path.join(ROOT, 'config'), 'config')
-    training, = (words[2:] for words in commands(page) if '--order=bach.py:mixed' in words)
-    script('train.py', *training, '--n_layer=1', '--n_embd=16', '--max_iters=2', '--batch_size=2', '--eval_iters=1')
-    said = script('eval_ppl.py', '--ckpt=out/chorales/ckpt.pt', '--datasets=pieces', '--split=test', '--n_orders=2',
-                  '--orders=columns,bach.py:random_frames', '--out=p.json').stdout
-    monkeypatch.setattr('sys.argv', ['by_piece.py', 'p.json.blocks.jsonl', 'pieces.npz', 'pieces_test.npy'])
+    (training,) = (words[2:] for words in commands(page) if '--order=bach.py:mixed' in words)
+    script(
+        'train.py',
+        *training,
+        '--n_layer=1',
+        '--n_embd=16',
+        '--max_iters=2',
+        '--batch_size=2',
+        '--eval_iters=1',
+    )
+    said = script(
+        'eval_ppl.py',
+        '--ckpt=out/chorales/ckpt.pt',
+        '--datasets=pieces',
+        '--split=test',
+        '--n_orders=2',
+        '--orders=columns,bach.py:random_frames',
+        '--out=p.json',
+    ).stdout
+    monkeypatch.setattr(
+        'sys.argv', ['by_piece.py', 'p.json.blocks.jsonl', 'pieces.npz', 'pieces_test.npy']
+    )
     with contextlib.redirect_stdout(io.StringIO()) as out:
         runpy.run_path('by_piece.py', run_name='__main__')
     nats = float(re.search(r'columns x 2 +([\d.]+)', said)[1])
-    assert float(re.search(r'columns +([\d.]+)', out.getvalue())[1]) == pytest.approx(4 * nats, abs=3e-4)
+    assert float(re.search(r'columns +([\d.]+)', out.getvalue())[1]) == pytest.approx(
+        4 * nats, abs=3e-4
+    )
     frames = runpy.run_path('bach.py')['random_frames'](torch.rand(50, 128), (4, 32), None) % 32
-    assert (frames.view(50, 32, 4) == frames.view(50, 32, 4)[..., :1]).all() and len({*frames[:, 0].tolist()}) > 10
+    assert (frames.view(50, 32, 4) == frames.view(50, 32, 4)[..., :1]).all() and len(
+        {*frames[:, 0].tolist()}
+    ) > 10
 
 
 def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
@@ -356,8 +509,16 @@ def test_the_digits_of_their_page(script, tmp_path, monkeypatch):
     (tmp_path / 'digits.py').write_text(programs('results/tokens.md')['digits.py'])
     runpy.run_path('digits.py')
     rows, half = np.load('labelled.npz'), np.load('half.npy')
-    assert [rows[split].shape for split in ('train', 'val', 'test')] == [(1397, 65), (200, 65), (200, 65)]
-    assert (half[:, :32] == rows['test'][:16, :32]).all() and (half[:, 32:] == -1).all() and rows['train'].max() == 26
+    assert [rows[split].shape for split in ('train', 'val', 'test')] == [
+        (1397, 65),
+        (200, 65),
+        (200, 65),
+    ]
+    assert (
+        (half[:, :32] == rows['test'][:16, :32]).all()
+        and (half[:, 32:] == -1).all()
+        and rows['train'].max() == 26
+    )
 
 
 def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
@@ -366,14 +527,20 @@ def test_the_programs_of_likelihood_and_lengths(tmp_path, monkeypatch, capsys):
     found = programs('results/likelihood.md') | programs('results/lengths.md')
     for name, text in found.items():
         for node in ast.walk(ast.parse(text, name)):
-            if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in ('anyorder', 'config', 'model'):
+            if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in (
+                'anyorder',
+                'config',
+                'model',
+            ):
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, alias.name) for alias in node.names), (name, node.module)
     with open('words.txt', 'w') as f:
         f.write('The quick brown fox jumps over the lazy dog. ' * 40)
     prepare('text', 'data', source='words.txt', tokenizer='bytes', name='words')
     model = make_model(block_size=16, vocab_size=320, n_tokens=257).float()
-    save_checkpoint('ckpt.pt', model, ema=EMA(model, 0.9), tokenizer='bytes', config={'dataset': 'words'})
+    save_checkpoint(
+        'ckpt.pt', model, ema=EMA(model, 0.9), tokenizer='bytes', config={'dataset': 'words'}
+    )
     for name, n in (('law_entropy.py', 3), ('pseudo.py', 2)):
         (tmp_path / name).write_text(found[name])
         monkeypatch.setattr('sys.argv', [name, 'ckpt.pt', str(n)])
@@ -398,7 +565,9 @@ def test_the_peers_of_their_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = runpy.run_path('peers.py')
     assert found['peer'](Config(nanogpt='nowhere'), 'nanogpt') is None
-    said = 'left out: no model.py in --nanogpt=nowhere; git clone https://github.com/karpathy/nanoGPT'
+    said = (
+        'left out: no model.py in --nanogpt=nowhere; git clone https://github.com/karpathy/nanoGPT'
+    )
     assert capsys.readouterr().out.strip() == said
     model, g = make_model(attention='bidirectional', rotary=True), torch.Generator().manual_seed(0)
     N, V = model.config.block_size, model.config.n_real
@@ -406,10 +575,14 @@ def test_the_peers_of_their_page(tmp_path, monkeypatch, capsys):
     idx = torch.randint(V, (1, N), generator=g)
     masked, encoder = idx.index_fill(1, order[0, 4:], V), found['AsMasked'](model)
     out, kept = encoder(masked), torch.zeros(1, N).bool().index_fill(1, torch.arange(3, 6), True)
-    torch.testing.assert_close(out.logits[0, order[0, 4:]], model.predict(idx, order, 4)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        out.logits[0, order[0, 4:]], model.predict(idx, order, 4)[0], rtol=0, atol=1e-12
+    )
     prefix = [tuple(x[:, :, :3] for x in pair) for pair in out.past_key_values]
     rest = encoder(masked[:, 3:], past_key_values=prefix).logits
-    block = encoder(masked[:, 3:6], past_key_values=out.past_key_values, replace_position=kept).logits
+    block = encoder(
+        masked[:, 3:6], past_key_values=out.past_key_values, replace_position=kept
+    ).logits
     torch.testing.assert_close(rest, out.logits[:, 3:], rtol=0, atol=1e-12)
     torch.testing.assert_close(block, out.logits[:, 3:6], rtol=0, atol=1e-12)
     assert encoder.passes == 3
@@ -429,22 +602,37 @@ def test_the_middles_of_their_page(tmp_path, monkeypatch):
     plain = SimpleNamespace(run={}, order={'kind': 'random'})
     marked = SimpleNamespace(run={'fim_ratio': 0.5}, order={'kind': 'l2r'})
     model, after_marks = make_model(), make_model(vocab_size=11, n_tokens=8)
-    sides, behind, before = (nats_of(*of_model, texts, blank, way) for of_model, way in (
-        ((plain, model), 'sides'), ((marked, after_marks), 'sides'), ((marked, after_marks), 'before')))
+    sides, behind, before = (
+        nats_of(*of_model, texts, blank, way)
+        for of_model, way in (
+            ((plain, model), 'sides'),
+            ((marked, after_marks), 'sides'),
+            ((marked, after_marks), 'before'),
+        )
+    )
     for r, (text, row) in enumerate(zip(texts, blank)):
         a, b = row.nonzero()[:, 0], (~row).nonzero()[:, 0]
-        assert float(sides[r]) == pytest.approx(-float(conditional_logprob(model, text[None], a, b)), abs=1e-6)
+        assert float(sides[r]) == pytest.approx(
+            -float(conditional_logprob(model, text[None], a, b)), abs=1e-6
+        )
         first, end = int(a[0]), int(a[-1]) + 1
-        for start, nats in (([8, *text[:first], 9, *text[end:], 10], behind[r]), ([*text[:first]], before[r])):
+        for start, nats in (
+            ([8, *text[:first], 9, *text[end:], 10], behind[r]),
+            ([*text[:first]], before[r]),
+        ):
             idx = torch.tensor([[*map(int, start), *text[first:end].tolist()]])
             order = torch.arange(idx.size(1))[None]
-            naive = [after_marks.predict(idx, order, d, 1).log_softmax(-1)[0, 0, idx[0, d]]
-                     for d in range(len(start), idx.size(1))]
+            naive = [
+                after_marks.predict(idx, order, d, 1).log_softmax(-1)[0, 0, idx[0, d]]
+                for d in range(len(start), idx.size(1))
+            ]
             assert float(nats) == pytest.approx(-float(sum(naive)), abs=1e-6)
     half = torch.tensor([[True, False] * 3] * 4)
-    assert nats_of(marked, after_marks, texts, half, 'sides') is None     # a middle is one gap
+    assert nats_of(marked, after_marks, texts, half, 'sides') is None  # a middle is one gap
     random = nats_of(plain, model, texts, half, 'random')
-    assert random.shape == (4,) and not torch.equal(random, nats_of(plain, model, texts, half, 'sides'))
+    assert random.shape == (4,) and not torch.equal(
+        random, nats_of(plain, model, texts, half, 'sides')
+    )
 
 
 def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
@@ -452,8 +640,10 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
     (tmp_path / 'stargraphs.py').write_text(programs('results/stargraphs.md')['stargraphs.py'])
     monkeypatch.chdir(tmp_path)
     found = runpy.run_path('stargraphs.py')
-    for word, *options in (('rows', '--degree=3', '--n_train=60', '--n_val=20', '--out=star.npz'),
-                           ('facts', '--n_facts=40', '--n_names=12', '--n_relations=3', '--out=facts.npz')):
+    for word, *options in (
+        ('rows', '--degree=3', '--n_train=60', '--n_val=20', '--out=star.npz'),
+        ('facts', '--n_facts=40', '--n_names=12', '--n_relations=3', '--out=facts.npz'),
+    ):
         found['main'](configure(found, [word, *options]))
     star, facts = np.load('star.npz'), np.load('facts.npz')
     assert star['train'].shape == (60, 30) and star['given'].tolist() == [True] * 26 + [False] * 4
@@ -463,7 +653,9 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
     found['main'](configure(found, [*again, '--read=True']))
     repeated, first, counts, heads = np.load('repeated.npz'), [], set(), set()
     assert repeated['train'].shape == (60, 30) and not repeated['given'].any()
-    assert (asked['train'] == repeated['train']).all() and asked['given'].tolist() == star['given'].tolist()
+    assert (asked['train'] == repeated['train']).all() and asked['given'].tolist() == star[
+        'given'
+    ].tolist()
     for rows, d in ((star, 3), (repeated, 2)):
         for row in [*rows['train'].tolist(), *rows['val'].tolist()]:
             edges, (goal, start), path = list(zip(row[:24:2], row[1:24:2])), row[24:26], row[26:]
@@ -479,29 +671,54 @@ def test_the_stars_of_their_page(tmp_path, monkeypatch, capsys):
             else:
                 counts |= {edges.count(edge) for edge in edges}
                 heads.add(len({*edges[:8]}))
-    assert {*first} == {0, 1, 2} and {1, 2, 3} <= counts and len(heads) > 1   # some again, at any place
-    forward, backward, asked = (facts['train'][:40].tolist(), facts['train'][40:].tolist(), facts['val'].tolist())
+    assert (
+        {*first} == {0, 1, 2} and {1, 2, 3} <= counts and len(heads) > 1
+    )  # some again, at any place
+    forward, backward, asked = (
+        facts['train'][:40].tolist(),
+        facts['train'][40:].tolist(),
+        facts['val'].tolist(),
+    )
     turned = {(c, d, r - 3, a, b) for a, b, r, c, d in backward + asked}
-    assert len(backward) == len(asked) == 20 and turned == {(a, b, r, c, d) for a, b, r, c, d in forward}
+    assert len(backward) == len(asked) == 20 and turned == {
+        (a, b, r, c, d) for a, b, r, c, d in forward
+    }
     steps = torch.tensor([[3, 2, 1, 0], [0, 1, 2, 3], [2, 1, 0, 3]])
     assert found['backward_tau'](steps).tolist()[:2] == [1, -1]
 
     def entry(seed, path, way='l2r', degree=2, network='GPT', tau=-1.0):
-        return {'degree': degree, 'network': network, 'updates': 3000, 'way': way, 'seed': seed, 'tau': tau,
-                'tau_stderr': 0.1, 'path': path, 'path_stderr': 0.011, 'neighbour': 1.0, 'neighbour_stderr': 0.0007}
+        return {
+            'degree': degree,
+            'network': network,
+            'updates': 3000,
+            'way': way,
+            'seed': seed,
+            'tau': tau,
+            'tau_stderr': 0.1,
+            'path': path,
+            'path_stderr': 0.011,
+            'neighbour': 1.0,
+            'neighbour_stderr': 0.0007,
+        }
 
     def table(*rows):
         (tmp_path / 'solved.json').write_text(json.dumps({'table': rows}))
         capsys.readouterr()
         found['main'](configure(found, ['picture', '--tables=solved.json', '--out=stars.png']))
         return capsys.readouterr().out.splitlines()[2:-1]
-    assert table(entry(1, 0.48)) == ['| 2 | GPT | 3,000 | 1 | 48.0 ± 1.1 |  |  |  | 100.0 ± 0.1 |  |']
+
+    assert table(entry(1, 0.48)) == [
+        '| 2 | GPT | 3,000 | 1 | 48.0 ± 1.1 |  |  |  | 100.0 ± 0.1 |  |'
+    ]
     decoder = entry(1, 0.9, 'margin', network='decoder', tau=0.25)
     assert table(entry(1, 0.2, 'r2l', 5), entry(1, 0.48), entry(2, 0.5), decoder) == [
         '| 2 | GPT | 3,000 | 2 | 49.0 ± 1.0 |  |  |  | 100.00 ± 0.00 |  |',
         '| 2 | decoder | 3,000 | 1 |  |  | 90.0 ± 1.1 |  |  | 0.25 |',
-        '| 5 | GPT | 3,000 | 1 | 20.0 ± 1.1, right to left |  |  |  | 100.0 ± 0.1, right to left |  |']
-    with pytest.raises(ValueError, match='solved.json has GPT, 3,000 updates, seed 1, which an earlier table has'):
+        '| 5 | GPT | 3,000 | 1 | 20.0 ± 1.1, right to left |  |  |  | 100.0 ± 0.1, right to left |  |',
+    ]
+    with pytest.raises(
+        ValueError, match='solved.json has GPT, 3,000 updates, seed 1, which an earlier table has'
+    ):
         table(entry(1, 0.48), entry(1, 0.5))
 
 
@@ -510,29 +727,44 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
     (tmp_path / 'repeat.py').write_text(programs('results/repeated.md')['repeat.py'])
     monkeypatch.chdir(tmp_path)
     for seed, nats in ((1, [3.0, 1.0, 2.0]), (2, [1.5, 2.5, 3.0])):
-        entries = [{'iter': n, 'tokens': 10000 * n, 'loss': 1.0} | ({'val_l2r': nats[n // 2]} if n % 2 == 0 else {})
-                   for n in range(5)]
-        (tmp_path / f'repeat_few_2_seed{seed}.jsonl').write_text('\n'.join(map(json.dumps, entries)))
+        entries = [
+            {'iter': n, 'tokens': 10000 * n, 'loss': 1.0}
+            | ({'val_l2r': nats[n // 2]} if n % 2 == 0 else {})
+            for n in range(5)
+        ]
+        (tmp_path / f'repeat_few_2_seed{seed}.jsonl').write_text(
+            '\n'.join(map(json.dumps, entries))
+        )
     found = runpy.run_path('repeat.py')
     found['main'](configure(found, ['table', '--runs=repeat_*', '--kb=10']))
     assert capsys.readouterr().out.splitlines()[2:] == [
-        '| 2 orders | left to right | 2 | 1.250 ± 0.250 | 2, 0 | 2.500 ± 0.500 | 4 |']
+        '| 2 orders | left to right | 2 | 1.250 ± 0.250 | 2, 0 | 2.500 ± 0.500 | 4 |'
+    ]
     with pytest.raises(ValueError, match='no runs repeat_ARM_seedN in nowhere'):
         found['main'](configure(found, ['table', '--runs=nowhere']))
 
 
-@pytest.mark.parametrize('attention, options', [
-    ('mixed', {'SURE': '0.4'}), ('mixed', {}), ('bidirectional', {'POOLS': '2'}), ('mixed', {'PHASES': '1'}),
-    ('mixed', {'BY': 'chance', 'SURE': '0.4'})])
+@pytest.mark.parametrize(
+    'attention, options',
+    [
+        ('mixed', {'SURE': '0.4'}),
+        ('mixed', {}),
+        ('bidirectional', {'POOLS': '2'}),
+        ('mixed', {'PHASES': '1'}),
+        ('mixed', {'BY': 'chance', 'SURE': '0.4'}),
+    ],
+)
 def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch, attention, options):
     """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next, in the
     share of the phase."""
-    monkeypatch.setattr(training, 'draw_batch', training.draw_batch)   # which it replaces
+    monkeypatch.setattr(training, 'draw_batch', training.draw_batch)  # which it replaces
     (tmp_path / 'puma.py').write_text(programs('results/plateau.md')['puma.py'])
     monkeypatch.chdir(tmp_path)
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
     split = open_split('data', 'sudoku4', 'train')[0]
-    config = configure(vars(train), ['--dataset=sudoku4', '--block_size=16', '--batch_size=8', '--dtype=float32'])
+    config = configure(
+        vars(train), ['--dataset=sudoku4', '--block_size=16', '--batch_size=8', '--dtype=float32']
+    )
     for name, value in options.items():
         monkeypatch.setenv(name, value)
     K, by_chance = int(options.get('PHASES', 8)), 'BY' in options
@@ -540,31 +772,46 @@ def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch, atten
     found = runpy.run_path('puma.py')
     model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention=attention).float()
     model.requires_grad_(True)
-    state = TrainState(model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9))
+    state = TrainState(
+        model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9)
+    )
     torch.manual_seed(0)
     found['pools'].extend(found['Rows'](split, config) for _ in range(int(options.get('POOLS', 1))))
-    assert all(sorted(rows.phase.tolist()) == sorted(r % K for r in range(8)) for rows in found['pools'])
+    assert all(
+        sorted(rows.phase.tolist()) == sorted(r % K for r in range(8)) for rows in found['pools']
+    )
     n_new = n_sure = n_by_confidence = n_kept = 0
     for iteration in range(20):
         rows = found['pools'][iteration % len(found['pools'])]
-        idx, order, known, n_given, phase = (x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given,
-                                                                 rows.phase))
+        idx, order, known, n_given, phase = (
+            x.clone() for x in (rows.idx, rows.order, rows.n_known, rows.n_given, rows.phase)
+        )
         with torch.no_grad():
-            loss = nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
-            confidence = [model.predict(idx[r:r + 1], order[r:r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
-                          for r, k in enumerate(known.tolist())]
+            loss = (
+                nll_of_blanks(model(idx, order, known), n_given, True).sum() / (16 - n_given).sum()
+            )
+            confidence = [
+                model.predict(idx[r : r + 1], order[r : r + 1], k, 16 - k)[0].softmax(-1).amax(-1)
+                for r, k in enumerate(known.tolist())
+            ]
         before = state.totals[0].clone()
         found['streamed'](state, split, 1e-9, config)
         assert float(state.totals[0] - before) == pytest.approx(float(loss), rel=1e-5)
         for r, k in enumerate(known.tolist()):
-            n, n_blanks, sure = int(rows.n_known[r]), 16 - int(rows.n_given[r]), int((confidence[r] > 0.4).sum())
+            n, n_blanks, sure = (
+                int(rows.n_known[r]),
+                16 - int(rows.n_given[r]),
+                int((confidence[r] > 0.4).sum()),
+            )
             share, j = (n - int(rows.n_given[r])) / n_blanks, int(rows.phase[r])
-            if phase[r] == K - 1:   # a new row
+            if phase[r] == K - 1:  # a new row
                 assert j == 0 and 0 <= n - rows.n_given[r] <= min(round(n_blanks / K), n_blanks - 1)
-                assert rows.order[r, rows.n_given[r]:].tolist() != order[r, n_given[r]:].tolist()
+                assert rows.order[r, rows.n_given[r] :].tolist() != order[r, n_given[r] :].tolist()
                 n_new += 1
                 continue
-            if with_sure and sure == 16 - k:   # all blanks were sure: a new row, which may be the same grid
+            if (
+                with_sure and sure == 16 - k
+            ):  # all blanks were sure: a new row, which may be the same grid
                 assert j == 0 and n < 16
                 continue
             if with_sure:

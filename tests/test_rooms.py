@@ -1,4 +1,5 @@
 """Who imports whom: no command is imported, and no room imports one that imports it, at once or through others."""
+
 import ast
 import glob
 import os
@@ -11,8 +12,11 @@ from conftest import ROOT
 
 import anyorder
 
-MODULES = {name.removesuffix('.py').removesuffix('/__init__').replace('/', '.'): name
-           for name in glob.glob('**/*.py', root_dir=ROOT, recursive=True) if not name.startswith(('tests', 'out'))}
+MODULES = {
+    name.removesuffix('.py').removesuffix('/__init__').replace('/', '.'): name
+    for name in glob.glob('**/*.py', root_dir=ROOT, recursive=True)
+    if not name.startswith(('tests', 'out'))
+}
 COMMANDS = {name for name in MODULES if not name.startswith('anyorder')} - {'model', 'configurator'}
 
 
@@ -35,7 +39,11 @@ def room(module):
 def circles(arrows):
     """The arrows {(from, to)} without those that are part of no circle and lead from none to none."""
     while True:
-        left = {(a, b) for a, b in arrows if a in {to for _, to in arrows} and b in {start for start, _ in arrows}}
+        left = {
+            (a, b)
+            for a, b in arrows
+            if a in {to for _, to in arrows} and b in {start for start, _ in arrows}
+        }
         if left == arrows:
             return left
         arrows = left
@@ -51,7 +59,9 @@ def test_no_room_and_no_file_imports_one_that_imports_it():
 
 def test_anyorder_imports_torch_when_a_writer_is_asked_for():
     program = "import sys, anyorder; assert not {'torch', 'numpy'} & {*sys.modules}; from anyorder import Reader"
-    finished = subprocess.run([sys.executable, '-c', program], cwd=ROOT, text=True, capture_output=True, check=False)
+    finished = subprocess.run(
+        [sys.executable, '-c', program], cwd=ROOT, text=True, capture_output=True, check=False
+    )
     assert "ImportError: cannot import name 'Reader' from 'anyorder'" in finished.stderr
     assert anyorder.Writer is anyorder.writer.Writer
 
@@ -65,15 +75,31 @@ def test_a_file_in_place_of_ours_is_named_and_not_run(tmp_path, monkeypatch, nam
     with pytest.raises(ImportError) as e:
         runpy.run_path(os.path.join(ROOT, 'anyorder', '__init__.py'))
     ours = os.path.join(ROOT, f'{name}.py')
-    assert str(e.value) == f'{path} stands in place of {ours}: rename it, or start Python in another folder'
+    assert (
+        str(e.value)
+        == f'{path} stands in place of {ours}: rename it, or start Python in another folder'
+    )
 
 
 def test_an_installation_has_every_file_that_the_package_reads():
-    tomllib = pytest.importorskip('tomllib')   # from Python 3.11 on
+    tomllib = pytest.importorskip('tomllib')  # from Python 3.11 on
     with open(os.path.join(ROOT, 'pyproject.toml'), 'rb') as f:
         about = tomllib.load(f)['tool']['setuptools']
-    assert {*about['py-modules']} == {module for name in MODULES.values() if name.startswith('anyorder')
-                                      for module in imported(name) if not module.startswith('anyorder')}
-    files = [path for path in glob.glob('anyorder/**/*.*', root_dir=ROOT, recursive=True) if '__pycache__' not in path]
-    assert about['package-data'] == {'*': ['*']}   # the files of each package, which is a folder with an __init__
-    assert {os.path.dirname(path) for path in files} == {os.path.dirname(path) for path in files if '__init__' in path}
+    assert {*about['py-modules']} == {
+        module
+        for name in MODULES.values()
+        if name.startswith('anyorder')
+        for module in imported(name)
+        if not module.startswith('anyorder')
+    }
+    files = [
+        path
+        for path in glob.glob('anyorder/**/*.*', root_dir=ROOT, recursive=True)
+        if '__pycache__' not in path
+    ]
+    assert about['package-data'] == {
+        '*': ['*']
+    }  # the files of each package, which is a folder with an __init__
+    assert {os.path.dirname(path) for path in files} == {
+        os.path.dirname(path) for path in files if '__init__' in path
+    }

@@ -1,4 +1,5 @@
 """What a run leaves on disk: kept checkpoints, a log cut where a run resumes, one writer, an earlier run's files."""
+
 import io
 import os
 import resource
@@ -16,7 +17,9 @@ from model import EMA
 
 MODEL = make_model(vocab_size=320, n_tokens=257, n_layer=1, n_embd=4, n_head=1, n_cond=2)
 AVERAGE = EMA(MODEL, 0.9)
-RUN = dict(config={}, tokenizer='bytes', optimizer=[], n_seen=0, logged=0, totals=None)   # what a resume wants
+RUN = dict(
+    config={}, tokenizer='bytes', optimizer=[], n_seen=0, logged=0, totals=None
+)  # what a resume wants
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +50,14 @@ def run_of(*iterations, keep=0):
 def test_older_checkpoints_are_kept(keep):
     run_of(2, 4, 6, 8, 10, keep=keep)
     assert saved('out/ckpt.pt') == 10
-    assert [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep:]
-    assert numbered('out') == [f'out/ckpt_000000{n}.pt' for n in (2, 4, 6, 8)[4 - keep:]]
+    assert [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep :]
+    assert numbered('out') == [f'out/ckpt_000000{n}.pt' for n in (2, 4, 6, 8)[4 - keep :]]
     folder = RunFolder('out', keep, resumed=10)
-    save(folder, 10)   # the same iteration again, as after a stop
-    assert saved('out/ckpt.pt') == 10 and [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep:]
+    save(folder, 10)  # the same iteration again, as after a stop
+    assert (
+        saved('out/ckpt.pt') == 10
+        and [saved(path) for path in numbered('out')] == [2, 4, 6, 8][4 - keep :]
+    )
 
 
 @pytest.mark.parametrize('first', [0, 9_999_997, 99_999_998])
@@ -72,6 +78,7 @@ def test_checkpoints_are_kept_and_offered_by_their_number(first):
 def test_where_there_are_no_links_an_older_checkpoint_is_copied(monkeypatch):
     def no_links(*args):
         raise OSError('not permitted')
+
     monkeypatch.setattr(os, 'link', no_links)
     run_of(2, 4, 6, keep=1)
     assert (saved('out/ckpt.pt'), [saved(path) for path in numbered('out')]) == (6, [4])
@@ -80,7 +87,9 @@ def test_where_there_are_no_links_an_older_checkpoint_is_copied(monkeypatch):
 
 def test_a_run_that_was_killed_while_it_saved_saves_again():
     folder = run_of(2, 4, keep=1)
-    shutil.copy('out/ckpt.pt', 'out/ckpt_0000004.pt')   # its second name, but no ckpt.pt of iteration 6
+    shutil.copy(
+        'out/ckpt.pt', 'out/ckpt_0000004.pt'
+    )  # its second name, but no ckpt.pt of iteration 6
     save(folder, 6)
     assert saved('out/ckpt.pt') == 6 and [saved(path) for path in numbered('out')] == [4]
 
@@ -89,24 +98,35 @@ def test_the_newest_checkpoint_that_is_whole_is_offered():
     run_of(2, 4, 6, 8, keep=3)
     for path in ('out/ckpt.pt', 'out/ckpt_0000006.pt'):
         os.truncate(path, os.path.getsize(path) - 1000)
-    with pytest.raises(ValueError, match='cannot be read as a checkpoint: .*; out/ckpt_0000004.pt is whole: '
-                                         'cp out/ckpt_0000004.pt out/ckpt.pt, then resume again'):
+    with pytest.raises(
+        ValueError,
+        match='cannot be read as a checkpoint: .*; out/ckpt_0000004.pt is whole: '
+        'cp out/ckpt_0000004.pt out/ckpt.pt, then resume again',
+    ):
         open_newest('out')
     shutil.copy('out/ckpt_0000004.pt', 'out/ckpt.pt')
     assert open_newest('out').iter_num == 4
     os.remove('out/ckpt.pt')
-    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; .*; out/ckpt_0000004.pt is whole: cp'):
+    with pytest.raises(
+        ValueError, match='^no checkpoint file out/ckpt.pt; .*; out/ckpt_0000004.pt is whole: cp'
+    ):
         open_newest('out')
     shutil.rmtree('out')
-    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; train one .*; --init_from=auto starts'):
+    with pytest.raises(
+        ValueError, match='^no checkpoint file out/ckpt.pt; train one .*; --init_from=auto starts'
+    ):
         open_newest('out')
 
 
-@pytest.mark.parametrize('lacks', ['config', 'ema_model', 'n_seen', 'logged', 'totals', 'optimizer'])
+@pytest.mark.parametrize(
+    'lacks', ['config', 'ema_model', 'n_seen', 'logged', 'totals', 'optimizer']
+)
 def test_weights_alone_are_no_run(lacks):
     os.mkdir('out')
     average = None if lacks == 'ema_model' else AVERAGE
-    save_checkpoint('out/ckpt.pt', MODEL, average, iter_num=1, **{k: v for k, v in RUN.items() if k != lacks})
+    save_checkpoint(
+        'out/ckpt.pt', MODEL, average, iter_num=1, **{k: v for k, v in RUN.items() if k != lacks}
+    )
     with pytest.raises(ValueError, match='no run that can be resumed: .* --init_from=out/ckpt.pt'):
         open_newest('out')
 
@@ -115,21 +135,35 @@ def test_a_new_run_moves_the_files_of_an_earlier_one_aside_when_it_first_writes(
     run_of(6, 8, keep=1)
     folder = RunFolder('out', 1)
     folder.open()
-    assert sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'ckpt_0000006.pt', 'log.jsonl']   # it may fail at once
+    assert sorted(os.listdir('out')) == [
+        '.lock',
+        'ckpt.pt',
+        'ckpt_0000006.pt',
+        'log.jsonl',
+    ]  # it may fail at once
     folder.log({'iter': 1})
     save(folder, 2, 4)
     aside = ['ckpt.pt.old-1', 'ckpt_0000006.pt.old-1', 'log.jsonl.old-1']
     assert [name for name in sorted(os.listdir('out')) if '.old' in name] == aside
-    assert [saved(f'out/{name}') for name in aside[:2]] == [8, 6] and read_log('out/log.jsonl') == [{'iter': 1}]
+    assert [saved(f'out/{name}') for name in aside[:2]] == [8, 6] and read_log('out/log.jsonl') == [
+        {'iter': 1}
+    ]
     assert [saved(path) for path in numbered('out')] == [2]
     os.remove('out/ckpt.pt')
     os.remove('out/ckpt_0000002.pt')
-    with pytest.raises(ValueError, match='^no checkpoint file out/ckpt.pt; an earlier run left '
-                                         'out/ckpt.pt.old-1: to go on with it, take .old-1 off the names of its files'):
+    with pytest.raises(
+        ValueError,
+        match='^no checkpoint file out/ckpt.pt; an earlier run left '
+        'out/ckpt.pt.old-1: to go on with it, take .old-1 off the names of its files',
+    ):
         open_newest('out')
     save(folder, 4)
     run_of(1)
-    assert saved('out/ckpt.pt.old-2') == 4 and saved('out/ckpt.pt.old-1') == 8 and saved('out/ckpt.pt') == 1
+    assert (
+        saved('out/ckpt.pt.old-2') == 4
+        and saved('out/ckpt.pt.old-1') == 8
+        and saved('out/ckpt.pt') == 1
+    )
 
 
 def test_a_resume_removes_nothing_of_another_run():
@@ -149,7 +183,9 @@ def test_a_resume_cuts_the_log_back_to_its_checkpoint():
     RunFolder('out', resumed=4).open()
     with open('out/log.jsonl') as f:
         assert f.read() == '{"iter": 2}\n{"iter": 4}\n'
-    with pytest.raises(ValueError, match='written by another process since'):   # between reading and locking
+    with pytest.raises(
+        ValueError, match='written by another process since'
+    ):  # between reading and locking
         RunFolder('out', resumed=2).open()
 
 
@@ -165,19 +201,38 @@ def test_the_first_line_of_every_start_says_what_computes_it():
     folder.open()
     for it in (3, 4):
         folder.log({'iter': it})
-    assert read_log('out/log.jsonl') == [{'iter': 1, 'environment': here}, {'iter': 2},
-                                         {'iter': 3, 'environment': there}, {'iter': 4}]
+    assert read_log('out/log.jsonl') == [
+        {'iter': 1, 'environment': here},
+        {'iter': 2},
+        {'iter': 3, 'environment': there},
+        {'iter': 4},
+    ]
     assert read_run('out') == [{'iter': it} for it in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize('line', ['{"loss": 1}', '{"iter": "a"}', '{"iter": 1, "loss": null}', '[1, 2]', '3', 'x', '',
-                                  '\xff', '[' * 100000, '{"iter": 1, "loss": 1%s}' % ('0' * 400)])
+@pytest.mark.parametrize(
+    'line',
+    [
+        '{"loss": 1}',
+        '{"iter": "a"}',
+        '{"iter": 1, "loss": null}',
+        '[1, 2]',
+        '3',
+        'x',
+        '',
+        '\xff',
+        '[' * 100000,
+        '{"iter": 1, "loss": 1%s}' % ('0' * 400),
+    ],
+)
 def test_a_line_that_is_no_entry_stops_a_plot_and_no_resume(line):
     run_of(2, 4)
     log = f'{{"iter": 2}}\n{line}\n{{"iter": 4}}\n'.encode('latin-1')
     with open('out/log.jsonl', 'wb') as f:
         f.write(log + b'{"iter": 6}\n{"it')
-    with pytest.raises(ValueError, match='^line 2 of out/log.jsonl is no entry of a training log: remove it$'):
+    with pytest.raises(
+        ValueError, match='^line 2 of out/log.jsonl is no entry of a training log: remove it$'
+    ):
         read_run('out')
     assert read_log('out/log.jsonl') == [{'iter': 2}, {}, {'iter': 4}, {'iter': 6}]
     RunFolder('out', resumed=4).open()
@@ -187,8 +242,11 @@ def test_a_line_that_is_no_entry_stops_a_plot_and_no_resume(line):
 
 def test_two_runs_do_not_write_to_one_folder(forked):
     folder = run_of(2)
-    finished, = forked(lambda: RunFolder('out', resumed=2).open())   # a lock is a process's own
-    assert finished.code == 1 and 'another process trains in out: wait, or use another' in finished.said
+    (finished,) = forked(lambda: RunFolder('out', resumed=2).open())  # a lock is a process's own
+    assert (
+        finished.code == 1
+        and 'another process trains in out: wait, or use another' in finished.said
+    )
     assert saved('out/ckpt.pt') == folder.saved == 2
 
 
@@ -201,25 +259,33 @@ def test_the_first_process_alone_writes(monkeypatch):
     assert other.way_on() == 'start again, nothing was saved yet'
     save(other, 3)
     assert not os.path.exists('other') and other.saved == 3
-    assert other.way_on() == ('go on from iteration 3 with: torchrun ... train.py --init_from=resume --out_dir=other')
+    assert other.way_on() == (
+        'go on from iteration 3 with: torchrun ... train.py --init_from=resume --out_dir=other'
+    )
 
 
 def test_the_way_on_is_a_command_for_a_shell():
     folder = RunFolder('my runs', resumed=7)
-    assert folder.way_on() == "go on from iteration 7 with: python train.py --init_from=resume --out_dir='my runs'"
+    assert (
+        folder.way_on()
+        == "go on from iteration 7 with: python train.py --init_from=resume --out_dir='my runs'"
+    )
 
 
-@pytest.mark.parametrize('error', [OSError, RuntimeError])   # torch.save raises both
+@pytest.mark.parametrize('error', [OSError, RuntimeError])  # torch.save raises both
 def test_a_save_that_fails_removes_no_older_checkpoint(monkeypatch, error):
     folder = run_of(2, 4, keep=1)
 
     def full(*args, **kwargs):
         raise error('no space')
+
     monkeypatch.setattr('anyorder.training.run_folder.write_checkpoint', full)
-    with pytest.raises(ValueError, match='iteration 6 could not be written .no space.: go on from .* 4'):
+    with pytest.raises(
+        ValueError, match='iteration 6 could not be written .no space.: go on from .* 4'
+    ):
         save(folder, 6)
     assert folder.saved == 4
-    os.truncate('out/ckpt.pt', 1000)   # and ckpt_0000004.pt, another name for it
+    os.truncate('out/ckpt.pt', 1000)  # and ckpt_0000004.pt, another name for it
     with pytest.raises(ValueError, match='out/ckpt_0000002.pt is whole'):
         open_newest('out')
 
@@ -228,16 +294,22 @@ def test_a_full_disk_is_one_line_and_the_old_checkpoint_intact(forked):
     run_of(4)
     size = os.path.getsize('out/ckpt.pt') // 2
 
-    def save_on_a_full_disk():   # the kernel refuses what is longer, as it would on a full disk
+    def save_on_a_full_disk():  # the kernel refuses what is longer, as it would on a full disk
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         save(RunFolder('out', resumed=4), 8)
-    finished, = forked(save_on_a_full_disk)
+
+    (finished,) = forked(save_on_a_full_disk)
     line = finished.said.strip().splitlines()[-1]
     assert finished.code == 1 and line == (
         'ValueError: out/ckpt.pt of iteration 8 could not be written (File too large): '
-        'go on from iteration 4 with: python train.py --init_from=resume --out_dir=out')
-    assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
+        'go on from iteration 4 with: python train.py --init_from=resume --out_dir=out'
+    )
+    assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == [
+        '.lock',
+        'ckpt.pt',
+        'log.jsonl',
+    ]
     with pytest.raises(ValueError, match='/proc/none could not be written'):
         RunFolder('/proc/none').open()
 
@@ -248,10 +320,18 @@ def test_a_save_that_is_interrupted_says_so_and_how_to_go_on(monkeypatch):
     class Interrupted(io.BytesIO):
         def write(self, data):
             raise KeyboardInterrupt
+
     monkeypatch.setattr(torch, 'save', lambda checkpoint, f: save_to(checkpoint, Interrupted()))
-    with pytest.raises(ValueError, match=r'iteration 8 could not be written \(interrupted\): go on from iteration 4 '):
+    with pytest.raises(
+        ValueError,
+        match=r'iteration 8 could not be written \(interrupted\): go on from iteration 4 ',
+    ):
         save(folder, 8)
-    assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
+    assert saved('out/ckpt.pt') == 4 and sorted(os.listdir('out')) == [
+        '.lock',
+        'ckpt.pt',
+        'log.jsonl',
+    ]
 
 
 def test_a_folder_that_is_removed_is_made_anew(forked):
@@ -260,8 +340,12 @@ def test_a_folder_that_is_removed_is_made_anew(forked):
     folder.log({'iter': 6})
     assert folder.way_on() == 'start again, nothing was saved yet'
     save(folder, 6)
-    assert saved('out/ckpt.pt') == 6 and sorted(os.listdir('out')) == ['.lock', 'ckpt.pt', 'log.jsonl']
-    finished, = forked(lambda: RunFolder('out', resumed=6).open())
+    assert saved('out/ckpt.pt') == 6 and sorted(os.listdir('out')) == [
+        '.lock',
+        'ckpt.pt',
+        'log.jsonl',
+    ]
+    (finished,) = forked(lambda: RunFolder('out', resumed=6).open())
     assert 'another process trains in out' in finished.said
     os.remove('out/ckpt.pt')
     save(folder, 8)

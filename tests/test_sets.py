@@ -1,4 +1,5 @@
 """Prepared sets: their border, where they are missing, and their blocks."""
+
 import json
 import os
 import re
@@ -35,7 +36,9 @@ def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp('sets')
     (folder / 'a.txt').write_text('some words of text, ' * 60)
     prepare('text', folder, source=str(folder / 'a.txt'), tokenizer='bytes')
-    prepare_puzzles('nae_sat', folder, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4)
+    prepare_puzzles(
+        'nae_sat', folder, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4
+    )
     return folder
 
 
@@ -52,9 +55,19 @@ def sets_of_mine(prepared, tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # meta.json and .bin
 
-@pytest.mark.parametrize('name, token, ok', [
-    ('text', 256, True), ('text', 257, False), ('text', 65535, False), ('nae_sat', 1, True),
-    ('nae_sat', GIVEN + 1, True), ('nae_sat', 2, False), ('nae_sat', GIVEN + 2, False)])
+
+@pytest.mark.parametrize(
+    'name, token, ok',
+    [
+        ('text', 256, True),
+        ('text', 257, False),
+        ('text', 65535, False),
+        ('nae_sat', 1, True),
+        ('nae_sat', GIVEN + 1, True),
+        ('nae_sat', 2, False),
+        ('nae_sat', GIVEN + 2, False),
+    ],
+)
 def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name, token, ok):
     path = sets_of_mine / name / 'val.bin'
     tokens = np.fromfile(path, '<u2')
@@ -70,7 +83,7 @@ def test_tokens_that_the_tokenizer_does_not_have_are_one_line(sets_of_mine, name
                 open_split(sets_of_mine, name, 'val')
 
 
-@pytest.mark.parametrize('n', [5, 3 * 2 ** 30, 250_000_000, 9_035_582_198])
+@pytest.mark.parametrize('n', [5, 3 * 2**30, 250_000_000, 9_035_582_198])
 def test_offsets_are_uniform_at_every_size(n):
     """By chi-square. 32 bits modulo 3 * 2^30 would fall twice as often into the first third."""
     torch.manual_seed(0)
@@ -78,7 +91,9 @@ def test_offsets_are_uniform_at_every_size(n):
     assert 0 <= found.min() and found.max() < n
     n_cells = min(n, 60)
     expected = 300_000 / n_cells
-    chi_square = ((torch.bincount(found * n_cells // n, minlength=n_cells) - expected) ** 2 / expected).sum()
+    chi_square = (
+        (torch.bincount(found * n_cells // n, minlength=n_cells) - expected) ** 2 / expected
+    ).sum()
     assert abs(chi_square - n_cells + 1) < 5 * (2 * n_cells) ** 0.5
 
 
@@ -91,7 +106,7 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
     assert len(split.packed) == meta.splits['train'].tokens
     with pytest.raises(ValueError, match='block_size=100000 is beyond the data'):
         check_length(split, 100000, 'text')
-    check_length(split, len(split.packed), 'text')                                   # one block
+    check_length(split, len(split.packed), 'text')  # one block
     # as if the tokenizer had been another one
     meta_path = sets_of_mine / 'text' / 'meta.json'
     meta_path.write_text(json.dumps(json.loads(meta_path.read_text()) | {'n_tokens': 300}))
@@ -102,37 +117,63 @@ def test_a_file_that_is_not_what_meta_says(sets_of_mine):
 # ---------------------------------------------------------------------------------------------------------------------
 # missing ones, and blocks
 
+
 def test_missing_sets_name_the_command(tmp_path):
-    for name, said in (('books', 'python data/prepare.py text --name=books --source=FILE'),
-                       ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
-                       ('ptb', r'python data/prepare.py ptb \[--source=FILE\] --split=train'),
-                       ('sudoku', 'python data/puzzles.py sudoku --name=sudoku --data_dir=')):
+    for name, said in (
+        ('books', 'python data/prepare.py text --name=books --source=FILE'),
+        ('openwebtext', 'python data/prepare.py openwebtext --data_dir='),
+        ('ptb', r'python data/prepare.py ptb \[--source=FILE\] --split=train'),
+        ('sudoku', 'python data/puzzles.py sudoku --name=sudoku --data_dir='),
+    ):
         with pytest.raises(ValueError, match=said):
             open_split(tmp_path, name, 'train')
     (tmp_path / 'a.txt').write_text('a text ' * 100)
     prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), tokenizer='bytes')
     os.remove(tmp_path / 'mine' / 'val.bin')
-    with pytest.raises(ValueError, match='val.bin, only train; .* text --name=mine --source=FILE --split=val'):
+    with pytest.raises(
+        ValueError, match='val.bin, only train; .* text --name=mine --source=FILE --split=val'
+    ):
         open_split(tmp_path, 'mine', 'val')
-    with pytest.raises(ValueError, match='divide this one by --force without --split'):   # as it was divided
+    with pytest.raises(
+        ValueError, match='divide this one by --force without --split'
+    ):  # as it was divided
         prepare('text', tmp_path, 'mine', str(tmp_path / 'a.txt'), 'val')
     with pytest.raises(ValueError, match='text --name=mine --source=FILE --split=test'):
         open_split(tmp_path, 'mine', 'test')
-    with pytest.raises(ValueError, match='prepare.py text --name=pydocs --source=FILE --tokenizer=bytes --split=test'):
-        open_split(tmp_path, 'pydocs', 'test', {'tokenizer': 'bytes'})   # it has none of its own
+    with pytest.raises(
+        ValueError,
+        match='prepare.py text --name=pydocs --source=FILE --tokenizer=bytes --split=test',
+    ):
+        open_split(tmp_path, 'pydocs', 'test', {'tokenizer': 'bytes'})  # it has none of its own
     with pytest.raises(ValueError, match='leave out --split=test'):
         prepare('pydocs', tmp_path, split='test')
 
 
-@pytest.mark.parametrize('data, val_data, dataset, said', [
-    ('', '', 'text', ''), ('other', '', 'text', 'its train changed'), ('', 'other', 'text', 'its val changed'),
-    ('other', 'other', 'text', 'its train and val changed'), (None, None, 'text', ''), ('other', None, 'text', 'train'),
-    ('other', 'other', 'another set', ''), ('other', 'other', None, ''), ('other', 'other', 'gone', '')])
-def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(prepared, data, val_data, dataset, said):
+@pytest.mark.parametrize(
+    'data, val_data, dataset, said',
+    [
+        ('', '', 'text', ''),
+        ('other', '', 'text', 'its train changed'),
+        ('', 'other', 'text', 'its val changed'),
+        ('other', 'other', 'text', 'its train and val changed'),
+        (None, None, 'text', ''),
+        ('other', None, 'text', 'train'),
+        ('other', 'other', 'another set', ''),
+        ('other', 'other', None, ''),
+        ('other', 'other', 'gone', ''),
+    ],
+)
+def test_a_set_that_was_prepared_anew_since_the_training_is_noticed(
+    prepared, data, val_data, dataset, said
+):
     """'' stands for the hash of the set as it is, None for none, as in older checkpoints."""
     splits = read_meta(prepared / 'text').splits
     kept = {'data': ('train', data), 'val_data': ('val', val_data)}
-    entries = {key: value or splits[split].sha256 for key, (split, value) in kept.items() if value is not None}
+    entries = {
+        key: value or splits[split].sha256
+        for key, (split, value) in kept.items()
+        if value is not None
+    }
     checkpoint = SimpleNamespace(run={'dataset': dataset} if dataset else {}, entries=entries)
     found = changed_since(checkpoint, prepared, 'gone' if dataset == 'gone' else 'text')
     assert said in found and bool(said) == bool(found)
@@ -142,7 +183,11 @@ def test_blocks():
     tokens = np.arange(1003, dtype='<u2')
     split = Split(tokens)
     blocks, given = all_blocks(split, 10)
-    assert torch.equal(blocks.flatten(), torch.arange(1000)) and blocks.shape == (100, 10) and not given.any()
+    assert (
+        torch.equal(blocks.flatten(), torch.arange(1000))
+        and blocks.shape == (100, 10)
+        and not given.any()
+    )
     assert all_blocks(split, 10, 4)[0][:, 0].tolist() == [0, 250, 500, 750]
     assert len(all_blocks(split, 10, 999)[0]) == 100
     torch.manual_seed(0)
@@ -156,11 +201,21 @@ def test_the_middle_comes_last_behind_three_marks():
     text = [5, 3, 8]
     rows = middle_last(torch.tensor([[*text, 1, 2, 4]]).expand(32000, -1), 0.5, 90).tolist()
     moved = Counter(tuple(row) for row in rows if row[0] == 90)
-    assert abs(sum(moved.values()) - 16000) < 5 * 90 and rows.count([*text, 1, 2, 4]) + sum(moved.values()) == 32000
-    law = {(90, *text[:a], 91, *text[b:], 92, *text[a:b]): 1 if a == b else 2 for a in range(4) for b in range(a, 4)}
+    assert (
+        abs(sum(moved.values()) - 16000) < 5 * 90
+        and rows.count([*text, 1, 2, 4]) + sum(moved.values()) == 32000
+    )
+    law = {
+        (90, *text[:a], 91, *text[b:], 92, *text[a:b]): 1 if a == b else 2
+        for a in range(4)
+        for b in range(a, 4)
+    }
     assert moved.keys() == law.keys() and len(law) == 10
     share = sum(moved.values()) / 16
-    assert all(abs(moved[row] - share * weight) < 5 * (share * weight) ** 0.5 for row, weight in law.items())
+    assert all(
+        abs(moved[row] - share * weight) < 5 * (share * weight) ** 0.5
+        for row, weight in law.items()
+    )
 
 
 def test_a_known_set_is_named_whatever_the_model_reads(tmp_path):
@@ -172,15 +227,23 @@ def test_a_known_set_is_named_whatever_the_model_reads(tmp_path):
 def test_a_set_of_puzzles_names_its_own_command(sets_of_mine):
     os.rename(sets_of_mine / 'nae_sat', sets_of_mine / 'mine')
     os.remove(sets_of_mine / 'mine' / 'val.bin')
-    with pytest.raises(ValueError, match='nae_sat --name=mine --seed=0 --n_latents=4 --n_observations=4 --split=val'):
+    with pytest.raises(
+        ValueError,
+        match='nae_sat --name=mine --seed=0 --n_latents=4 --n_observations=4 --split=val',
+    ):
         open_split(sets_of_mine, 'mine', 'val')
-    for kind, said in (({'tokenizer': 'TASK'}, 'puzzles.py TASK'), ({'tokenizer': 'bytes'}, 'prepare.py text'),
-                       ({'tokenizer': 'own', 'eos': 3}, 'prepare.py tokens'),
-                       ({'tokenizer': 'zebra4'}, 'puzzles.py zebra4')):
+    for kind, said in (
+        ({'tokenizer': 'TASK'}, 'puzzles.py TASK'),
+        ({'tokenizer': 'bytes'}, 'prepare.py text'),
+        ({'tokenizer': 'own', 'eos': 3}, 'prepare.py tokens'),
+        ({'tokenizer': 'zebra4'}, 'puzzles.py zebra4'),
+    ):
         with pytest.raises(ValueError, match=f'python data/{said} --name=none '):
             open_split(sets_of_mine, 'none', 'train', kind)
-    os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')                     # text under the name of a puzzle
-    with pytest.raises(ValueError, match='python data/puzzles.py sudoku --name=sudoku --split=test'):
+    os.rename(sets_of_mine / 'text', sets_of_mine / 'sudoku')  # text under the name of a puzzle
+    with pytest.raises(
+        ValueError, match='python data/puzzles.py sudoku --name=sudoku --split=test'
+    ):
         open_split(sets_of_mine, 'sudoku', 'test')
 
 
@@ -192,7 +255,7 @@ def some_documents(n_tokens, seed):
     ends[-1] = n_tokens
     tokens[ends - 1] = 9
     for start, end in zip([0, *ends], ends):
-        given[start:start + rng.integers(0, end - start)] = True
+        given[start : start + rng.integers(0, end - start)] = True
     return (tokens | GIVEN * given).astype('<u2'), given, ends
 
 
@@ -210,7 +273,7 @@ def test_documents_are_found_piece_by_piece(monkeypatch, piece, part):
         for N in (2, 5, 40):
             for ours, theirs in zip(all_blocks(split, N), all_blocks(whole, N), strict=True):
                 assert torch.equal(ours, theirs)
-            blocks = [given[start:min(end, start + N)] for start, end in zip([0, *ends], ends)]
+            blocks = [given[start : min(end, start + N)] for start, end in zip([0, *ends], ends)]
             full = [i for i, block in enumerate(blocks) if block.all()]
             assert first_full(split, N) == first_full(whole, N) == min(full, default=None)
         runs = re.findall('1+', ''.join(map(str, given.astype(int))))
@@ -244,14 +307,16 @@ def test_to_open_and_check_a_set_takes_no_memory_of_its_size(tmp_path, monkeypat
 
 def test_a_document_that_does_not_end_is_one_line(tmp_path):
     np.array([1 + GIVEN, 2, 9, 1], '<u2').tofile(tmp_path / 'train.bin')
-    meta = Meta('x', 'own', 10, 9, {'train': SplitMeta(1, 4, 0, '0', 'x')}, given=True, prompts=True)
+    meta = Meta(
+        'x', 'own', 10, 9, {'train': SplitMeta(1, 4, 0, '0', 'x')}, given=True, prompts=True
+    )
     with one_line('train.bin does not end with the end of a document'):
         read_split(tmp_path, meta, 'train')
 
 
 def test_of_many_tokens_pieces_of_all_parts_are_looked_at(monkeypatch):
     monkeypatch.setattr('anyorder.tokens.sets.CHECKED', 640)
-    assert all(largest_id(np.arange(100_000) // 2000 == part, 0xffff) == 1 for part in (0, 15, 49))
+    assert all(largest_id(np.arange(100_000) // 2000 == part, 0xFFFF) == 1 for part in (0, 15, 49))
 
 
 def test_blocks_of_puzzles_are_rows(prepared):

@@ -1,4 +1,5 @@
 """A run that computes blocks twice, or splits its state over processes, is the run that does not, and holds less."""
+
 from datetime import timedelta
 
 import numpy as np
@@ -20,15 +21,26 @@ from configurator import Config
 from model import EMA
 
 NETWORKS = {
-    'decoder': {}, 'sigma-gpt': {'gpt2_blocks': True, 'target_position': 'input'},
+    'decoder': {},
+    'sigma-gpt': {'gpt2_blocks': True, 'target_position': 'input'},
     'layer': {'target_position': 'layer', 'rotary': True},
     'shared': {'target_position': 'layer_shared', 'bias': False},
-    'two-stream': {'target_position': 'two_stream'}, 'encoder': {'attention': 'bidirectional'},
-    'mixed': {'attention': 'mixed', 'rotary': True}}
+    'two-stream': {'target_position': 'two_stream'},
+    'encoder': {'attention': 'bidirectional'},
+    'mixed': {'attention': 'mixed', 'rotary': True},
+}
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
 BLOCKS = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9)
-OPTIONS = Config(seed=5, batch_size=3, gradient_accumulation_steps=2, block_size=9, l2r_ratio=0.0, grad_clip=0.5,
-                 dtype='float32', order='random')
+OPTIONS = Config(
+    seed=5,
+    batch_size=3,
+    gradient_accumulation_steps=2,
+    block_size=9,
+    l2r_ratio=0.0,
+    grad_clip=0.5,
+    dtype='float32',
+    order='random',
+)
 
 
 def learner(name, dropout=0.0):
@@ -40,7 +52,9 @@ def state_of(model, optimizer='adamw', split=False):
     if split:
         shard(model, torch.device('cpu'))
         shard(average.model, torch.device('cpu'))
-    state = TrainState(model, make_optimizers(model, optimizer, 1e-2, 0.03, 0.1, (0.9, 0.95)), average)
+    state = TrainState(
+        model, make_optimizers(model, optimizer, 1e-2, 0.03, 0.1, (0.9, 0.95)), average
+    )
     state.run_model = make_run_model(model, False, torch.device('cpu'))
     return state
 
@@ -73,7 +87,7 @@ def step(model):
     """(losses, gradients) of one forward and backward pass."""
     g = torch.Generator().manual_seed(0)
     idx, order = torch.randint(11, (5, 9), generator=g), sample_order(5, 9, generator=g)
-    torch.manual_seed(1)   # for dropout
+    torch.manual_seed(1)  # for dropout
     nll = model(idx, order, *([torch.tensor([0, 3, 8, 5, 1])] if model.slots.masked_loss else []))
     nll.mean().backward()
     return {'nll': nll.detach(), **{name: p.grad for name, p in model.named_parameters()}}
@@ -99,9 +113,11 @@ def test_of_a_recomputed_block_its_input_alone_is_kept(name):
         def pack(x):
             storages[x.untyped_storage().data_ptr()] = x, x.untyped_storage().nbytes()
             return x
+
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             model(torch.zeros(4, 9, dtype=torch.long), torch.arange(9).expand(4, 9))
         return sum(n for _, n in storages.values())
+
     shallow, deep = ({'n_layer': n, **NETWORKS[name]} for n in (2, 5))
 
     def of_three_blocks(change):
@@ -109,12 +125,22 @@ def test_of_a_recomputed_block_its_input_alone_is_kept(name):
 
     def learner_of(config):
         return lean(make_model(**config).requires_grad_(True).train())
-    assert of_three_blocks(recompute) == 3 * 4 * 9 * 16 * 8 < of_three_blocks(lambda model: model) / 10   # (B, S, C)
+
+    assert (
+        of_three_blocks(recompute) == 3 * 4 * 9 * 16 * 8 < of_three_blocks(lambda model: model) / 10
+    )  # (B, S, C)
 
 
-@pytest.mark.parametrize('names', [
-    ['decoder', 'two-stream'],
-    pytest.param([name for name in NETWORKS if name not in ('decoder', 'two-stream')], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'names',
+    [
+        ['decoder', 'two-stream'],
+        pytest.param(
+            [name for name in NETWORKS if name not in ('decoder', 'two-stream')],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 def test_a_split_run_is_the_whole_run(forked, names):
     """In float64: AdamW, and Muon, which multiplies the whole matrices in bfloat16."""
     runs = [(name, ('muon', 'adamw')[i % 2]) for i, name in enumerate(names)]
@@ -128,11 +154,20 @@ def test_a_split_run_is_the_whole_run(forked, names):
             entries, of_two = entries_after(state)
             assert_close(of_two, val, rtol=0, atol=1e-9)
             if dist.get_rank() == 0:
-                of_one['totals'] = entries['totals'] = torch.zeros(3)   # each has its own losses
+                of_one['totals'] = entries['totals'] = torch.zeros(3)  # each has its own losses
                 assert_close(entries, of_one, rtol=0, atol=1e-9)
-            held = [x for o in state.optimizers for of_one in o.state.values() for x in of_one.values() if x.dim()]
+            held = [
+                x
+                for o in state.optimizers
+                for of_one in o.state.values()
+                for x in of_one.values()
+                if x.dim()
+            ]
             for split in (list(state.model.parameters()), list(state.ema.model.parameters()), held):
-                assert sum(x.to_local().numel() for x in split) < 0.6 * sum(x.numel() for x in split)
+                assert sum(x.to_local().numel() for x in split) < 0.6 * sum(
+                    x.numel() for x in split
+                )
+
     for p in forked(both, both):
         assert p.code == 0, p.said
 
@@ -140,12 +175,14 @@ def test_a_split_run_is_the_whole_run(forked, names):
 def test_muon_gathers_a_matrix_once(forked):
     def both():
         from torch.distributed.tensor.debug import CommDebugMode
+
         start_processes()
         state = state_of(learner('decoder'), 'muon', split=True)
         state.model(BLOCKS, torch.arange(9).expand(5, 9)).mean().backward()
         with CommDebugMode() as counter:
             state.optimizers[1].step()
         assert counter.get_total_counts() == len(state.optimizers[1].param_groups[0]['params']) == 8
+
     assert [p.code for p in forked(both, both)] == [0, 0]
 
 
@@ -158,6 +195,7 @@ def test_processes_that_share_blocks_unevenly_validate_together(forked):
         start_processes(timedelta(seconds=20))
         got = validate(state_of(learner('encoder'), split=True).ema.model, BLOCKS, given, options)
         assert_close(got, want, rtol=0, atol=1e-9)
+
     for p in forked(both, both):
         assert p.code == 0, p.said
 
@@ -171,7 +209,7 @@ def test_a_resumed_run_may_be_split_or_whole(data, forked):
     for p in forked(*2 * [lambda: resume('--max_iters=6', '--shard=True', '--recompute=True')]):
         assert p.code == 0, p.said
     assert load_checkpoint('out/ckpt.pt')['config']['shard'] is True
-    resume('--max_iters=9')   # a lone process has nobody to share with
+    resume('--max_iters=9')  # a lone process has nobody to share with
     assert_alike('one', 'out', but=(3, 6))
     one, out = (load_checkpoint(f'{name}/ckpt.pt') for name in ('one', 'out'))
     for name in ('model', 'optimizer', 'ema_model', 'n_seen', 'logged'):

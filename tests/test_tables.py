@@ -1,4 +1,5 @@
 """Rows of tables by hand."""
+
 import math
 
 import numpy as np
@@ -21,24 +22,30 @@ def test_summary_by_hand():
     row = summarize('x', torch.tensor([2.0, 4.0], dtype=torch.float64), 4, 6)
     assert row['estimate'] == 'x' and row['nats_per_token'] == 6 / 8
     assert row['tokens'] == 8 and row['blocks'] == 2 and row['bytes'] == 6
-    assert math.isclose(row['stderr'], math.sqrt(2) / math.sqrt(2) / 4)          # std of (2, 4) is sqrt 2
-    assert math.isclose(row['bits_per_byte'], 6 / 6 / math.log(2)) and math.isclose(row['perplexity'], math.exp(0.75))
+    assert math.isclose(row['stderr'], math.sqrt(2) / math.sqrt(2) / 4)  # std of (2, 4) is sqrt 2
+    assert math.isclose(row['bits_per_byte'], 6 / 6 / math.log(2)) and math.isclose(
+        row['perplexity'], math.exp(0.75)
+    )
     assert math.isclose(row['perplexity_stderr'], math.exp(0.75) / 4)
     alone = summarize('x', torch.tensor([2.0]), 4, 6)
     assert alone['stderr'] is None and alone['perplexity_stderr'] is None
 
 
 def test_tokens_weigh_the_same_in_blocks_of_any_length():
-    row = summarize('x', torch.tensor([2.0, 10.0, 6.0], dtype=torch.float64), torch.tensor([1, 4, 3]), 9)
+    row = summarize(
+        'x', torch.tensor([2.0, 10.0, 6.0], dtype=torch.float64), torch.tensor([1, 4, 3]), 9
+    )
     assert row['nats_per_token'] == 18 / 8 and row['tokens'] == 8
     rest = [2 - 18 / 8, 10 - 4 * 18 / 8, 6 - 3 * 18 / 8]
     assert math.isclose(row['stderr'], math.sqrt(sum(r * r for r in rest) / 2 / 3) / (8 / 3))
 
 
 def test_totals_are_summed_in_float64():
-    nats = torch.tensor([2.0 ** 53, 2.0 ** 24 + 1, 1.0], dtype=torch.float64)
-    assert summarize('x', nats[1:], 1, 1)['nats_per_token'] == (2 ** 24 + 2) / 2
-    assert ratio_error(torch.tensor([2.0 ** 24 + 1, 2.0 ** 24], dtype=torch.float64), torch.ones(2)) == 0.5
+    nats = torch.tensor([2.0**53, 2.0**24 + 1, 1.0], dtype=torch.float64)
+    assert summarize('x', nats[1:], 1, 1)['nats_per_token'] == (2**24 + 2) / 2
+    assert (
+        ratio_error(torch.tensor([2.0**24 + 1, 2.0**24], dtype=torch.float64), torch.ones(2)) == 0.5
+    )
 
 
 def test_perplexity_of_a_model_that_diverged():
@@ -55,12 +62,31 @@ def test_unigram_entropy_by_hand():
 
 
 def test_the_table_is_narrow_and_shows_errors():
-    rows = [table_row('left to right', 2.00557, 0.0603, 40, 2560, 1774), table_row('unigram', 12.5, 0.0, 40, 9, 7),
-            table_row('a puzzle', 1.0, None, 1, 5, None)]
+    rows = [
+        table_row('left to right', 2.00557, 0.0603, 40, 2560, 1774),
+        table_row('unigram', 12.5, 0.0, 40, 9, 7),
+        table_row('a puzzle', 1.0, None, 1, 5, None),
+    ]
     head, first, second, third = format_table(rows).splitlines()
     assert head.split() == ['nats/token', 'perplexity', 'bits/byte', 'blocks', 'tokens']
-    assert first.split()[3:] == ['2.0056', '±', '0.0603', '7.43', '±', '0.45', '4.1754', '40', '2560']
-    assert second.split()[1:3] == ['12.5000', '268337'] and third.split()[2:] == ['1.0000', '2.72', '-', '1', '5']
+    assert first.split()[3:] == [
+        '2.0056',
+        '±',
+        '0.0603',
+        '7.43',
+        '±',
+        '0.45',
+        '4.1754',
+        '40',
+        '2560',
+    ]
+    assert second.split()[1:3] == ['12.5000', '268337'] and third.split()[2:] == [
+        '1.0000',
+        '2.72',
+        '-',
+        '1',
+        '5',
+    ]
     assert max(map(len, (head, first, second, third))) <= 80
 
 

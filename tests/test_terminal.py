@@ -1,4 +1,5 @@
 """A terminal that is not there, has gone or is full ends no command."""
+
 import codecs
 import contextlib
 import io
@@ -17,6 +18,7 @@ from anyorder.tokens.tokenizers import Bytes
 
 class Bare:
     """A stream that can write and nothing else."""
+
     said = ''
 
     def write(self, text):
@@ -40,11 +42,17 @@ def full():
 
 
 def ascii_only():
-    return codecs.getwriter('ascii')(io.BytesIO())   # which cannot be told to replace letters
+    return codecs.getwriter('ascii')(io.BytesIO())  # which cannot be told to replace letters
 
 
-STREAMS = {'none': lambda: None, 'bare': Bare, 'closed': closed, 'ascii': ascii_only,
-           'lost reader': lost_reader, 'full': full}
+STREAMS = {
+    'none': lambda: None,
+    'bare': Bare,
+    'closed': closed,
+    'ascii': ascii_only,
+    'lost reader': lost_reader,
+    'full': full,
+}
 if not os.path.exists('/dev/full'):
     del STREAMS['full']
 
@@ -53,7 +61,7 @@ if not os.path.exists('/dev/full'):
 def stream(request):
     stream = STREAMS[request.param]()
     yield stream
-    surviving(stream).end()   # what it could not write does not trouble its end
+    surviving(stream).end()  # what it could not write does not trouble its end
 
 
 @contextlib.contextmanager
@@ -74,7 +82,7 @@ def test_what_is_said_beside_the_work_does_not_end_it(stream):
             print('a line', file=sys.stderr, flush=True)
             assert list(progress(range(3))) == [0, 1, 2] and not sys.stdout.isatty()
             say('a line')
-            assert stream is not None or sys.stderr.fileno() > 2   # which libraries ask for
+            assert stream is not None or sys.stderr.fileno() > 2  # which libraries ask for
         assert sys.stdout is stream
     if isinstance(stream, Bare):
         assert stream.said.count('a line\n') == 4 and '3/3' in stream.said
@@ -94,7 +102,11 @@ def test_results_that_a_full_disk_lost_are_an_error_after_the_work(stream, print
 
 
 def test_so_they_are_where_processes_end_together(stream, monkeypatch):
-    for name, value in {'is_initialized': True, 'barrier': None, 'destroy_process_group': None}.items():
+    for name, value in {
+        'is_initialized': True,
+        'barrier': None,
+        'destroy_process_group': None,
+    }.items():
         monkeypatch.setattr(f'torch.distributed.{name}', lambda value=value: value)
     monkeypatch.setattr('os._exit', sys.exit)
     with pytest.raises(SystemExit) as e, terminal(stream), one_line_errors(prints_results=True):
@@ -117,12 +129,15 @@ def test_no_file_gets_the_number_of_a_closed_terminal(forked, tmp_path):
         with one_line_errors(), open(tmp_path / 'ckpt', 'w') as f:
             assert f.fileno() > 2
             assert all(os.get_inheritable(number) for number in (0, 2))
-    finished, = forked(body)
+
+    (finished,) = forked(body)
     assert finished.code == 0, finished.said
 
 
-TOY = ('--n_layer=1 --n_head=2 --n_embd=16 --block_size=4 --batch_size=2 --max_iters=1 --warmup_iters=0 --device=cpu '
-       '--dtype=float32 --compile=False --eval_iters=1 --dataset=x --data_dir=.')
+TOY = (
+    '--n_layer=1 --n_head=2 --n_embd=16 --block_size=4 --batch_size=2 --max_iters=1 --warmup_iters=0 --device=cpu '
+    '--dtype=float32 --compile=False --eval_iters=1 --dataset=x --data_dir=.'
+)
 
 
 @pytest.mark.slow
@@ -131,10 +146,14 @@ def test_programs_do_their_work_without_a_terminal(tmp_path, streams):
     """Each leaves its file and ends with 0, but for a sample that a full disk has lost from stdout."""
     (tmp_path / 'x.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 3)
     program = f'PATH={os.path.dirname(sys.executable)}:$PATH; cd {tmp_path}; at={ROOT}\n'
-    commands = {'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x --data_dir=.',
-                'out/ckpt.pt': f'train.py {TOY}',
-                's.json': 'sample.py --ckpt=out/ckpt.pt --device=cpu --prompt=a[[2]] --watch=True --out=s.json'}
+    commands = {
+        'x/meta.json': 'data/prepare.py text --source=x.txt --tokenizer=bytes --name=x --data_dir=.',
+        'out/ckpt.pt': f'train.py {TOY}',
+        's.json': 'sample.py --ckpt=out/ckpt.pt --device=cpu --prompt=a[[2]] --watch=True --out=s.json',
+    }
     for made, command in commands.items():
-        finished = subprocess.run(['bash', '-c', f'{program} python $at/{command} {streams}'], check=False)
+        finished = subprocess.run(
+            ['bash', '-c', f'{program} python $at/{command} {streams}'], check=False
+        )
         lost = 'full' in streams and command.startswith('sample')
         assert finished.returncode == lost and (tmp_path / made).exists(), command

@@ -1,4 +1,5 @@
 """An update by hand, in float64: batch, loss, clipping, optimizers, average; and what is measured in between."""
+
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -35,8 +36,16 @@ from configurator import Config
 from model import EMA
 
 TOKENS = np.random.default_rng(0).integers(11, size=200).astype('<u2')
-OPTIONS = Config(seed=5, batch_size=3, gradient_accumulation_steps=2, block_size=9, l2r_ratio=0.3, grad_clip=0.5,
-                 dtype='float32', order='random')
+OPTIONS = Config(
+    seed=5,
+    batch_size=3,
+    gradient_accumulation_steps=2,
+    block_size=9,
+    l2r_ratio=0.3,
+    grad_clip=0.5,
+    dtype='float32',
+    order='random',
+)
 
 
 def start(model, optimizer='adamw', weight_decay=0.1):
@@ -53,7 +62,13 @@ def test_schedule_by_hand():
     assert lrs[:4] == [0.2, 0.4, 0.6, 0.8] and lrs[4] == 1.0
     assert math.isclose(lrs[9], 0.55) and math.isclose(lrs[14], 0.1) and math.isclose(lrs[19], 0.1)
     assert lrs[4:] == sorted(lrs[4:], reverse=True)
-    options = {'learning_rate': 1.0, 'min_lr': 0.1, 'warmup_iters': 4, 'lr_decay_iters': 14, 'max_iters': 99}
+    options = {
+        'learning_rate': 1.0,
+        'min_lr': 0.1,
+        'warmup_iters': 4,
+        'lr_decay_iters': 14,
+        'max_iters': 99,
+    }
     assert [lr_of(it, options) for it in range(20)] == lrs
     assert lr_of(9, options | {'lr_decay_iters': 0, 'max_iters': 14}) == lrs[9]
 
@@ -63,7 +78,12 @@ def test_every_weight_has_one_optimizer_and_only_matrices_decay(optimizer):
     """Without gradients a matrix shrinks by 1 - lr * decay, and nothing else moves."""
     state = start(learner(), optimizer)
     names = {p: n for n, p in state.model.named_parameters()}
-    groups = [(type(o), g, names[p], p) for o in state.optimizers for g in o.param_groups for p in g['params']]
+    groups = [
+        (type(o), g, names[p], p)
+        for o in state.optimizers
+        for g in o.param_groups
+        for p in g['params']
+    ]
     assert sorted(name for _, _, name, _ in groups) == sorted(names.values())
     before = {name: p.detach().clone() for _, _, name, p in groups}
     for p in names:
@@ -84,7 +104,10 @@ def test_updates_by_hand():
     state = start(learner())
     weights = {name: p.detach().clone() for name, p in state.model.named_parameters()}
     first, second = ({name: torch.zeros_like(p) for name, p in weights.items()} for _ in range(2))
-    average, totals = {name: p.clone() for name, p in weights.items()}, torch.zeros(3, dtype=torch.float64)
+    average, totals = (
+        {name: p.clone() for name, p in weights.items()},
+        torch.zeros(3, dtype=torch.float64),
+    )
     for it, lr in enumerate((1e-2, 2e-3, 5e-3)):
         loss = 0.0
         leaves = {name: p.clone().requires_grad_() for name, p in weights.items()}
@@ -103,7 +126,11 @@ def test_updates_by_hand():
             g = gradient[name] * 0.5 / (norm + 1e-6)
             first[name] = 0.9 * first[name] + 0.1 * g
             second[name] = 0.95 * second[name] + 0.05 * g.square()
-            step = first[name] / (1 - 0.9 ** (it + 1)) / ((second[name] / (1 - 0.95 ** (it + 1))).sqrt() + 1e-8)
+            step = (
+                first[name]
+                / (1 - 0.9 ** (it + 1))
+                / ((second[name] / (1 - 0.95 ** (it + 1))).sqrt() + 1e-8)
+            )
             weights[name] = p * (1 - lr * 0.1 * (p.dim() == 2)) - lr * step
             average[name] = decay * average[name] + (1 - decay) * weights[name]
         update(state, Split(TOKENS), lr, OPTIONS)
@@ -117,7 +144,12 @@ def test_updates_by_hand():
 def test_muon_takes_queries_keys_and_values_for_three_matrices():
     """The steps of PyTorch's own Muon, with a parameter for each matrix, bit for bit."""
     model = learner().float()
-    weights = [p for name, p in model.named_parameters() if '.attn.' in name or '.mlp.' in name if p.dim() == 2]
+    weights = [
+        p
+        for name, p in model.named_parameters()
+        if '.attn.' in name or '.mlp.' in name
+        if p.dim() == 2
+    ]
     alone = [torch.nn.Parameter(part.clone()) for p in weights for part in parts_of(p.detach())]
     options = {'lr': 0.03, 'weight_decay': 0.1}
     ours, theirs = Muon(weights, **options), torch.optim.Muon(alone, **options)
@@ -130,7 +162,9 @@ def test_muon_takes_queries_keys_and_values_for_three_matrices():
             part.grad = grad
         ours.step()
         theirs.step()
-        assert all(map(torch.equal, [part for p in weights for part in parts_of(p.detach())], alone))
+        assert all(
+            map(torch.equal, [part for p in weights for part in parts_of(p.detach())], alone)
+        )
     assert len(alone) == len(weights) + 2 * model.config.n_layer
 
 
@@ -160,7 +194,7 @@ def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
     given = torch.zeros_like(blocks, dtype=torch.bool)
     whole = validate(state.model, blocks, given, config)
-    monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)   # both have the same
+    monkeypatch.setattr('anyorder.training.update.summed', lambda x: 2 * x)  # both have the same
     monkeypatch.setattr('anyorder.training.update.processes', lambda: (1, 2))
     for name, nats in validate(state.model, blocks, given, config).items():
         torch.testing.assert_close(nats[1::2], 2 * whole[name][1::2], rtol=1e-12, atol=0)
@@ -170,8 +204,12 @@ def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     assert state.n_seen == 4 * 3 * 9
 
 
-UNEQUAL = {'causal': {}, 'bidirectional': {'attention': 'bidirectional'}, 'mixed': {'attention': 'mixed'},
-           'fim': {'n_tokens': 11, 'vocab_size': 14}}
+UNEQUAL = {
+    'causal': {},
+    'bidirectional': {'attention': 'bidirectional'},
+    'mixed': {'attention': 'mixed'},
+    'fim': {'n_tokens': 11, 'vocab_size': 14},
+}
 
 
 def recorded_rows(kind):
@@ -182,7 +220,7 @@ def recorded_rows(kind):
         idx, order = torch.randint(11, (1, 9), generator=g), torch.randperm(9, generator=g)[None]
         n_given, n_visits, n_known = torch.tensor([r % 3]), torch.tensor([9 - r // 2]), None
         if kind == 'fim':
-            idx[0, :3 * (r % 2)] = torch.tensor([11, 12, 13])[:3 * (r % 2)]
+            idx[0, : 3 * (r % 2)] = torch.tensor([11, 12, 13])[: 3 * (r % 2)]
             n_given, n_visits, order = torch.tensor([0]), torch.tensor([9]), torch.arange(9)[None]
         order, *_ = given_first(order, torch.zeros(1, 9, dtype=torch.bool), n_visits)
         if kind in ('bidirectional', 'mixed'):
@@ -201,40 +239,59 @@ def after_updates(kind, n_micros, patch, n_updates=3):
     """{'totals', name of a weight: its values} after updates of all the recorded rows in n_micros micro-batches, which
     the processes share."""
     (rank, world_size), rows, size = processes(), recorded_rows(kind), 8 // n_micros
-    own = [joined(rows[size * micro:size * (micro + 1)]) for micro in range(rank, n_micros, world_size)]
+    own = [
+        joined(rows[size * micro : size * (micro + 1)])
+        for micro in range(rank, n_micros, world_size)
+    ]
     drawn = iter(n_updates * own)
     patch.setattr('anyorder.training.update.draw_batch', lambda *args: next(drawn))
     patch.setattr('anyorder.training.update.middle_last', lambda idx, *args: idx)
     state = start(learner(**UNEQUAL[kind]))
     state.run_model = make_run_model(state.model, False, torch.device('cpu'))
-    options = {'gradient_accumulation_steps': n_micros, 'batch_size': size, 'fim_ratio': 0.5 * (kind == 'fim')}
+    options = {
+        'gradient_accumulation_steps': n_micros,
+        'batch_size': size,
+        'fim_ratio': 0.5 * (kind == 'fim'),
+    }
     for _ in range(n_updates):
         update(state, Split(TOKENS), 1e-2, Config(OPTIONS | options))
-    return {'totals': summed(state.totals) / world_size, **state.model.state_dict()}   # as `averages` reads them
+    return {
+        'totals': summed(state.totals) / world_size,
+        **state.model.state_dict(),
+    }  # as `averages` reads them
 
 
 @pytest.mark.parametrize('kind', UNEQUAL)
-def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(kind, forked, monkeypatch):
+def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(
+    kind, forked, monkeypatch
+):
     batch = joined(recorded_rows(kind))
     model = make_model(**UNEQUAL[kind]).requires_grad_(True)
     nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
     is_mark = batch.idx > 10
-    nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits).masked_fill(is_mark, 0)
+    nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits).masked_fill(
+        is_mark, 0
+    )
     n_blanks = batch.n_blanks - is_mark.sum(1)
     assert len({*n_blanks.tolist()}) > 1
     loss = nll.sum() / n_blanks.sum()
     loss.backward()
     norm = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
     found = after_updates(kind, 1, monkeypatch, n_updates=1)['totals']
-    torch.testing.assert_close(found, torch.stack([loss.detach(), norm, torch.ones(())]), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        found, torch.stack([loss.detach(), norm, torch.ones(())]), rtol=0, atol=1e-9
+    )
 
     want = after_updates(kind, 1, monkeypatch)
     for n_micros in (2, 8):
-        torch.testing.assert_close(after_updates(kind, n_micros, monkeypatch), want, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            after_updates(kind, n_micros, monkeypatch), want, rtol=0, atol=1e-9
+        )
 
     def both():
         start_processes()
         torch.testing.assert_close(after_updates(kind, 4, monkeypatch), want, rtol=0, atol=1e-9)
+
     for p in forked(both, both):
         assert p.code == 0, p.said
 
@@ -250,16 +307,20 @@ def test_a_gradient_is_not_clipped_when_that_is_off():
         after = torch.nn.utils.parameters_to_vector(state.model.parameters()).detach()
         norms[clip] = float((after - before).norm())
         assert state.totals[1] > 0.5
-    assert norms[0.0] == pytest.approx(3 * float(state.totals[1])) and norms[1e-4] == pytest.approx(3e-4, rel=1e-2)
+    assert norms[0.0] == pytest.approx(3 * float(state.totals[1])) and norms[1e-4] == pytest.approx(
+        3e-4, rel=1e-2
+    )
 
 
 def test_what_is_not_finite_is_counted():
     state = start(learner())
-    state.run_model = lambda idx, *args, **how: state.model.lm_head.bias.sum() + torch.full(idx.shape, math.inf)
+    state.run_model = lambda idx, *args, **how: (
+        state.model.lm_head.bias.sum() + torch.full(idx.shape, math.inf)
+    )
     update(state, Split(TOKENS), 1e-2, OPTIONS)
     assert state.totals[1].isfinite() and state.totals[2] == 0
     state = start(learner())
-    state.model.lm_head.bias.register_hook(lambda g: g * math.inf)   # the gradient alone
+    state.model.lm_head.bias.register_hook(lambda g: g * math.inf)  # the gradient alone
     update(state, Split(TOKENS), 1e-2, OPTIONS)
     loss, norm, n_finite = state.totals.tolist()
     assert math.isfinite(loss) and not math.isfinite(norm) and n_finite == 0
@@ -272,10 +333,15 @@ def test_averages_run_since_the_last_line():
     state.start_line()
     assert state.logged == 14 and not state.totals.any()
     state.iter_num, state.totals[:] = 17, torch.tensor([math.nan, 2.0, 1.0])
-    with pytest.raises(ValueError, match='loss nan, gradient norm 0.6667: not finite since iteration 16, and not '
-                                         'saved; lower the learning rate and stop'):
+    with pytest.raises(
+        ValueError,
+        match='loss nan, gradient norm 0.6667: not finite since iteration 16, and not '
+        'saved; lower the learning rate and stop',
+    ):
         state.averages('stop', with_weights=False)
-    state.totals[:] = torch.tensor([3.0, 3.0, 3.0])   # the losses were finite, the weights are not any more
+    state.totals[:] = torch.tensor(
+        [3.0, 3.0, 3.0]
+    )  # the losses were finite, the weights are not any more
     with torch.no_grad():
         state.model.lm_head.weight[0, 0] = math.inf
     assert state.averages('stop', with_weights=False) == (1.0, 1.0)
@@ -317,6 +383,7 @@ def test_padding_is_no_token_that_processes_saw(forked):
     def counted():
         start_processes()
         assert seen_of_documents() == tokens_of_documents()
+
     for p in forked(counted, counted):
         assert p.code == 0, p.said
 
@@ -327,21 +394,37 @@ def test_the_clock_counts_tokens_and_flops(monkeypatch):
     clock = Clock(make_model(), Config(OPTIONS | {'max_iters': 30}), peak=1e6)
     clock.start(SimpleNamespace(iter_num=10, n_seen=1000))
     now[0] += 6.0
-    said = clock.read(SimpleNamespace(iter_num=14, n_seen=1216))   # 1.5 s an update of 6 blocks of 9 tokens
-    assert said == {'tokens_per_sec': 36.0, 'mfu': round(clock.flops_per_iter / 1.5 / 1e6, 4), 'seconds_left': 24.0}
-    padded = clock.read(SimpleNamespace(iter_num=14, n_seen=1108))   # half of them are padding
-    assert padded == {'tokens_per_sec': 18.0, 'mfu': pytest.approx(said['mfu'] / 2, abs=1e-4), 'seconds_left': 24.0}
-    alone = Clock(make_model(), Config(OPTIONS | {'max_iters': 30, 'gradient_accumulation_steps': 1}), peak=1e6)
+    said = clock.read(
+        SimpleNamespace(iter_num=14, n_seen=1216)
+    )  # 1.5 s an update of 6 blocks of 9 tokens
+    assert said == {
+        'tokens_per_sec': 36.0,
+        'mfu': round(clock.flops_per_iter / 1.5 / 1e6, 4),
+        'seconds_left': 24.0,
+    }
+    padded = clock.read(SimpleNamespace(iter_num=14, n_seen=1108))  # half of them are padding
+    assert padded == {
+        'tokens_per_sec': 18.0,
+        'mfu': pytest.approx(said['mfu'] / 2, abs=1e-4),
+        'seconds_left': 24.0,
+    }
+    alone = Clock(
+        make_model(),
+        Config(OPTIONS | {'max_iters': 30, 'gradient_accumulation_steps': 1}),
+        peak=1e6,
+    )
     assert clock.flops_per_iter == 2 * alone.flops_per_iter > 0
 
 
 def test_micro_batches_are_functions_of_seed_iteration_and_number(monkeypatch):
     seen, state = [], start(learner())
-    state.model.register_forward_pre_hook(lambda _, args: seen.append((args[0].tolist(), args[1].tolist())))
+    state.model.register_forward_pre_hook(
+        lambda _, args: seen.append((args[0].tolist(), args[1].tolist()))
+    )
     config = Config(OPTIONS | {'l2r_ratio': 0.0})
     for it in (0, 1, 1):
         state.iter_num = it
-        torch.manual_seed(9)   # what was drawn before does not matter
+        torch.manual_seed(9)  # what was drawn before does not matter
         update(state, Split(TOKENS), 1e-9, config)
     update(state, Split(TOKENS), 1e-9, Config(config | {'seed': 6}))
     for part in (0, 1):
@@ -352,29 +435,45 @@ def test_micro_batches_are_functions_of_seed_iteration_and_number(monkeypatch):
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 def test_a_masked_loss_is_trained_and_validated_on_uniform_numbers_of_known_visits(attention):
     encoder, seen = learner(attention=attention), []
-    encoder.register_forward_pre_hook(lambda _, args, how: seen.append((*args[2:], how.get('n_known'))[0].tolist()),
-                                      with_kwargs=True)
-    config = Config(OPTIONS | {'l2r_ratio': 0.0, 'batch_size': 64, 'gradient_accumulation_steps': 1})
+    encoder.register_forward_pre_hook(
+        lambda _, args, how: seen.append((*args[2:], how.get('n_known'))[0].tolist()),
+        with_kwargs=True,
+    )
+    config = Config(
+        OPTIONS | {'l2r_ratio': 0.0, 'batch_size': 64, 'gradient_accumulation_steps': 1}
+    )
     for it in (0, 1, 1):
         state = start(encoder)
         state.iter_num = it
         update(state, Split(TOKENS), 1e-9, config)
     assert seen[1] == seen[2] != seen[0] and {k for row in seen for k in row} == set(range(9))
     blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
-    expected = block_nll(encoder, blocks, draw_orders(range(20), 9)[:, 0], 8, n_known=draw_known(range(20), 9)[:, 0])
+    expected = block_nll(
+        encoder, blocks, draw_orders(range(20), 9)[:, 0], 8, n_known=draw_known(range(20), 9)[:, 0]
+    )
     val = validate(encoder, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
-    assert torch.equal(val['any'], expected) and len({k for row in seen[3:] for k in row}) > 5 and list(val) == ['any']
+    assert (
+        torch.equal(val['any'], expected)
+        and len({k for row in seen[3:] for k in row}) > 5
+        and list(val) == ['any']
+    )
 
 
 @pytest.mark.parametrize('order', ['random', 'l2r', 'block'])
 def test_validation_has_fixed_orders(order):
     model = make_model()
     blocks = torch.from_numpy(TOKENS[:180].astype(np.int64)).view(20, 9)
-    own = {'random': draw_orders(range(20), 9)[:, 0], 'l2r': sample_order(20, 9, 'l2r'),
-           'block': sample_order(20, 9, 'block', seed=3)}[order]
+    own = {
+        'random': draw_orders(range(20), 9)[:, 0],
+        'l2r': sample_order(20, 9, 'l2r'),
+        'block': sample_order(20, 9, 'block', seed=3),
+    }[order]
     config = Config(OPTIONS | {'order': order, 'order_seed': 3})
     val = validate(model, blocks, torch.zeros_like(blocks, dtype=torch.bool), config)
-    expected = {{'random': 'any', 'l2r': 'l2r'}.get(order, 'own'): own, 'l2r': sample_order(20, 9, 'l2r')}
+    expected = {
+        {'random': 'any', 'l2r': 'l2r'}.get(order, 'own'): own,
+        'l2r': sample_order(20, 9, 'l2r'),
+    }
     assert list(val) == list(expected)
     for name, orders in expected.items():
         torch.testing.assert_close(val[name], model(blocks, orders).sum(1), rtol=1e-12, atol=0)
@@ -382,8 +481,10 @@ def test_validation_has_fixed_orders(order):
 
 def test_an_update_never_waits_for_the_device(monkeypatch):
     """Nothing in it reads a number of a tensor: no item(), bool(), tolist() or cpu(), no shape that needs values."""
+
     def forbidden(self):
         raise AssertionError('the device is waited for')
+
     monkeypatch.setattr(torch.Tensor, 'tolist', forbidden)
     monkeypatch.setattr(torch.Tensor, 'cpu', forbidden)
     aten, seen = torch.ops.aten, set()
@@ -391,9 +492,12 @@ def test_an_update_never_waits_for_the_device(monkeypatch):
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
             assert op.overloadpacket not in (aten._local_scalar_dense, aten.nonzero, aten.equal), op
-            assert op.overloadpacket != aten.index or all(i is None or i.dtype != torch.bool for i in args[1]), op
+            assert op.overloadpacket != aten.index or all(
+                i is None or i.dtype != torch.bool for i in args[1]
+            ), op
             seen.add(op.overloadpacket)
             return op(*args, **kwargs or {})
+
     state = start(lean(learner(dropout=0.1).float()), 'muon')
     with Watch():
         update(state, Split(TOKENS), 1e-2, Config(OPTIONS | {'dtype': 'bfloat16'}))
@@ -401,59 +505,94 @@ def test_an_update_never_waits_for_the_device(monkeypatch):
 
 
 def test_a_batch_is_in_the_order_of_the_run():
-    config = Config(OPTIONS | {'order': 'block:3', 'order_seed': 7, 'batch_size': 60, 'l2r_ratio': 0.5})
+    config = Config(
+        OPTIONS | {'order': 'block:3', 'order_seed': 7, 'batch_size': 60, 'l2r_ratio': 0.5}
+    )
     torch.manual_seed(0)
     order = draw_batch(Split(TOKENS), config, True, torch.device('cpu')).order
-    blocks, l2r = ((order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r'))
+    blocks, l2r = (
+        (order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r')
+    )
     assert (blocks ^ l2r).all() and 15 < l2r.sum() < 45
 
 
 def test_what_is_given_costs_nothing_in_an_update():
     """The loss of puzzles is their nats by their blanks. What is given is visited first, in the order drawn."""
     tokens, given = TOKENS[:180].reshape(20, 9), np.random.default_rng(1).random((20, 9)) < 0.4
-    config, model = Config(OPTIONS | {'gradient_accumulation_steps': 1, 'l2r_ratio': 0.0}), make_model()
+    config, model = (
+        Config(OPTIONS | {'gradient_accumulation_steps': 1, 'l2r_ratio': 0.0}),
+        make_model(),
+    )
 
     def nats(idx, order, given):
         """Of the blanks alone, (B,)."""
-        order = torch.stack([torch.cat([row[mask[row]], row[~mask[row]]]) for row, mask in zip(order, given)])
+        order = torch.stack(
+            [torch.cat([row[mask[row]], row[~mask[row]]]) for row, mask in zip(order, given)]
+        )
         return (model(idx, order) * (torch.arange(9) >= given.sum(1, keepdim=True))).sum(1)
+
     torch.manual_seed(derive_seed(5, 0, 0))
     rows = uniform_below(20, 3)
     idx, mask = torch.from_numpy(tokens[rows].astype(np.int64)), torch.from_numpy(given[rows])
     loss = nats(idx, sample_order(3, 9), mask).sum() / (~mask).sum()
     state = start(learner())
-    update(state, Split(tokens + 2 ** 15 * given.astype('<u2'), True), 1e-2, config)
+    update(state, Split(tokens + 2**15 * given.astype('<u2'), True), 1e-2, config)
     assert float(state.totals[0]) == pytest.approx(float(loss))
 
 
 def test_a_middle_is_learned_from_both_sides_and_its_marks_cost_nothing():
     """The loss of a batch by a naive loop over its real tokens; and the nats of a middle, given prefix and suffix."""
-    config = Config(OPTIONS | {'gradient_accumulation_steps': 1, 'order': 'l2r', 'l2r_ratio': 0.0, 'fim_ratio': 0.6,
-                               'batch_size': 8})
-    model, state = make_model(n_tokens=11, vocab_size=14), start(learner(n_tokens=11, vocab_size=14))
+    config = Config(
+        OPTIONS
+        | {
+            'gradient_accumulation_steps': 1,
+            'order': 'l2r',
+            'l2r_ratio': 0.0,
+            'fim_ratio': 0.6,
+            'batch_size': 8,
+        }
+    )
+    model, state = (
+        make_model(n_tokens=11, vocab_size=14),
+        start(learner(n_tokens=11, vocab_size=14)),
+    )
     torch.manual_seed(derive_seed(5, 0, 0))
     batch = draw_batch(Split(TOKENS), config, False, torch.device('cpu'))
     idx, order = middle_last(batch.idx, 0.6, 11), batch.order
     assert 0 < (idx[:, 0] == 11).sum() < 8 and torch.equal(order, torch.arange(9).expand(8, -1))
-    nats = [-model.predict(row[None], order[:1], d, 1).log_softmax(-1)[0, 0, token]
-            for row in idx for d, token in enumerate(row.tolist()) if token < 11]
+    nats = [
+        -model.predict(row[None], order[:1], d, 1).log_softmax(-1)[0, 0, token]
+        for row in idx
+        for d, token in enumerate(row.tolist())
+        if token < 11
+    ]
     assert len(nats) == int((idx < 11).sum()) < 72
     update(state, Split(TOKENS), 1e-2, config)
-    assert float(state.totals[0]) == pytest.approx(float(sum(nats)) / len(nats)) and state.totals[2] == 1
+    assert (
+        float(state.totals[0]) == pytest.approx(float(sum(nats)) / len(nats))
+        and state.totals[2] == 1
+    )
 
     prefix, middle, suffix = [1, 4], [3, 3, 0], [7]
     context, naive = [11, *prefix, 12, *suffix, 13], 0
     for d, token in enumerate(middle):
         known = torch.tensor([context + middle[:d] + [0]])
-        naive -= model.predict(known, torch.arange(known.size(1))[None], known.size(1) - 1).log_softmax(-1)[0, 0, token]
-    (_, found, _), = continuation_scores(model, [(context, middle)])
+        naive -= model.predict(
+            known, torch.arange(known.size(1))[None], known.size(1) - 1
+        ).log_softmax(-1)[0, 0, token]
+    ((_, found, _),) = continuation_scores(model, [(context, middle)])
     assert found == pytest.approx(float(naive), abs=1e-6)
 
 
 def test_a_batch_of_puzzles_has_what_is_given_first():
-    given, tokens = 2 ** 15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
+    given, tokens = 2**15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
     rows = Split(tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2'), True)
-    draw = partial(draw_batch, rows, Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}), device=torch.device('cpu'))
+    draw = partial(
+        draw_batch,
+        rows,
+        Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}),
+        device=torch.device('cpu'),
+    )
     batch = draw(masked_loss=False)
     assert batch.n_known is batch.n_visits is None
     assert batch.n_given.tolist() == [3] * 6

@@ -1,4 +1,5 @@
 """Text in, text out: what infill and logprob give, what sample.py has of them, wrong input."""
+
 import itertools
 import json
 import math
@@ -22,35 +23,84 @@ from anyorder.writer import Writer
 from model import EMA
 
 
-@pytest.mark.parametrize('how', [
-    {}, {'order': 'margin', 'n_steps': 5, 'threshold': 0.5, 'order_noise': 1.0},
-    {'order': 'l2r', 'length': 50, 'stop': '\n', 'context': 8, 'temperature': 0.5, 'top_k': 9, 'top_p': 0.9, 'seed': 3},
-    {'order': 'random', 'unmask': 'lossless', 'window': 4}, {'order': 'l2r', 'length': 50, 'stop': ['\n', '"a', '3']}])
+@pytest.mark.parametrize(
+    'how',
+    [
+        {},
+        {'order': 'margin', 'n_steps': 5, 'threshold': 0.5, 'order_noise': 1.0},
+        {
+            'order': 'l2r',
+            'length': 50,
+            'stop': '\n',
+            'context': 8,
+            'temperature': 0.5,
+            'top_k': 9,
+            'top_p': 0.9,
+            'seed': 3,
+        },
+        {'order': 'random', 'unmask': 'lossless', 'window': 4},
+        {'order': 'l2r', 'length': 50, 'stop': ['\n', '"a', '3']},
+    ],
+)
 def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
-    options = [f'--{name}={json.dumps(value) if type(value) is list else value}' for name, value in how.items()]
-    script('sample.py', f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab[[..]]c', '--n_samples=3', '--batch_size=2',
-           '--out=o.json', *options)
+    options = [
+        f'--{name}={json.dumps(value) if type(value) is list else value}'
+        for name, value in how.items()
+    ]
+    script(
+        'sample.py',
+        f'--ckpt={ckpt}',
+        '--weights=raw',
+        '--prompt=ab[[..]]c',
+        '--n_samples=3',
+        '--batch_size=2',
+        '--out=o.json',
+        *options,
+    )
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **how)
     for text, sample in zip(texts, samples, strict=True):
-        assert text == sample['text'] and text.sample['order'] == sample['order'] and text.logprob == -sample['nats']
-        assert text.sample['step'] == sample['step'] and text.sample.get('stretches') == sample.get('stretches')
+        assert (
+            text == sample['text']
+            and text.sample['order'] == sample['order']
+            and text.logprob == -sample['nats']
+        )
+        assert text.sample['step'] == sample['step'] and text.sample.get('stretches') == sample.get(
+            'stretches'
+        )
         assert text.sample.get('stopped') == sample.get('stopped')
 
 
 @pytest.fixture
 def grids(tmp_path, request):
     """The path of a checkpoint of grids of 2 x 3 tokens with the names a, ab, ..., and rows to be filled."""
-    kind = {'tokenizer': 'own', 'n_tokens': 5, 'eos': None, 'given': False, 'row_length': 6, 'shape': [2, 3],
-            'vocabulary': ['a', 'ab', 'b', 'ba', 'c']}
-    model = make_model(block_size=6, vocab_size=64, n_tokens=5, **getattr(request, 'param', {})).float()
+    kind = {
+        'tokenizer': 'own',
+        'n_tokens': 5,
+        'eos': None,
+        'given': False,
+        'row_length': 6,
+        'shape': [2, 3],
+        'vocabulary': ['a', 'ab', 'b', 'ba', 'c'],
+    }
+    model = make_model(
+        block_size=6, vocab_size=64, n_tokens=5, **getattr(request, 'param', {})
+    ).float()
     save_checkpoint(tmp_path / 'grids.pt', model, EMA(model, 0.9), tokenizer='own', set=kind)
     np.save(tmp_path / 'rows.npy', [[0, -1, 2, -1, 4, -1], [-1, -1, -1, 1, 3, -1], [4] * 5 + [-1]])
     return str(tmp_path / 'grids.pt'), np.load(tmp_path / 'rows.npy')
 
 
-@pytest.mark.parametrize('grids', [{}, {'attention': 'bidirectional'}, {'attention': 'mixed'},
-                                   {'target_position': 'two_stream', 'rotary': True}], indirect=True)
+@pytest.mark.parametrize(
+    'grids',
+    [
+        {},
+        {'attention': 'bidirectional'},
+        {'attention': 'mixed'},
+        {'target_position': 'two_stream', 'rotary': True},
+    ],
+    indirect=True,
+)
 def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_path):
     ckpt, rows = grids
     how = f'--ckpt={ckpt}', '--prompt_file=rows.npy', '--order=margin', '--n_samples=2'
@@ -67,7 +117,10 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
     same = writer.infill(asked, order='margin')
     assert same.shape == (6, 6) and same.tolist() == tokens
     assert same.logprob.tolist() == [-sample['nats'] for sample in samples]
-    one, several = writer.infill(rows[0].tolist(), order='margin'), writer.infill(rows, n=2, seed=[*range(6)])
+    one, several = (
+        writer.infill(rows[0].tolist(), order='margin'),
+        writer.infill(rows, n=2, seed=[*range(6)]),
+    )
     assert one.shape == (6,) and one.tolist() == tokens[0]
     assert several.shape == (2, 3, 6) and several.logprob.shape == (2, 3)
     assert several[1, 0].tolist() == writer.infill(rows[0], seed=3).tolist()
@@ -81,12 +134,22 @@ def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_pa
             writer.infill(prompt, length=9)
 
 
-@pytest.mark.parametrize('row, said', [
-    ([0, 1, 2], 'the rows of this model have 6 tokens, got a row of 3'), ([0] * 6, 'there is no blank'),
-    ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got 5$'), ([0, -2, 0, 0, 0, 0], 'for a blank'),
-    ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'), ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
-    ([{}, -1], 'integers from 0 to 4'), ([[[0]]], 'integers from 0 to 4'), ([-1] * 7, 'a larger length or'),
-    ([[]], 'got nothing'), ([], 'a list of prompts must hold')])
+@pytest.mark.parametrize(
+    'row, said',
+    [
+        ([0, 1, 2], 'the rows of this model have 6 tokens, got a row of 3'),
+        ([0] * 6, 'there is no blank'),
+        ([0, 5, -1, 0, 0, 0], 'integers from 0 to 4, and -1 for a blank, got 5$'),
+        ([0, -2, 0, 0, 0, 0], 'for a blank'),
+        ([0.5, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
+        ([np.nan, -1, 0, 0, 0, 0], 'integers from 0 to 4'),
+        ([{}, -1], 'integers from 0 to 4'),
+        ([[[0]]], 'integers from 0 to 4'),
+        ([-1] * 7, 'a larger length or'),
+        ([[]], 'got nothing'),
+        ([], 'a list of prompts must hold'),
+    ],
+)
 def test_wrong_rows_are_one_line(grids, row, said):
     with one_line(said):
         Writer(grids[0]).infill(np.array(row))
@@ -94,27 +157,42 @@ def test_wrong_rows_are_one_line(grids, row, said):
 
 def test_wrong_files_of_rows_are_one_line(grids, script, tmp_path):
     np.save(tmp_path / 'bad.npy', np.array([{}], object), allow_pickle=True)
-    for options, said in ((['--prompt_file=bad.npy'], 'bad.npy cannot be read as rows of integers'),
-                          (['--prompt_file=none.npy'], 'none.npy must name a .jsonl or .npy file'),
-                          (['--prompt_file=rows.npy', '--prompt=a'], 'leave one out'),
-                          (['--prompt_file=rows.npy', '--out=rows.npy'], 'would overwrite')):
+    for options, said in (
+        (['--prompt_file=bad.npy'], 'bad.npy cannot be read as rows of integers'),
+        (['--prompt_file=none.npy'], 'none.npy must name a .jsonl or .npy file'),
+        (['--prompt_file=rows.npy', '--prompt=a'], 'leave one out'),
+        (['--prompt_file=rows.npy', '--out=rows.npy'], 'would overwrite'),
+    ):
         assert said in script('sample.py', f'--ckpt={grids[0]}', *options, code=1).stderr
 
 
 def test_a_name_stops_a_stream_where_it_stands_alone():
     tokenizer = tokenizer_of_set({'tokenizer': 'own', 'n_tokens': 20, 'eos': None})
-    assert [end_of(tokens, ['1'], tokenizer) for tokens in ([11, 12], [11, 1, 12], [10, 11, 1])] == [None, 2, 3]
+    assert [
+        end_of(tokens, ['1'], tokenizer) for tokens in ([11, 12], [11, 1, 12], [10, 11, 1])
+    ] == [None, 2, 3]
 
 
 def test_a_stop_is_a_token_however_it_is_written(tmp_path):
     kind = {'tokenizer': 'own', 'n_tokens': 5, 'eos': 4, 'given': False}
-    save_checkpoint(tmp_path / 's.pt', make_model(block_size=30, vocab_size=64, n_tokens=5).float(), tokenizer='own',
-                    set=kind)
+    save_checkpoint(
+        tmp_path / 's.pt',
+        make_model(block_size=30, vocab_size=64, n_tokens=5).float(),
+        tokenizer='own',
+        set=kind,
+    )
     writer = Writer(tmp_path / 's.pt')
-    texts = [writer.infill('', n=4, order='l2r', stop=stop) for stop in ('4', ' 4', '<|endoftext|>')]
-    assert texts[0] == texts[1] == texts[2] and all(text.sample['stopped'] and text[-1] == '4' for text in texts[0])
+    texts = [
+        writer.infill('', n=4, order='l2r', stop=stop) for stop in ('4', ' 4', '<|endoftext|>')
+    ]
+    assert texts[0] == texts[1] == texts[2] and all(
+        text.sample['stopped'] and text[-1] == '4' for text in texts[0]
+    )
     several = writer.infill('', n=4, order='l2r', stop=['4', ' 2'])
-    assert all(text.sample['stopped'] and text[-1] in '24' and not {*text[:-1]} & {*'24'} for text in several)
+    assert all(
+        text.sample['stopped'] and text[-1] in '24' and not {*text[:-1]} & {*'24'}
+        for text in several
+    )
     for wrong in (' ', [], ['4', ''], ['4', ' '], ['4', 5], 5, None, np.array(['4', '5'])):
         with one_line('stop must be a text or a list of texts, got .*: leave out what is empty'):
             writer.infill('', stop=wrong)
@@ -122,13 +200,24 @@ def test_a_stop_is_a_token_however_it_is_written(tmp_path):
 
 def test_open_blanks_share_the_length_or_end_at_a_stop(ckpt):
     writer, how = Writer(ckpt), {'order': 'margin', 'n_steps': 4}
-    shared, same = (writer.infill(p, length=20, **how) for p in ('a[[..]]b[[..]]cd[[..]]', 'a[[6]]b[[5]]cd[[5]]'))
+    shared, same = (
+        writer.infill(p, length=20, **how)
+        for p in ('a[[..]]b[[..]]cd[[..]]', 'a[[6]]b[[5]]cd[[5]]')
+    )
     assert shared == same and shared.sample == same.sample
-    whole = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop='nowhere').sample['tokens']
+    whole = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop='nowhere').sample[
+        'tokens'
+    ]
     stops, tokens, seed, logprob = ['no', chr(next(i for i in whole[2:] if 32 < i < 127))], [], 7, 0
-    for piece in b'ab':   # by hand, each part as a row
-        part = writer.infill(np.array([*tokens, piece, *[-1] * 9]), order='l2r', seed=seed, stop=stops)
-        tokens, seed, logprob = part.samples[0]['tokens'], derive_seed(seed, 'part'), logprob + part.logprob
+    for piece in b'ab':  # by hand, each part as a row
+        part = writer.infill(
+            np.array([*tokens, piece, *[-1] * 9]), order='l2r', seed=seed, stop=stops
+        )
+        tokens, seed, logprob = (
+            part.samples[0]['tokens'],
+            derive_seed(seed, 'part'),
+            logprob + part.logprob,
+        )
     text = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop=stops)
     assert text.sample['tokens'] == [*tokens, ord('c')] and len(tokens) < 20
     assert text.logprob == pytest.approx(logprob)
@@ -137,52 +226,93 @@ def test_open_blanks_share_the_length_or_end_at_a_stop(ckpt):
 def test_one_text_or_several(ckpt):
     writer = Writer(ckpt)
     one, three = writer.infill('a[[3]]b', seed=8), writer.infill('a[[3]]b', n=3, seed=7)
-    assert isinstance(one, str) and one == three[1] and len(set(three)) == 3 and len(writer.infill('a', n=1)) == 1
+    assert (
+        isinstance(one, str)
+        and one == three[1]
+        and len(set(three)) == 3
+        and len(writer.infill('a', n=1)) == 1
+    )
     assert writer.infill('a[[3]]b', n=3, seed=7, batch_size=2) == three
     back = pickle.loads(pickle.dumps(one))
     assert back == one and back.logprob == one.logprob == sum(one.sample['logprob'])
     assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
 
 
-@pytest.mark.parametrize('how', [{}, {'order': 'margin', 'n_steps': 2}, {'order': 'l2r', 'n_orders': 2}])
+@pytest.mark.parametrize(
+    'how', [{}, {'order': 'margin', 'n_steps': 2}, {'order': 'l2r', 'n_orders': 2}]
+)
 def test_a_list_gives_what_each_prompt_gives(ckpt, how):
     writer, prompts = Writer(ckpt), ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
     alone = [writer.logprob(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts)]
-    for found in (writer.logprob(prompts, seed=7, **how), writer.logprob((*prompts,), seed=[7, 8, 9], **how)):
-        assert found == pytest.approx(alone, rel=1e-6)   # float32: a batch may round otherwise, as torch 2.11's does
+    for found in (
+        writer.logprob(prompts, seed=7, **how),
+        writer.logprob((*prompts,), seed=[7, 8, 9], **how),
+    ):
+        assert found == pytest.approx(
+            alone, rel=1e-6
+        )  # float32: a batch may round otherwise, as torch 2.11's does
     how.pop('n_orders', None)
     alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts * 2)]
-    assert writer.infill(prompts, seed=7, **how) == alone[:3] == writer.infill(prompts, seed=7, batch_size=1, **how)
-    several = writer.infill([prompts[0], prompts[0], prompts[1]], n=2, seed=[7, 10, 7, 10, 8, 11], **how)
+    assert (
+        writer.infill(prompts, seed=7, **how)
+        == alone[:3]
+        == writer.infill(prompts, seed=7, batch_size=1, **how)
+    )
+    several = writer.infill(
+        [prompts[0], prompts[0], prompts[1]], n=2, seed=[7, 10, 7, 10, 8, 11], **how
+    )
     assert several == [[alone[0], alone[3]]] * 2 + [[alone[1], alone[4]]]
-    assert writer.infill(np.array(prompts), seed=7, **how) == alone[:3]   # or a column of a table
-    assert writer.infill(prompts, score=True, **how)[1].logprob == writer.logprob(prompts[1], seed=1338, **how | {
-        'n_steps': how.get('n_steps')})
+    assert writer.infill(np.array(prompts), seed=7, **how) == alone[:3]  # or a column of a table
+    assert writer.infill(prompts, score=True, **how)[1].logprob == writer.logprob(
+        prompts[1], seed=1338, **how | {'n_steps': how.get('n_steps')}
+    )
 
 
-@pytest.mark.parametrize('how', [
-    {'order': 'margin', 'n_steps': 2}, {'order': 'random', 'seed': 3},
-    {'order': 'l2r', 'length': 20, 'stop': 'ba', 'context': 2}, {'order': 'random', 'unmask': 'lossless', 'window': 3}])
+@pytest.mark.parametrize(
+    'how',
+    [
+        {'order': 'margin', 'n_steps': 2},
+        {'order': 'random', 'seed': 3},
+        {'order': 'l2r', 'length': 20, 'stop': 'ba', 'context': 2},
+        {'order': 'random', 'unmask': 'lossless', 'window': 3},
+    ],
+)
 def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(grids, how, monkeypatch):
     writer = Writer(grids[0], dtype='bfloat16')
     monkeypatch.delitem(writer.checkpoint.set, 'row_length')
     *shown, last = writer.stream('a [[1]] b [[..]] c', **how)
     text = writer.infill('a [[1]] b [[..]] c', **how)
     assert last == text and last.sample == text.sample and last.logprob == text.logprob
-    written = text.sample['step'][:-1]   # what is given behind it may move up to it
-    words = [[word if s <= step else '·' for word, s in zip(text.split(), written)]
-             for step in range(text.sample['passes'])]
-    assert [seen.split()[:len(written)] for seen in shown] == words
+    written = text.sample['step'][:-1]  # what is given behind it may move up to it
+    words = [
+        [word if s <= step else '·' for word, s in zip(text.split(), written)]
+        for step in range(text.sample['passes'])
+    ]
+    assert [seen.split()[: len(written)] for seen in shown] == words
     for one, other in zip(writer.stream('a [[..]]'), writer.stream('b [[..]]', seed=9)):
         assert not torch.is_autocast_enabled('cpu')
     assert (one, other) == (writer.infill('a [[..]]'), writer.infill('b [[..]]', seed=9))
 
 
-@pytest.mark.parametrize('what, said', [
-    (lambda w: w.infill('a', allow=1), "infill.* 'allow'; the nearest is 'allowed'; help.Writer.infill. says more"),
-    (lambda w: w.infill('a', policy='margin'), "'policy'"), (lambda w: next(w.stream('a', tmp=1)), 'the nearest'),
-    (lambda w: w.logprob('[[=a]]', n_order=2), "logprob.* 'n_order'; the nearest is 'n_orders'"),
-    (lambda w: generate(w, None, torch.zeros(1, 1), 0, tresh=1), "generate.* 'tresh'; the nearest is 'threshold'")])
+@pytest.mark.parametrize(
+    'what, said',
+    [
+        (
+            lambda w: w.infill('a', allow=1),
+            "infill.* 'allow'; the nearest is 'allowed'; help.Writer.infill. says more",
+        ),
+        (lambda w: w.infill('a', policy='margin'), "'policy'"),
+        (lambda w: next(w.stream('a', tmp=1)), 'the nearest'),
+        (
+            lambda w: w.logprob('[[=a]]', n_order=2),
+            "logprob.* 'n_order'; the nearest is 'n_orders'",
+        ),
+        (
+            lambda w: generate(w, None, torch.zeros(1, 1), 0, tresh=1),
+            "generate.* 'tresh'; the nearest is 'threshold'",
+        ),
+    ],
+)
 def test_of_an_unknown_option_the_nearest_is_named(ckpt, what, said):
     with pytest.raises(TypeError, match=said) as e:
         what(Writer(ckpt))
@@ -198,9 +328,13 @@ def test_no_answer_depends_on_what_was_asked_before(ckpt):
 def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
     writer = Writer(ckpt)
     torch.nn.init.zeros_(writer.model.lm_head.weight)
-    chosen, given = (writer.infill('a[[8]]b', order=order).sample['order'] for order in ('margin', 'random'))
+    chosen, given = (
+        writer.infill('a[[8]]b', order=order).sample['order'] for order in ('margin', 'random')
+    )
     assert chosen == given != sorted(given)
-    in_blocks = writer.infill('a[[8]]b', order='margin', block_length=3)   # which go from left to right
+    in_blocks = writer.infill(
+        'a[[8]]b', order='margin', block_length=3
+    )  # which go from left to right
     assert in_blocks.sample['order'] == [0, 9, *range(1, 9)]
 
 
@@ -209,36 +343,76 @@ def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
     model = make_model(block_size=32, vocab_size=320, n_tokens=257, **network).float()
     save_checkpoint(tmp_path / 'ckpt.pt', model, EMA(model, 0.9), tokenizer='bytes')
     prompt = 'ab[[=cd]]e[[=f]]'
-    script('sample.py', '--ckpt=ckpt.pt', f'--prompt={prompt}', '--score', '--order=l2r', '--out=o.json')
+    script(
+        'sample.py',
+        '--ckpt=ckpt.pt',
+        f'--prompt={prompt}',
+        '--score',
+        '--order=l2r',
+        '--out=o.json',
+    )
     sample = json.loads((tmp_path / 'o.json').read_text())['samples'][0]
     assert math.isclose(Writer('ckpt.pt').logprob(prompt), -sample['nats'], rel_tol=1e-5)
 
 
-@pytest.mark.parametrize('how', [
-    {'order': 'margin'}, {'order': 'entropy', 'n_steps': 2, 'block_length': 2},
-    {'order': 'margin', 'n_steps': 2, 'temperature': 0.6, 'top_p': 0.8}, {'order': 'l2r', 'n_steps': 2, 'top_k': 2}])
+@pytest.mark.parametrize(
+    'how',
+    [
+        {'order': 'margin'},
+        {'order': 'entropy', 'n_steps': 2, 'block_length': 2},
+        {'order': 'margin', 'n_steps': 2, 'temperature': 0.6, 'top_p': 0.8},
+        {'order': 'l2r', 'n_steps': 2, 'top_k': 2},
+    ],
+)
 def test_a_way_of_writing_gives_all_texts_together_probability_one(script, tmp_path, how):
     """The command and the program say the same, and generate draws with it."""
-    kind = {'tokenizer': 'own', 'n_tokens': 3, 'eos': None, 'given': False, 'vocabulary': ['a', 'b', 'c']}
-    save_checkpoint(tmp_path / 'abc.pt', make_model(block_size=6, vocab_size=16, n_tokens=3).float(), tokenizer='own',
-                    set=kind)
+    kind = {
+        'tokenizer': 'own',
+        'n_tokens': 3,
+        'eos': None,
+        'given': False,
+        'vocabulary': ['a', 'b', 'c'],
+    }
+    save_checkpoint(
+        tmp_path / 'abc.pt',
+        make_model(block_size=6, vocab_size=16, n_tokens=3).float(),
+        tokenizer='own',
+        set=kind,
+    )
     prompts = [f'[[={x} {y}]] a [[={z}]] b' for x, y, z in itertools.product('abc', repeat=3)]
-    (tmp_path / 'p.jsonl').write_text('\n'.join(json.dumps({'prompt': prompt}) for prompt in prompts))
+    (tmp_path / 'p.jsonl').write_text(
+        '\n'.join(json.dumps({'prompt': prompt}) for prompt in prompts)
+    )
     options = [f'--{name}={value}' for name, value in how.items()]
-    said = script('sample.py', '--ckpt=abc.pt', '--weights=raw', '--prompt=FILE:p.jsonl', '--score', '--n_samples=1',
-                  '--out=o.json', '--html=o.html', *options).stdout
+    said = script(
+        'sample.py',
+        '--ckpt=abc.pt',
+        '--weights=raw',
+        '--prompt=FILE:p.jsonl',
+        '--score',
+        '--n_samples=1',
+        '--out=o.json',
+        '--html=o.html',
+        *options,
+    ).stdout
     found, page = ((tmp_path / name).read_text() for name in ('o.json', 'o.html'))
     samples = json.loads(found)['samples']
     logp = [-math.inf if sample['nats'] is None else -sample['nats'] for sample in samples]
-    assert math.isclose(sum(map(math.exp, logp)), 1, abs_tol=1e-5) and 'Infinity' not in found + page
+    assert (
+        math.isclose(sum(map(math.exp, logp)), 1, abs_tol=1e-5) and 'Infinity' not in found + page
+    )
     writer = Writer('abc.pt')
     assert [writer.logprob(prompt, **how) for prompt in prompts] == pytest.approx(logp, abs=1e-5)
     drawn = Counter(writer.infill('[[2]] a [[1]] b', n=500, batch_size=500, **how))
     n_cut = sum(sample['logprob'].count(None) for sample in samples)
-    assert (n_cut > 0) == ('top_p' in how or 'top_k' in how) and re.search(f'cut off +{n_cut} tokens', said)
+    assert (n_cut > 0) == ('top_p' in how or 'top_k' in how) and re.search(
+        f'cut off +{n_cut} tokens', said
+    )
     for sample, p in zip(samples, map(math.exp, logp), strict=True):
         assert abs(drawn[sample['text']] - 500 * p) <= 4.5 * math.sqrt(500 * p * (1 - p)) + 1e-9
-    assert ('blocks of 2' in said) == ('block_length' in how) and (math.isinf(min(logp)) == ('-log p = inf' in said))
+    assert ('blocks of 2' in said) == ('block_length' in how) and (
+        math.isinf(min(logp)) == ('-log p = inf' in said)
+    )
 
 
 def test_logprob_of_a_part_given_another(ckpt):
@@ -248,10 +422,15 @@ def test_logprob_of_a_part_given_another(ckpt):
     idx, order = torch.tensor([[97, 0, 0, 98, 99, 100]]), torch.tensor([[0, 5, 3, 4]])
     nats = float(writer.model(idx, order)[0, 2:].sum())
     assert math.isclose(writer.logprob('a[[2]][[=bc]]d'), -nats, rel_tol=1e-5)
-    assert math.isclose(writer.logprob('[[=a]]'), -float(writer.model(idx, order[:, :1])), rel_tol=1e-5)
+    assert math.isclose(
+        writer.logprob('[[=a]]'), -float(writer.model(idx, order[:, :1])), rel_tol=1e-5
+    )
     values = [writer.logprob('a[[2]][[=bc]]d', n_orders=1, seed=seed) for seed in range(20)]
-    every = sorted(-float(writer.model(idx, torch.tensor([[*b, *a]]))[0, 2:].sum())
-                   for b in ((0, 5), (5, 0)) for a in ((3, 4), (4, 3)))
+    every = sorted(
+        -float(writer.model(idx, torch.tensor([[*b, *a]]))[0, 2:].sum())
+        for b in ((0, 5), (5, 0))
+        for a in ((3, 4), (4, 3))
+    )
     assert sorted(set(values)) == pytest.approx(every, rel=1e-5)
     assert writer.logprob('a[[2]][[=bc]]d', n_orders=1, seed=7) == values[7]
     mean = writer.logprob('a[[2]][[=bc]]d', n_orders=400)
@@ -264,37 +443,72 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
     for p in ema.model.parameters():
         p.data.mul_(0.5)
     save_checkpoint(tmp_path / 'both.pt', model, ema, tokenizer='bytes')
-    both, raw = Writer(tmp_path / 'both.pt').logprob('[[=ab]]'), Writer(tmp_path / 'both.pt', 'raw').logprob('[[=ab]]')
+    both, raw = (
+        Writer(tmp_path / 'both.pt').logprob('[[=ab]]'),
+        Writer(tmp_path / 'both.pt', 'raw').logprob('[[=ab]]'),
+    )
     assert both != raw == Writer(ckpt).logprob('[[=ab]]')
     with torch.no_grad():
         nll = ema.model(torch.tensor([[97, 98]]), sample_order(1, 2, 'l2r'))
     assert math.isclose(both, -float(nll.sum()), rel_tol=1e-5)
 
 
-@pytest.mark.parametrize('what, said', [
-    (lambda w: w.infill('a', order='up'), 'top_prob'), (lambda w: w.infill('a', length=-1), 'length must be'),
-    (lambda w: w.infill('a', context=32), 'context must be 1 to 31'), (lambda w: w.infill('abc[[0]]'), 'a blank is'),
-    (lambda w: w.infill('[[9]]', order=[0, 2]), 'every position'), (lambda w: w.infill('a', n=0), 'at least 1'),
-    (lambda w: w.infill('a', n_steps=0), 'n_steps'), (lambda w: w.infill('a', temperature=-1), 'temperature'),
-    (lambda w: w.infill('a', unmask='lossless', order='margin'), 'order that is given'),
-    (lambda w: w.infill('ab', length=2), 'no blank'), (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
-    (lambda w: w.logprob(['[[=a]]', 'b']), 'write it as'), (lambda w: w.infill([]), 'a list of prompts must hold'),
-    (lambda w: w.infill(['a', 1]), r"texts alone, or rows of integers alone, got \['a', 1\]"),
-    (lambda w: w.infill(['a', '[[0]]']), 'prompt 2 of 2: a blank is'), (lambda w: w.logprob([1]), 'write it as'),
-    (lambda w: w.logprob('[[=a]]', n=1), 'leave out n and score'), (lambda w: w.logprob(['[[=a]]'], score=1), 'n and'),
-    (lambda w: w.logprob('[[=a]][[2]]', context=0), 'in place of'), (lambda w: [*w.stream(['a'])], 'writes one text'),
-    (lambda w: [*w.stream('a', n=1)], 'writes one text'), (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
-    (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0'),
-    (lambda w: w.logprob('[[=a]]', n_orders=2, top_k=3), 'n_orders draws orders of its own'),
-    (lambda w: w.logprob('[[=a]][[2]]', order='margin'), 'wants the text of every blank'),
-    (lambda w: w.logprob('[[=a]]', order='margin', order_noise=0.5), 'score with order_noise=0, got 0.5'),
-    (lambda w: w.logprob('[[=a]]', order='margin', temperature=0), 'score at a temperature above 0'),
-    (lambda w: w.infill('a[[3]]', order='margin', block_length=5), 'at most the 4 positions of the text, got 5'),
-    (lambda w: w.infill('a', length=50, order='margin', block_length=33), 'at most the 32 positions'),
-    (lambda w: w.infill('a', stop='b', revise=1), 'is scored, and revised, as a whole'),
-    (lambda w: w.infill('a', order='margin', block_length=0), 'block_length must be an integer from 1, got 0'),
-    (lambda w: w.infill('a', order='l2r', block_length=2), 'block_length is for the policies'),
-    (lambda w: w.infill(['a', 'b'], seed=[1]), 'seeds must have one for each of 2 texts, got 1')])
+@pytest.mark.parametrize(
+    'what, said',
+    [
+        (lambda w: w.infill('a', order='up'), 'top_prob'),
+        (lambda w: w.infill('a', length=-1), 'length must be'),
+        (lambda w: w.infill('a', context=32), 'context must be 1 to 31'),
+        (lambda w: w.infill('abc[[0]]'), 'a blank is'),
+        (lambda w: w.infill('[[9]]', order=[0, 2]), 'every position'),
+        (lambda w: w.infill('a', n=0), 'at least 1'),
+        (lambda w: w.infill('a', n_steps=0), 'n_steps'),
+        (lambda w: w.infill('a', temperature=-1), 'temperature'),
+        (lambda w: w.infill('a', unmask='lossless', order='margin'), 'order that is given'),
+        (lambda w: w.infill('ab', length=2), 'no blank'),
+        (lambda w: w.logprob('abc'), r'write it as \[\[=text\]\]'),
+        (lambda w: w.logprob(['[[=a]]', 'b']), 'write it as'),
+        (lambda w: w.infill([]), 'a list of prompts must hold'),
+        (lambda w: w.infill(['a', 1]), r"texts alone, or rows of integers alone, got \['a', 1\]"),
+        (lambda w: w.infill(['a', '[[0]]']), 'prompt 2 of 2: a blank is'),
+        (lambda w: w.logprob([1]), 'write it as'),
+        (lambda w: w.logprob('[[=a]]', n=1), 'leave out n and score'),
+        (lambda w: w.logprob(['[[=a]]'], score=1), 'n and'),
+        (lambda w: w.logprob('[[=a]][[2]]', context=0), 'in place of'),
+        (lambda w: [*w.stream(['a'])], 'writes one text'),
+        (lambda w: [*w.stream('a', n=1)], 'writes one text'),
+        (lambda w: w.logprob('[[=' + 'a' * 33 + ']]'), '33 tokens'),
+        (lambda w: w.logprob('[[=a]]', n_orders=-1), 'n_orders must be at least 0'),
+        (lambda w: w.logprob('[[=a]]', n_orders=2, top_k=3), 'n_orders draws orders of its own'),
+        (lambda w: w.logprob('[[=a]][[2]]', order='margin'), 'wants the text of every blank'),
+        (
+            lambda w: w.logprob('[[=a]]', order='margin', order_noise=0.5),
+            'score with order_noise=0, got 0.5',
+        ),
+        (
+            lambda w: w.logprob('[[=a]]', order='margin', temperature=0),
+            'score at a temperature above 0',
+        ),
+        (
+            lambda w: w.infill('a[[3]]', order='margin', block_length=5),
+            'at most the 4 positions of the text, got 5',
+        ),
+        (
+            lambda w: w.infill('a', length=50, order='margin', block_length=33),
+            'at most the 32 positions',
+        ),
+        (lambda w: w.infill('a', stop='b', revise=1), 'is scored, and revised, as a whole'),
+        (
+            lambda w: w.infill('a', order='margin', block_length=0),
+            'block_length must be an integer from 1, got 0',
+        ),
+        (lambda w: w.infill('a', order='l2r', block_length=2), 'block_length is for the policies'),
+        (
+            lambda w: w.infill(['a', 'b'], seed=[1]),
+            'seeds must have one for each of 2 texts, got 1',
+        ),
+    ],
+)
 def test_wrong_input_is_said_before_the_weights_are_read(ckpt, what, said):
     writer = Writer(ckpt)
     with pytest.raises(ValueError, match=said):
@@ -303,14 +517,19 @@ def test_wrong_input_is_said_before_the_weights_are_read(ckpt, what, said):
 
 
 def test_files_and_devices_that_are_not_there(ckpt, tmp_path):
-    for args, said in ((['none.pt'], 'no checkpoint file'), ([ckpt, None, 'meta'], 'device must be'),
-                       ([ckpt, 'emma'], "weights must be 'ema' or 'raw', got 'emma'"),
-                       ([ckpt, None, 'cpu', 'float32', False, True], 'use_cache is False')):
+    for args, said in (
+        (['none.pt'], 'no checkpoint file'),
+        ([ckpt, None, 'meta'], 'device must be'),
+        ([ckpt, 'emma'], "weights must be 'ema' or 'raw', got 'emma'"),
+        ([ckpt, None, 'cpu', 'float32', False, True], 'use_cache is False'),
+    ):
         with pytest.raises(ValueError, match=said):
             Writer(*args)
     with pytest.raises(ValueError, match='no EMA'):
         Writer(ckpt, 'ema').logprob('[[=a]]')
-    save_checkpoint(tmp_path / 'digits.pt', make_model(vocab_size=64, n_tokens=4).float(), tokenizer='sudoku4')
-    for wrong in ({'stop': '<|endoftext|>'}, {'stop': '5'}):   # which are no tokens of it
+    save_checkpoint(
+        tmp_path / 'digits.pt', make_model(vocab_size=64, n_tokens=4).float(), tokenizer='sudoku4'
+    )
+    for wrong in ({'stop': '<|endoftext|>'}, {'stop': '5'}):  # which are no tokens of it
         with pytest.raises(ValueError, match='sudoku4 has the tokens'):
             Writer(tmp_path / 'digits.pt').infill('1', **wrong)

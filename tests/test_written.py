@@ -1,4 +1,5 @@
 """The law of a way of writing as an estimate: against a loop without a cache, block by block, cut off, on disk."""
+
 import json
 import math
 from types import SimpleNamespace
@@ -23,12 +24,20 @@ from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report
 
 BLOCKS = torch.randint(11, (4, 9), generator=torch.Generator().manual_seed(1))
-NETWORKS = [{}, {'attention': 'mixed'}, {'attention': 'bidirectional'}, {'target_position': 'two_stream'}]
+NETWORKS = [
+    {},
+    {'attention': 'mixed'},
+    {'attention': 'bidirectional'},
+    {'target_position': 'two_stream'},
+]
 
 
 def made(*args, attention='causal', order=None):
     """The estimates of the orders that the command line asks for, of a model of 9 positions."""
-    c, checkpoint = options(*args), SimpleNamespace(**vars(opened(order, attention=attention)), run={})
+    c, checkpoint = (
+        options(*args),
+        SimpleNamespace(**vars(opened(order, attention=attention)), run={}),
+    )
     return choose_estimates([], read_ways(c), ['words'], c, checkpoint)
 
 
@@ -43,14 +52,16 @@ def naive(model, idx, order, n_steps, score, temperature=1.0, top_p=1.0, block_l
     left, nats, known = order.tolist(), 0.0, []
     ends = [9 * k // n_steps for k in range(1, n_steps + 1)]
     for end in ends:
-        among = left[:block_length - len(known) % block_length]
-        logits = model.predict(idx[None], torch.tensor([known + among + left[len(among):]]), len(known))[0]
-        logits = logits[:len(among)]
-        scores = [float(score(logits[j:j + 1], idx[i:i + 1])) for j, i in enumerate(among)]
-        best = sorted(range(len(among)), key=lambda j: -scores[j])[:end - len(known)]
+        among = left[: block_length - len(known) % block_length]
+        logits = model.predict(
+            idx[None], torch.tensor([known + among + left[len(among) :]]), len(known)
+        )[0]
+        logits = logits[: len(among)]
+        scores = [float(score(logits[j : j + 1], idx[i : i + 1])) for j, i in enumerate(among)]
+        best = sorted(range(len(among)), key=lambda j: -scores[j])[: end - len(known)]
         for j in best:
             p = (logits[j] / temperature).softmax(-1)
-            more = p[p > p[idx[among[j]]]].sum()   # of what is likelier than the truth
+            more = p[p > p[idx[among[j]]]].sum()  # of what is likelier than the truth
             kept = p.sort(descending=True).values
             kept = kept[kept.cumsum(0) - kept < top_p].sum()
             nats -= float((p[idx[among[j]]] / kept).log()) if more < top_p else -math.inf
@@ -60,15 +71,24 @@ def naive(model, idx, order, n_steps, score, temperature=1.0, top_p=1.0, block_l
 
 
 @pytest.mark.parametrize('network', NETWORKS, ids=str)
-@pytest.mark.parametrize('how', [{}, dict(n_steps=3), dict(n_steps=3, block_length=3), dict(temperature=0.7)], ids=str)
+@pytest.mark.parametrize(
+    'how', [{}, dict(n_steps=3), dict(n_steps=3, block_length=3), dict(temperature=0.7)], ids=str
+)
 def test_a_row_is_the_loop_without_a_cache(network, how):
     model = make_model(**network)
     asked = [f'--{name}={value}' for name, value in how.items()]
     for policy in (*SCORES, 'oracle'):
-        it, = made(f'--orders={policy}', *asked, attention=network.get('attention', 'causal'))
-        score = Oracle().score if policy == 'oracle' else lambda x, _: SCORES[policy](x)   # noqa: B023
-        orders = draw_orders([2, 0], 9, 1, SEED)[:, 0] if 'block_length' not in how else torch.arange(9).expand(2, 9)
-        want = [naive(model, BLOCKS[b], order, score=score, **{'n_steps': 9} | how) for b, order in zip((2, 0), orders)]
+        (it,) = made(f'--orders={policy}', *asked, attention=network.get('attention', 'causal'))
+        score = Oracle().score if policy == 'oracle' else lambda x, _: SCORES[policy](x)  # noqa: B023
+        orders = (
+            draw_orders([2, 0], 9, 1, SEED)[:, 0]
+            if 'block_length' not in how
+            else torch.arange(9).expand(2, 9)
+        )
+        want = [
+            naive(model, BLOCKS[b], order, score=score, **{'n_steps': 9} | how)
+            for b, order in zip((2, 0), orders)
+        ]
         nats, cut, passes = it.nats(model, BLOCKS, [2, 0]).T
         torch.testing.assert_close(nats, torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
         assert not cut.any() and (passes == how.get('n_steps', 9)).all()
@@ -81,7 +101,10 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
     want = plain.nats(model, BLOCKS, [3, 1])
     nats, cut, passes = by_steps.nats(model, BLOCKS, [3, 1]).view(2, 2, 3).unbind(2)
     torch.testing.assert_close(nats, want, rtol=0, atol=1e-10)
-    orders, repeated = draw_orders([3, 1], 9, 2, SEED).flatten(0, 1), BLOCKS[[3, 1]].repeat_interleave(2, 0)
+    orders, repeated = (
+        draw_orders([3, 1], 9, 2, SEED).flatten(0, 1),
+        BLOCKS[[3, 1]].repeat_interleave(2, 0),
+    )
     for window in (1, 4):
         batch = Batch(repeated, orders, n_given=torch.zeros(4, dtype=torch.long))
         unmasking = Unmasking(unmask='lossless', window=window)
@@ -91,16 +114,25 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
 
 
 def test_what_passes_cost_is_paired_block_by_block():
-    model, found = make_model(), made('--orders=random,margin', '--n_orders=2', '--n_steps=3,0', '--threshold=.5')
+    model, found = (
+        make_model(),
+        made('--orders=random,margin', '--n_orders=2', '--n_steps=3,0', '--threshold=.5'),
+    )
     journal, text = Journal('', {}), text_of(BLOCKS)
     rows = measured(model, found, journal)
-    assert list(rows) == ['any order x 2', 'any order in 3 x 2', 'margin', 'margin in 3', 'margin >= 0.5']
+    assert list(rows) == [
+        'any order x 2',
+        'any order in 3 x 2',
+        'margin',
+        'margin in 3',
+        'margin >= 0.5',
+    ]
     one, three = (it.nats(model, BLOCKS, range(4)) for it in found[2:4])
     cost = (three - one)[:, 0] / 9
     assert math.isclose(rows['margin in 3']['cost'], cost.mean(), rel_tol=1e-9)
     assert math.isclose(rows['margin in 3']['cost_stderr'], cost.std() / 2, rel_tol=1e-9)
     assert rows['margin in 3']['passes'] == 3 and 3 <= rows['margin >= 0.5']['passes'] <= 9
-    assert len(journal.done) == 5 * 4   # what they are compared with was not run again
+    assert len(journal.done) == 5 * 4  # what they are compared with was not run again
     said = report(text, {it: [row] for it, row in zip(found, rows.values(), strict=True)}, Bytes())
     assert 'bounds, by means over what is drawn: any order x 2, any order in 3 x 2\n' in said
     assert said.count('more than one token a step, paired by block, in ') == 3
@@ -108,26 +140,31 @@ def test_what_passes_cost_is_paired_block_by_block():
 
 def test_orders_that_all_blocks_share_have_an_error_of_their_own():
     *_, it = made('--orders=swaps:3', '--n_orders=2', '--n_steps=0,3')
-    nats = torch.tensor([[1, 0, 3, 3, 0, 3, 9], [5, 0, 3, 11, 0, 3, 9]]).double()   # means 3 and 7: their error is 2
-    row, = it.rows(nats, text_of(BLOCKS[:2]))
+    nats = torch.tensor(
+        [[1, 0, 3, 3, 0, 3, 9], [5, 0, 3, 11, 0, 3, 9]]
+    ).double()  # means 3 and 7: their error is 2
+    (row,) = it.rows(nats, text_of(BLOCKS[:2]))
     assert math.isclose(row['orders_stderr'], 2 / 9)
-    assert '± 0.2222 nats/token between its orders, which ± above leaves out' in it.remarks([row], text_of(BLOCKS))[0]
+    assert (
+        '± 0.2222 nats/token between its orders, which ± above leaves out'
+        in it.remarks([row], text_of(BLOCKS))[0]
+    )
 
 
 def test_draws_of_a_block_are_no_error_between_orders():
     for order in ('l2r', 'margin'):
-        it, = made(f'--orders={order}', '--n_steps=3', '--unmask=binomial', '--n_orders=2')
-        row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
+        (it,) = made(f'--orders={order}', '--n_steps=3', '--unmask=binomial', '--n_orders=2')
+        (row,) = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
         assert not {'orders_stderr', 'spread'} & {*row}
 
 
 def test_an_encoder_is_compared_with_exact_nats():
-    alone, = made('--orders=random', attention='bidirectional')
+    (alone,) = made('--orders=random', attention='bidirectional')
     one, three = made('--orders=random', '--n_steps=0,3', attention='bidirectional')
     assert alone.name == 'any' and one.name == three.name == 'written' and three.one is one
     assert (one.label, three.label) == ('any order, exact', 'any order in 3')
     plain, _ = made('--orders=l2r', '--n_steps=0,3', attention='bidirectional')
-    assert plain.name == 'l2r'   # which is exact
+    assert plain.name == 'l2r'  # which is exact
 
 
 def test_truths_that_are_cut_off_are_counted():
@@ -135,24 +172,33 @@ def test_truths_that_are_cut_off_are_counted():
     nats, cut, _ = it.nats(model, BLOCKS, range(4)).T
     canvas = Canvas(BLOCKS, draw_orders(range(4), 9, 1, SEED)[:, 0], 0, range(4))
     fill(model, canvas, it.unmasking, it.drawing)
-    torch.testing.assert_close(nats, -canvas.logprob.where(canvas.logprob.isfinite(), 0).sum(1), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        nats, -canvas.logprob.where(canvas.logprob.isfinite(), 0).sum(1), rtol=0, atol=1e-10
+    )
     assert torch.equal(it.totals(model, text_of(BLOCKS), Journal('', {})).isinf(), cut > 0)
     row = measured(model, [it])['margin, tempered']
     assert row['nats_per_token'] == row['perplexity'] == math.inf and row['stderr'] is None
-    assert row['cut'] == cut.sum() > 0 and math.isclose(row['kept_nats'], nats.sum() / (36 - cut.sum()))
+    assert row['cut'] == cut.sum() > 0 and math.isclose(
+        row['kept_nats'], nats.sum() / (36 - cut.sum())
+    )
     text = report(text_of(BLOCKS), {it: [row]}, SimpleNamespace(n_tokens=11, n_bytes=None))
-    assert f'margin, tempered: {int(cut.sum())} of 36 true tokens are cut off, ' in text and ' inf ' in text
+    assert (
+        f'margin, tempered: {int(cut.sum())} of 36 true tokens are cut off, ' in text
+        and ' inf ' in text
+    )
     beside = measured(model, made('--orders=margin', '--top_k=3', '--n_steps=0,3'))
     assert not any('cost' in row for row in beside.values())
 
 
-@pytest.mark.parametrize('order, label', [('margin', 'margin'), ('l2r', 'left to right'),
-                                          ('margin --block_length=8', 'margin/8')])
+@pytest.mark.parametrize(
+    'order, label',
+    [('margin', 'margin'), ('l2r', 'left to right'), ('margin --block_length=8', 'margin/8')],
+)
 def test_numbers_of_tokens_that_are_drawn_are_a_bound(order, label):
     """In orders that are drawn and in orders that are not."""
-    it, = made(*f'--orders={order}'.split(), '--n_steps=4', '--unmask=binomial', '--n_orders=2')
+    (it,) = made(*f'--orders={order}'.split(), '--n_steps=4', '--unmask=binomial', '--n_orders=2')
     one, other = it.nats(make_model(), BLOCKS, [0]).view(2, 3)
-    row, = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
+    (row,) = it.rows(it.nats(make_model(), BLOCKS, [0, 1]), text_of(BLOCKS[:2]))
     assert one[0] != other[0] and row['estimate'] == f'{label} in 4 x 2' and row['bound']
 
 
@@ -160,7 +206,10 @@ def test_given_tokens_cost_nothing():
     model, (it,) = make_model(), made('--orders=entropy')
     given = torch.zeros(4, 9, dtype=torch.bool)
     given[1, 1:] = True
-    last, idx = torch.tensor([[*range(1, 9), 0]]), BLOCKS[1:2]   # what is known is read from left to right
+    last, idx = (
+        torch.tensor([[*range(1, 9), 0]]),
+        BLOCKS[1:2],
+    )  # what is known is read from left to right
     want = -model.predict(idx, last, 8)[0, 0].log_softmax(-1)[idx[0, 0]]
     torch.testing.assert_close(it.nats(model, BLOCKS, [1], given)[0, 0], want, rtol=0, atol=1e-10)
 
@@ -178,18 +227,31 @@ def test_known_tokens_are_read_as_where_a_text_is_written(policy):
 # ---------------------------------------------------------------------------------------------------------------------
 # the command
 
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('written')
     (folder / 'words.txt').write_text('The quick brown fox jumps over the lazy dog. ' * 40)
-    prepare('text', folder / 'data', source=str(folder / 'words.txt'), tokenizer='bytes', name='words')
-    save_checkpoint(folder / 'ckpt.pt', make_model(block_size=16, vocab_size=320, n_tokens=257).float(),
-                    tokenizer='bytes', config={'dataset': 'words', 'data_dir': str(folder / 'data')})
+    prepare(
+        'text', folder / 'data', source=str(folder / 'words.txt'), tokenizer='bytes', name='words'
+    )
+    save_checkpoint(
+        folder / 'ckpt.pt',
+        make_model(block_size=16, vocab_size=320, n_tokens=257).float(),
+        tokenizer='bytes',
+        config={'dataset': 'words', 'data_dir': str(folder / 'data')},
+    )
     return folder
 
 
-EVERY = ['--weights=raw', '--n_blocks=5', '--orders=random,margin,oracle', '--n_steps=0,4', '--threshold=.02',
-         '--block_length=8']
+EVERY = [
+    '--weights=raw',
+    '--n_blocks=5',
+    '--orders=random,margin,oracle',
+    '--n_steps=0,4',
+    '--threshold=.02',
+    '--block_length=8',
+]
 
 
 def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, folder, tmp_path):
@@ -201,23 +263,44 @@ def test_rows_do_not_depend_on_batch_processes_or_being_killed(script, forked, f
     first, second = forked(*2 * [lambda: eval_ppl.main(command)])
     assert (first.code, second.code) == (0, 0), (first.said, second.said)
     a, b, c = (json.loads((tmp_path / f'{name}.json').read_text())['results'] for name in 'abc')
-    names = ['any order x 1', 'any order in 4 x 1', 'margin/8', 'margin/8 in 4', 'margin/8 >= 0.02', 'oracle/8',
-             'oracle/8 in 4']
+    names = [
+        'any order x 1',
+        'any order in 4 x 1',
+        'margin/8',
+        'margin/8 in 4',
+        'margin/8 >= 0.02',
+        'oracle/8',
+        'oracle/8 in 4',
+    ]
     assert [row['estimate'] for row in a] == names
     for x, y, z in zip(a, b, c, strict=True):
-        assert all(math.isclose(x['nats_per_token'], other['nats_per_token'], rel_tol=1e-5) for other in (y, z))
-    assert all(f'\n{name} ' in said for name in names) and said.count('oracle looks at the truth') == 1
+        assert all(
+            math.isclose(x['nats_per_token'], other['nats_per_token'], rel_tol=1e-5)
+            for other in (y, z)
+        )
+    assert (
+        all(f'\n{name} ' in said for name in names) and said.count('oracle looks at the truth') == 1
+    )
 
 
-@pytest.mark.parametrize('args, said', [
-    (['--orders=margin', '--temperature=0'], 'every other one 0'), (['--orders=margin', '--threshold=2'], '0 to 1'),
-    (['--orders=margin', '--block_length=0'], 'got 0'), (['--orders=margin', '--block_length=17'], 'at most the 16'),
-    (['--orders=l2r', '--block_length=4'], 'block_length is for the policies'), (['--orders=best'], "got 'best'"),
-    (['--orders=entropy', '--threshold=.5'], 'threshold is for the policies top_prob, margin'),
-    (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
-    (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'), (['--orders=margin', '--n_steps=-1'], 'n_steps must'),
-    (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'),
-    (['--estimates=l2r', '--temperature=.5'], 'name some, as --orders=l2r'), (['--n_steps=8'], 'name some, as')])
+@pytest.mark.parametrize(
+    'args, said',
+    [
+        (['--orders=margin', '--temperature=0'], 'every other one 0'),
+        (['--orders=margin', '--threshold=2'], '0 to 1'),
+        (['--orders=margin', '--block_length=0'], 'got 0'),
+        (['--orders=margin', '--block_length=17'], 'at most the 16'),
+        (['--orders=l2r', '--block_length=4'], 'block_length is for the policies'),
+        (['--orders=best'], "got 'best'"),
+        (['--orders=entropy', '--threshold=.5'], 'threshold is for the policies top_prob, margin'),
+        (['--orders=margin', '--unmask=lossless'], 'the law of one token a step, n_steps=0'),
+        (['--orders=margin', '--unmask=binomial'], 'n_steps from 1'),
+        (['--orders=margin', '--n_steps=-1'], 'n_steps must'),
+        (['--orders=margin', '--schedule=up', '--n_steps=4'], 'schedule must'),
+        (['--estimates=l2r', '--temperature=.5'], 'name some, as --orders=l2r'),
+        (['--n_steps=8'], 'name some, as'),
+    ],
+)
 def test_wrong_input_is_one_line(folder, args, said):
     with pytest.raises(SystemExit) as e, one_line_errors():
         eval_ppl.main(options(f'--ckpt={folder}/ckpt.pt', '--weights=raw', *args))

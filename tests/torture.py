@@ -8,6 +8,7 @@ SIGKILL, SIGTERM and SIGUSR1 take turns. They come before the first save, while 
 every iteration. No start may fail. At the end a run that nobody disturbed must have the same weights, EMA, optimizer
 and log, bit for bit. Takes some ten seconds a kill; pytest collects a short one alone, as a slow test.
 """
+
 import argparse
 import glob
 import os
@@ -19,23 +20,49 @@ import sys
 import tempfile
 import time
 
-sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+sys.path[:0] = [
+    os.path.dirname(os.path.abspath(__file__)),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+]
 from toy_runs import TOY, assert_same_runs
 
 from anyorder.checkpoint import load_checkpoint
 from anyorder.machine.terminal import progress
 
-OPTIONS = [*TOY, '--init_from=auto', '--save_interval=1', '--keep_checkpoints=2', '--optimizer=muon', '--dropout=0.1',
-           '--eval_interval=50', '--seed=3', '--gradient_accumulation_steps=2', '--n_threads=1']
+OPTIONS = [
+    *TOY,
+    '--init_from=auto',
+    '--save_interval=1',
+    '--keep_checkpoints=2',
+    '--optimizer=muon',
+    '--dropout=0.1',
+    '--eval_interval=50',
+    '--seed=3',
+    '--gradient_accumulation_steps=2',
+    '--n_threads=1',
+]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
 
 
 def start(options, n_processes):
-    launcher = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={n_processes}',
-                '--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'] if n_processes > 1 else []
+    launcher = (
+        [
+            '-m',
+            'torch.distributed.run',
+            '--standalone',
+            f'--nproc_per_node={n_processes}',
+            '--signals_to_handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1',
+        ]
+        if n_processes > 1
+        else []
+    )
     train = os.path.join(os.path.dirname(TOY[0]), '..', 'train.py')
-    return subprocess.Popen([sys.executable, *launcher, train, *options], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [sys.executable, *launcher, train, *options],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def finish(options, n_processes):
@@ -71,14 +98,14 @@ def drill(kills, n_processes=1, seed=0):
     finish([*options, '--out_dir=whole'], n_processes)
     began = time.monotonic()
     finish([*options, '--out_dir=whole'], n_processes)
-    seconds = time.monotonic() - began   # how long a start takes, with data that are there
-    halves = early = 0   # kills in the midst of a save, and before the first one
+    seconds = time.monotonic() - began  # how long a start takes, with data that are there
+    halves = early = 0  # kills in the midst of a save, and before the first one
     for n in progress(range(kills), desc='kills'):
         before, half = inode('out/ckpt.pt'), halves_of('out/ckpt.pt')
         p = start(options, n_processes)
-        if n and rng.random() < 0.4:   # at any moment: while it starts, reads, cuts the log
+        if n and rng.random() < 0.4:  # at any moment: while it starts, reads, cuts the log
             time.sleep(rng.random() * seconds)
-        else:                          # the first before it has saved, the others after a save of their own
+        else:  # the first before it has saved, the others after a save of their own
             while not os.path.exists('out/.lock') if n == 0 else inode('out/ckpt.pt') == before:
                 assert p.poll() is None, p.communicate()[0]
                 time.sleep(0.001)
@@ -92,12 +119,16 @@ def drill(kills, n_processes=1, seed=0):
     finish(options, n_processes)
     assert 'finished: the checkpoint is at iteration' in finish(options, n_processes)
     assert_same_runs('whole', 'out')
-    return (f'{kills} kills until iteration {reached}, {early} of them before the first save, {halves} in the midst of '
-            'a save; the end is equal bit for bit')
+    return (
+        f'{kills} kills until iteration {reached}, {early} of them before the first save, {halves} in the midst of '
+        'a save; the end is equal bit for bit'
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--kills', type=int, default=50)
     parser.add_argument('--processes', type=int, default=1)
     parser.add_argument('--seed', type=int, default=0)

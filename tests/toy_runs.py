@@ -1,4 +1,5 @@
 """Runs of the trainer that take a second, in the working folder of the fixture `data`, and how two of them compare."""
+
 import json
 import math
 import os
@@ -10,11 +11,26 @@ import train
 from anyorder.checkpoint import load_checkpoint
 from configurator import configure
 
-TOY = [os.path.join(ROOT, 'config', 'quickstart.py'), '--n_layer=2', '--n_head=2', '--n_embd=16', '--block_size=16',
-       '--batch_size=8', '--warmup_iters=2', '--ema_decay=0.99', '--learning_rate=1e-2', '--min_lr=1e-3',
-       '--out_dir=out', '--eval_interval=4', '--save_interval=4', '--eval_iters=2', '--log_interval=1', '--device=cpu',
-       '--compile=False']
-TWO = ['--gradient_accumulation_steps=2', '--dtype=float32']   # what two processes can share
+TOY = [
+    os.path.join(ROOT, 'config', 'quickstart.py'),
+    '--n_layer=2',
+    '--n_head=2',
+    '--n_embd=16',
+    '--block_size=16',
+    '--batch_size=8',
+    '--warmup_iters=2',
+    '--ema_decay=0.99',
+    '--learning_rate=1e-2',
+    '--min_lr=1e-3',
+    '--out_dir=out',
+    '--eval_interval=4',
+    '--save_interval=4',
+    '--eval_iters=2',
+    '--log_interval=1',
+    '--device=cpu',
+    '--compile=False',
+]
+TWO = ['--gradient_accumulation_steps=2', '--dtype=float32']  # what two processes can share
 
 
 def run(*args):
@@ -42,16 +58,27 @@ def equal(x, y):
 def assert_same_runs(a, b, entries_of_one=()):
     """The checkpoints are equal bit for bit but for the options and the environment, the logs but for their clock."""
     x, y = load_checkpoint(f'{a}/ckpt.pt'), load_checkpoint(f'{b}/ckpt.pt')
-    assert x.keys() == y.keys() and [k for k in x if k not in ('config', 'environment') and not equal(x[k], y[k])] == []
+    assert (
+        x.keys() == y.keys()
+        and [k for k in x if k not in ('config', 'environment') and not equal(x[k], y[k])] == []
+    )
     clock = ('tokens_per_sec', 'mfu', 'seconds_left', 'environment')
-    logs = [[{k: v for k, v in e.items() if k not in clock} for e in log(out_dir) if e['iter'] not in entries_of_one]
-            for out_dir in (a, b)]
+    logs = [
+        [
+            {k: v for k, v in e.items() if k not in clock}
+            for e in log(out_dir)
+            if e['iter'] not in entries_of_one
+        ]
+        for out_dir in (a, b)
+    ]
     assert logs[0] == logs[1] and len(logs[0]) > 1
 
 
 def assert_alike(a, b, but=()):
     """The logs are equal up to the order of sums, but for iterations that one of them has alone."""
-    for here, there in zip(*([e for e in log(name) if e['iter'] not in but] for name in (a, b)), strict=True):
+    for here, there in zip(
+        *([e for e in log(name) if e['iter'] not in but] for name in (a, b)), strict=True
+    ):
         for key in ('iter', 'tokens', 'loss', 'lr', 'grad_norm', 'val_any', 'val_l2r', 'val_own'):
             assert (key in here) == (key in there), key
             assert math.isclose(here.get(key, 0), there.get(key, 0), rel_tol=1e-5), key

@@ -1,4 +1,5 @@
 """What are the rows being written? Their tokens, the order of their visits, and what each step revealed."""
+
 import copy
 
 import torch
@@ -7,7 +8,7 @@ from anyorder.generation.constraint import Constraint
 from anyorder.orders import given_first, sample_order
 from anyorder.seeds import keys_of, seeds_of, uniform
 
-BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')   # tensors (B, N) on the device
+BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')  # tensors (B, N) on the device
 
 
 class Canvas:
@@ -33,17 +34,24 @@ class Canvas:
         """idx, order (B, N); n_known int or (B,); n_visits int or (B,), by default N; allowed as in Constraint. Raises
         ValueError unless every order is a permutation, and 0 <= n_known <= n_visits <= N."""
         B, N = order.shape
-        if idx.shape != order.shape or (order.sort(1).values != torch.arange(N, device=order.device)).any():
-            raise ValueError('each order must be a permutation of the positions of idx, got '
-                             f'{tuple(order.shape)} for {tuple(idx.shape)}')
+        if (
+            idx.shape != order.shape
+            or (order.sort(1).values != torch.arange(N, device=order.device)).any()
+        ):
+            raise ValueError(
+                'each order must be a permutation of the positions of idx, got '
+                f'{tuple(order.shape)} for {tuple(idx.shape)}'
+            )
         self.known = self.first = torch.as_tensor(n_known).cpu().expand(B)
         self.n_visits = torch.as_tensor(N if n_visits is None else n_visits).cpu().expand(B)
-        self.seeds = [int(seed) for seed in seeds]   # a stream is named by numbers, not by tensors
+        self.seeds = [int(seed) for seed in seeds]  # a stream is named by numbers, not by tensors
         fits = (0 <= self.known) & (self.known <= self.n_visits) & (self.n_visits <= N)
         if not fits.all() or len(self.seeds) != B:
-            raise ValueError(f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
-                             f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
-                             f'{len(self.seeds)} seeds')
+            raise ValueError(
+                f'0 <= n_known <= n_visits <= {N} and {B} seeds are needed, got '
+                f'n_known={self.known.tolist()[:8]}, n_visits={self.n_visits.tolist()[:8]} and '
+                f'{len(self.seeds)} seeds'
+            )
         self.idx, self.order, self.rows = idx.clone(), order.clone(), torch.arange(B)
         self.keys, self.n_steps = keys_of(self.seeds, idx.device), torch.zeros_like(self.n_visits)
         self.draw_numbers()
@@ -61,9 +69,11 @@ class Canvas:
         idx, orders = torch.zeros(B, N, dtype=torch.long), torch.arange(N).repeat(B, 1)
         seeds = seeds_of(seed, B)
         for r, (tokens, known) in enumerate(texts):
-            visits = sample_order(1, len(tokens), **order, keys=keys_of(seeds[r:r + 1]))
-            visits, *_ = given_first(visits, torch.tensor([known]), None, order['kind'] in ('random', 'sorted_subset'))
-            idx[r, :len(tokens)], orders[r, :len(tokens)] = torch.tensor(tokens), visits[0]
+            visits = sample_order(1, len(tokens), **order, keys=keys_of(seeds[r : r + 1]))
+            visits, *_ = given_first(
+                visits, torch.tensor([known]), None, order['kind'] in ('random', 'sorted_subset')
+            )
+            idx[r, : len(tokens)], orders[r, : len(tokens)] = torch.tensor(tokens), visits[0]
         n_known = torch.tensor([sum(known) for _, known in texts])
         return cls(idx.to(device), orders.to(device), n_known, seeds, lengths, allowed)
 
@@ -87,11 +97,16 @@ class Canvas:
         """Indices (row, column, visit), each (m,), of the next n (B,) visits of every row, row by row. Columns count
         from 0 to n - 1, and visit = known + column. Made on the host, without a wait for the device."""
         row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero(as_tuple=True)
-        return torch.stack([row, column, self.known[row] + column]).to(self.idx.device, non_blocking=True)
+        return torch.stack([row, column, self.known[row] + column]).to(
+            self.idx.device, non_blocking=True
+        )
 
     def take(self, chosen):
         """The rows where `chosen` (B,) bool is True, or the rows of these numbers, as a canvas of their own."""
-        part, places = copy.copy(self), chosen.nonzero()[:, 0] if chosen.dtype == torch.bool else chosen
+        part, places = (
+            copy.copy(self),
+            chosen.nonzero()[:, 0] if chosen.dtype == torch.bool else chosen,
+        )
         at = places.to(self.idx.device, non_blocking=True)
         for name in (*BY_POSITION, 'keys'):
             setattr(part, name, getattr(self, name)[at])
@@ -121,9 +136,16 @@ class Canvas:
 def sample_of(tokens, order, step, logprob, tokenizer):
     """What there is to say of a text: a dict with text, tokens, nats, the number of blanks, the number of passes in
     which tokens of it were written last, order, step and logprob."""
-    return {'text': tokenizer.decode(tokens), 'tokens': tokens, 'nats': 0.0 - sum(logprob),
-            'blanks': sum(s >= 0 for s in step), 'passes': len({*step} - {-1}), 'order': order, 'step': step,
-            'logprob': logprob}
+    return {
+        'text': tokenizer.decode(tokens),
+        'tokens': tokens,
+        'nats': 0.0 - sum(logprob),
+        'blanks': sum(s >= 0 for s in step),
+        'passes': len({*step} - {-1}),
+        'order': order,
+        'step': step,
+        'logprob': logprob,
+    }
 
 
 def draft_at(drafts, step):

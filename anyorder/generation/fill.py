@@ -1,4 +1,5 @@
 """How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all."""
+
 import itertools
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,24 @@ from anyorder.generation.unmasking import Unmasking, check_keywords
 from model import KVCache
 
 
-def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule='linear', temperature=1.0, top_k=0,
-             top_p=1.0, use_cache=True, generator=None, seeds=None, return_trace=False, allowed=None, **unmasking):
+def generate(
+    model,
+    idx,
+    order,
+    n_known,
+    n_steps=None,
+    policy='given',
+    schedule='linear',
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
+    use_cache=True,
+    generator=None,
+    seeds=None,
+    return_trace=False,
+    allowed=None,
+    **unmasking,
+):
     """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see steps. For programs and
     tests: the commands go by Writer.write and Scroll.steps.
 
@@ -33,11 +50,17 @@ def generate(model, idx, order, n_known, n_steps=None, policy='given', schedule=
     check_keywords(unmasking, generate)
     if seeds is None:
         device = generator.device if generator else 'cpu'
-        seeds = torch.randint(2 ** 62, (len(order),), generator=generator, device=device).tolist()
+        seeds = torch.randint(2**62, (len(order),), generator=generator, device=device).tolist()
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
-    n_steps = order.size(1) if n_steps is None else n_steps   # one token a step
-    fill(model, canvas, Unmasking(n_steps, schedule, policy, **unmasking), Drawing(temperature, top_k, top_p),
-         use_cache, return_trace)
+    n_steps = order.size(1) if n_steps is None else n_steps  # one token a step
+    fill(
+        model,
+        canvas,
+        Unmasking(n_steps, schedule, policy, **unmasking),
+        Drawing(temperature, top_k, top_p),
+        use_cache,
+        return_trace,
+    )
     trace = {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
     return (canvas.idx, trace) if return_trace else canvas.idx
 
@@ -49,7 +72,7 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, b
             bar.update(int(n_new.sum()))
 
 
-@torch.no_grad()   # not inference_mode, in which autocast casts all weights anew at every step
+@torch.no_grad()  # not inference_mode, in which autocast casts all weights anew at every step
 def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     """Fill the blanks of the canvas step by step. Yields after each step (step, n_new, part): `part` is the canvas of
     the rows that ran, step (B,) which step of its own this was for each, n_new (B,) counts the tokens revealed in each.
@@ -63,7 +86,9 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
     with_logprob  keep the log-probability of each token"""
     if model.training:
-        raise ValueError('writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps')
+        raise ValueError(
+            'writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps'
+        )
     unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model
     yield from write(network, canvas, unmasking, drawing, use_cache, with_logprob)
@@ -75,37 +100,47 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
             return
         before = canvas.idx.clone()
         yield from write(network, canvas, again, drawing, use_cache, with_logprob)
-        changed = (canvas.idx != before).any(1, keepdim=True)                   # (B, 1): other rows are finished
+        changed = (canvas.idx != before).any(1, keepdim=True)  # (B, 1): other rows are finished
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas as `steps` does, once."""
     revealed = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
-    ends = canvas.known.unsqueeze(1) + revealed                                 # (B, steps): visits known then
-    part = canvas.take(canvas.n_blanks > 0)                                     # the rows that run; others cost nothing
+    ends = canvas.known.unsqueeze(1) + revealed  # (B, steps): visits known then
+    part = canvas.take(canvas.n_blanks > 0)  # the rows that run; others cost nothing
     cache = start_cache(network, part) if use_cache and network.slots.cached else None
     noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
     for column_of_ends in itertools.count():
         if not len(part):
             return
-        n_new = ends[part.rows, min(column_of_ends, ends.size(1) - 1)] - part.known       # (B,) on the host
+        n_new = (
+            ends[part.rows, min(column_of_ends, ends.size(1) - 1)] - part.known
+        )  # (B,) on the host
         if not n_new.any():
-            part.n_steps = part.n_steps + 1                                     # a binomial step may reveal nothing
+            part.n_steps = part.n_steps + 1  # a binomial step may reveal nothing
             continue
         if unmasking.lossless:
             n_new = n_new.clamp(max=unmasking.window)
         n_targets = unmasking.n_scored(part) if unmasking.adaptive else n_new
-        row, column, visit = part.cells(n_targets)                              # (m,) each
-        logits = network.predict(part.idx, part.order, part.known + part.n_drafts, n_targets, cache,
-                                 part.n_visits, (row, column), part.known)      # (m, V)
+        row, column, visit = part.cells(n_targets)  # (m,) each
+        logits = network.predict(
+            part.idx,
+            part.order,
+            part.known + part.n_drafts,
+            n_targets,
+            cache,
+            part.n_visits,
+            (row, column),
+            part.known,
+        )  # (m, V)
         if part.allowed is not None:
             part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing.scores)
         if unmasking.adaptive:
             n_new, logits = unmasking.choose(part, logits, n_new)
             row, column, visit = part.cells(n_new)
             if cache is not None and network.slots.targets_in_keys:
-                cache.length = part.known                              # slot n_known was run for another target
-        position = part.order[row, visit]                                       # (m,)
+                cache.length = part.known  # slot n_known was run for another target
+        position = part.order[row, visit]  # (m,)
         if drawing.scores:
             token = part.idx[row, position]
         elif unmasking.lossless:
@@ -116,7 +151,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
             n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
             row, position, token = row[sure], position[sure], token[sure]
             if cache is not None:
-                cache.length = part.known + n_new                      # slots behind these read drafts
+                cache.length = part.known + n_new  # slots behind these read drafts
         part.idx[row, position] = token
         part.step[row, position] = part.n_steps.to(row.device, non_blocking=True)[row]
         if with_logprob:
@@ -144,6 +179,12 @@ def start_cache(network, part):
             rows, prompts = near.nonzero()[:, 0], part.take(near)
             n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
             own = KVCache(network.config, len(rows), device, dtype, n)
-            network.predict(prompts.idx, prompts.order, prompts.known, 1, own, prompts.known, slice(0))   # no head
-            cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = own.k, own.v, own.length
+            network.predict(
+                prompts.idx, prompts.order, prompts.known, 1, own, prompts.known, slice(0)
+            )  # no head
+            cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = (
+                own.k,
+                own.v,
+                own.length,
+            )
     return cache

@@ -1,4 +1,5 @@
 """How is a text of any length written? Stretch by stretch, each on a canvas of its own, up to where the text stops."""
+
 from bisect import bisect_left
 
 import torch
@@ -30,7 +31,7 @@ class Row:
         self.step, self.logprob, self.drafts = [-1] * n, [0.0] * n, [[] for _ in range(n)]
         self.order, self.spans, self.n_steps = [p for p in range(n) if known[p]], [], 0
         self.parts, self.n_open = [*open] or [[[*known, False].index(False), n]], len(open) or 1
-        if self.parts[-1][1] < n:   # known text, and blanks of lengths that are given
+        if self.parts[-1][1] < n:  # known text, and blanks of lengths that are given
             self.parts.append([n, n])
 
     def end_part(self, n):
@@ -45,7 +46,7 @@ class Row:
 
     def n_leading(self):
         """How many positions are known before the first blank that is left in the part, or before its end."""
-        return [*self.known[:self.parts[0][1]], False].index(False)
+        return [*self.known[: self.parts[0][1]], False].index(False)
 
     def slide_on(self, block_size, context):
         """(tokens, known, seed) of the next stretch."""
@@ -59,12 +60,16 @@ class Row:
     def take_down(self, tokens, order, step, logprob):
         """Write down what a stretch has revealed until now, in its own numbers of positions and steps."""
         start, _ = self.spans[-1]
-        given = [p for i in order if self.known[p := start + i] and self.step[p] < 0] * (len(self.spans) == 1)
-        self.order[start:start + len(given)] = given   # the known text of the first stretch, as it is read
+        given = [p for i in order if self.known[p := start + i] and self.step[p] < 0] * (
+            len(self.spans) == 1
+        )
+        self.order[start : start + len(given)] = (
+            given  # the known text of the first stretch, as it is read
+        )
         for i in order:
             p, now = start + i, self.n_steps + step[i]
             if step[i] >= 0 and now != self.step[p]:
-                if self.known[p]:   # a token that is revised was a draft
+                if self.known[p]:  # a token that is revised was a draft
                     self.drafts[p].append([self.step[p], self.tokens[p]])
                     self.order.remove(p)
                 self.tokens[p], self.step[p], self.logprob[p] = tokens[i], now, logprob[i]
@@ -89,17 +94,38 @@ class Scroll:
     text before it, by derive_seed(seed of the part before it, 'part'). What stands behind the last open blank is a part
     without a stop. Without stops all places are as in the template, and all its text is known from the start."""
 
-    def __init__(self, texts, seed, tokenizer, block_size, context=0, stops=(), with_drafts=False, allowed=None,
-                 n_before=0):
+    def __init__(
+        self,
+        texts,
+        seed,
+        tokenizer,
+        block_size,
+        context=0,
+        stops=(),
+        with_drafts=False,
+        allowed=None,
+        n_before=0,
+    ):
         """texts [(tokens, known)] of lists; behind them may stand the [[start, end], ...] of open blanks, and what the
         sample is to say of its lengths. Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; context 0
         is half of block_size; stops are texts; allowed as in Constraint, whose positions count from the start of the
         text as it is then, and its rows from n_before."""
-        self.rows = [Row(tokens, known, own, more[0] if more and stops else (), *more[1:])
-                     for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True)]
-        self.tokenizer, self.block_size, self.context = tokenizer, block_size, context or block_size // 2
-        self.stops, self.with_drafts, self.allowed, self.n_before = stops, with_drafts, allowed, n_before
-        self.written = self.rows   # that the canvas writes
+        self.rows = [
+            Row(tokens, known, own, more[0] if more and stops else (), *more[1:])
+            for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True)
+        ]
+        self.tokenizer, self.block_size, self.context = (
+            tokenizer,
+            block_size,
+            context or block_size // 2,
+        )
+        self.stops, self.with_drafts, self.allowed, self.n_before = (
+            stops,
+            with_drafts,
+            allowed,
+            n_before,
+        )
+        self.written = self.rows  # that the canvas writes
 
     def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
         """Write the texts. Yields after each step the number of tokens that it revealed; `order` as in Canvas.of_texts,
@@ -108,20 +134,28 @@ class Scroll:
             self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
                 return
-            *texts, seeds = zip(*(row.slide_on(self.block_size, self.context) for row in self.written))
+            *texts, seeds = zip(
+                *(row.slide_on(self.block_size, self.context) for row in self.written)
+            )
             canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
             if self.allowed is not None:
                 rows = [self.n_before + self.rows.index(row) for row in self.written]
-                canvas.allowed = Constraint(self.allowed, canvas, rows, [row.spans[-1][0] for row in self.written])
-            for self.step, n_new, self.part in steps(network, canvas, unmasking, drawing, use_cache):
+                canvas.allowed = Constraint(
+                    self.allowed, canvas, rows, [row.spans[-1][0] for row in self.written]
+                )
+            for self.step, n_new, self.part in steps(
+                network, canvas, unmasking, drawing, use_cache
+            ):
                 if self.with_drafts:
                     self.note_drafts()
                 if self.with_drafts or self.stops:
                     for r, lists in zip(self.part.rows.tolist(), self.part.lists()):
                         self.written[r].take_down(*lists)
                 yield int(n_new.sum())
-                if self.stops:   # a row ends once its part is written, up to its first stop
-                    done = torch.tensor([self.length(self.written[r]) is not None for r in self.part.rows.tolist()])
+                if self.stops:  # a row ends once its part is written, up to its first stop
+                    done = torch.tensor(
+                        [self.length(self.written[r]) is not None for r in self.part.rows.tolist()]
+                    )
                     self.part.end(done)
             for row, lists in zip(self.written, canvas.lists()):
                 row.take_down(*lists)
@@ -141,7 +175,7 @@ class Scroll:
     def goes_on(self, row):
         """Whether a blank of the row is to be written, in this part or, once it is written, in a later one."""
         while row.parts and (n := self.length(row)) is not None:
-            row.n_open -= has_stop(row.tokens[row.parts[0][0]:n], self.stops, self.tokenizer)
+            row.n_open -= has_stop(row.tokens[row.parts[0][0] : n], self.stops, self.tokenizer)
             row.end_part(n)
         return bool(row.parts)
 
@@ -183,7 +217,7 @@ class Scroll:
 
 
 def has_stop(tokens, stops, tokenizer):
-    edge = tokenizer.separator   # a name is not found inside of another
+    edge = tokenizer.separator  # a name is not found inside of another
     text = edge + tokenizer.decode(tokens) + edge
     return any(edge + stop + edge in text for stop in stops)
 
@@ -192,4 +226,6 @@ def end_of(tokens, stops, tokenizer):
     """How many of the tokens hold a first of the stops, to its end; None if there is none."""
     if not has_stop(tokens, stops, tokenizer):
         return None
-    return bisect_left(range(len(tokens)), True, key=lambda n: has_stop(tokens[:n], stops, tokenizer))
+    return bisect_left(
+        range(len(tokens)), True, key=lambda n: has_stop(tokens[:n], stops, tokenizer)
+    )

@@ -1,4 +1,5 @@
 """How is likelihood measured? What programs call is named here."""
+
 from anyorder.likelihood.ensemble import context_logprobs
 from anyorder.likelihood.nll import block_nll, conditional_logprob, ensemble_nll
 

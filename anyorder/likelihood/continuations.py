@@ -1,4 +1,5 @@
 """How likely is what follows a text, and would greedy decoding write it? Of many texts at once, of any lengths."""
+
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,6 +36,7 @@ class Reading:
     estimate    for K orders: 'bound' is the mean of their nats, 'mixture' is -log 1/K sum_k p(x | sigma_k)
     seed        seed and tokens of a row fix its orders
     unmasking   an adaptive one: by its law the continuation is written, after the context from left to right"""
+
     order: dict
     n_orders: int = 1
     n_contexts: int = 1
@@ -45,24 +47,44 @@ class Reading:
     def check(self, config):
         """Raises ValueError unless a network of this AOGPTConfig can be read so."""
         if self.n_orders < 1 or self.n_contexts < 1:
-            raise ValueError(f'n_orders and n_contexts must be at least 1, got {self.n_orders} and {self.n_contexts}')
+            raise ValueError(
+                f'n_orders and n_contexts must be at least 1, got {self.n_orders} and {self.n_contexts}'
+            )
         if self.estimate not in ('bound', 'mixture'):
             raise ValueError(f"estimate must be 'bound' or 'mixture', got {self.estimate!r}")
         if self.n_contexts > 1 and (self.order['kind'] != 'l2r' or config.slots.masked_loss):
-            raise ValueError('n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to right after '
-                             f"shuffled contexts, got attention={config.attention} and order={self.order['kind']}")
-        if self.unmasking is not None and (self.n_orders, self.n_contexts, self.estimate) != (1, 1, 'bound'):
-            raise ValueError(f'order={self.unmasking.policy} is one order, which the model chooses: n_orders, estimate '
-                             'and n_contexts are for orders that are given, as order=random')
-        if (self.n_orders, self.estimate) != (1, 'bound') and (self.n_contexts > 1 or not has_several(self.order)):
-            raise ValueError('n_orders and estimate are for orders that are drawn, as order=random, with n_contexts=1; '
-                             f'got order={self.order["kind"]}, n_contexts={self.n_contexts}')
+            raise ValueError(
+                'n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to right after '
+                f'shuffled contexts, got attention={config.attention} and order={self.order["kind"]}'
+            )
+        if self.unmasking is not None and (self.n_orders, self.n_contexts, self.estimate) != (
+            1,
+            1,
+            'bound',
+        ):
+            raise ValueError(
+                f'order={self.unmasking.policy} is one order, which the model chooses: n_orders, estimate '
+                'and n_contexts are for orders that are given, as order=random'
+            )
+        if (self.n_orders, self.estimate) != (1, 'bound') and (
+            self.n_contexts > 1 or not has_several(self.order)
+        ):
+            raise ValueError(
+                'n_orders and estimate are for orders that are drawn, as order=random, with n_contexts=1; '
+                f'got order={self.order["kind"]}, n_contexts={self.n_contexts}'
+            )
         check_order(self.order, config.block_size, config.block_size)
 
     @property
     def n_passes(self):
         """Orders that a row is read in."""
-        return self.n_contexts if self.n_contexts > 1 else self.n_orders if has_several(self.order) else 1
+        return (
+            self.n_contexts
+            if self.n_contexts > 1
+            else self.n_orders
+            if has_several(self.order)
+            else 1
+        )
 
     def is_drawn(self, slots):
         """Whether a pass is one draw of the bound, in place of all tokens one by one."""
@@ -74,12 +96,18 @@ class Reading:
         if self.n_contexts > 1:
             own, rng = torch.arange(T), stream(self.seed, context, tokens)
             return torch.cat([own[None], shuffled_contexts(own, n, self.n_contexts - 1, rng)])
-        orders = draw_orders([derive_seed(context, tokens)], T, self.n_orders, self.seed, self.order)[0]
-        return given_first(orders[:self.n_passes], (torch.arange(T) < n).expand(self.n_passes, T))[0]
+        orders = draw_orders(
+            [derive_seed(context, tokens)], T, self.n_orders, self.seed, self.order
+        )[0]
+        return given_first(orders[: self.n_passes], (torch.arange(T) < n).expand(self.n_passes, T))[
+            0
+        ]
 
     def known(self, context, tokens):
         """(n_passes,) numbers of known visits of the draws of a masked loss, see is_drawn."""
-        return draw_known([derive_seed(context, tokens)], len(tokens), self.n_passes, self.seed, len(context))[0]
+        return draw_known(
+            [derive_seed(context, tokens)], len(tokens), self.n_passes, self.seed, len(context)
+        )[0]
 
 
 LEFT_TO_RIGHT = Reading(order_of({}, 'l2r'))
@@ -90,7 +118,9 @@ def pieces(context, continuation, block_size):
     before it, cut from the left to what fits. A continuation that fits is one piece."""
     text, start = [*context, *continuation], len(context)
     cuts = [*range(start, len(text), block_size), len(text)]
-    return [(text[max(0, end - block_size):first], text[first:end]) for first, end in pairwise(cuts)]
+    return [
+        (text[max(0, end - block_size) : first], text[first:end]) for first, end in pairwise(cuts)
+    ]
 
 
 class Piece:
@@ -136,21 +166,30 @@ def continuation_scores(model, rows, reading=LEFT_TO_RIGHT, batch_size=16, lengt
     is longer than `length`, by default the model's, is scored in `pieces`.
 
     rows  [(context tokens, continuation tokens)], lists; either may be empty"""
-    parts = [[Piece(r, *piece, reading) for piece in pieces(*row, length or model.config.block_size)]
-             for r, row in enumerate(rows)]
+    parts = [
+        [Piece(r, *piece, reading) for piece in pieces(*row, length or model.config.block_size)]
+        for r, row in enumerate(rows)
+    ]
     yield from ((r, 0.0, True) for r, of_row in enumerate(parts) if not of_row)
-    longest_first = sorted((piece for of_row in parts for piece in of_row),
-                           key=lambda piece: -len(piece.context) - len(piece.tokens))
+    longest_first = sorted(
+        (piece for of_row in parts for piece in of_row),
+        key=lambda piece: -len(piece.context) - len(piece.tokens),
+    )
     passes = (one for piece in longest_first for one in piece.passes(model.slots))
 
-    def fit(batch):   # as do their logits
+    def fit(batch):  # as do their logits
         n_asked = sum(len(order) - first for _, order, first, _ in batch)
-        return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2 ** 27
+        return len(batch) <= batch_size and n_asked * model.config.vocab_size <= 2**27
+
     for batch in batches(passes, fit):
         (read if reading.unmasking is None else read_as_written)(model, batch)
         for r in dict.fromkeys(piece.row for piece, *_ in batch):
             if all(len(piece.nll) == reading.n_passes for piece in parts[r]):
-                yield r, sum(piece.nats() for piece in parts[r]), all(piece.greedy for piece in parts[r])
+                yield (
+                    r,
+                    sum(piece.nats() for piece in parts[r]),
+                    all(piece.greedy for piece in parts[r]),
+                )
                 parts[r] = []
 
 
@@ -160,21 +199,35 @@ def read(model, batch):
     parts, orders, firsts, factors = zip(*batch)
     lengths, first = torch.tensor([len(order) for order in orders]), torch.tensor(firsts)
     width, n = int(lengths.max()), lengths - first
-    idx = pad_sequence([torch.tensor(piece.context + piece.tokens) for piece in parts], batch_first=True).to(device)
-    order = torch.stack([torch.cat([order, torch.arange(len(order), width)]) for order in orders]).to(device)
+    idx = pad_sequence(
+        [torch.tensor(piece.context + piece.tokens) for piece in parts], batch_first=True
+    ).to(device)
+    order = torch.stack(
+        [torch.cat([order, torch.arange(len(order), width)]) for order in orders]
+    ).to(device)
     row, column = (torch.arange(int(n.max())) < n.unsqueeze(1)).nonzero().T.to(device)
-    tokens = idx[row, order[row, column + first.to(device)[row]]]                           # (m,)
-    if not model.slots.masked_loss:   # all tokens known: plain causal attention
-        logits = model.predict(idx, order, width - 1, int(n.max()), picked=(row, column), first=first)
+    tokens = idx[row, order[row, column + first.to(device)[row]]]  # (m,)
+    if not model.slots.masked_loss:  # all tokens known: plain causal attention
+        logits = model.predict(
+            idx, order, width - 1, int(n.max()), picked=(row, column), first=first
+        )
     elif parts[0].reading.is_drawn(model.slots):
-        logits = model.predict(idx, order, first, int(n.max()), n_visits=lengths, picked=(row, column))
+        logits = model.predict(
+            idx, order, first, int(n.max()), n_visits=lengths, picked=(row, column)
+        )
     else:
         steps = enumerate(logits_one_by_one(model, idx, order, first, lengths, lengths))
-        logits = torch.cat([x[(d < n).nonzero()[:, 0].to(device)] for d, x in steps])       # (m, V), by column
-        logits = logits[column.argsort(stable=True).argsort()]                              # by row
-    nll = check_finite(F.cross_entropy(float32_or_better(logits), tokens, reduction='none').cpu().double())
+        logits = torch.cat(
+            [x[(d < n).nonzero()[:, 0].to(device)] for d, x in steps]
+        )  # (m, V), by column
+        logits = logits[column.argsort(stable=True).argsort()]  # by row
+    nll = check_finite(
+        F.cross_entropy(float32_or_better(logits), tokens, reduction='none').cpu().double()
+    )
     right, sizes = (argmax(logits) == tokens).cpu(), n.tolist()
-    for piece, factor, *found in zip(parts, factors, *(x.split(sizes) for x in (nll, right, logits, tokens))):
+    for piece, factor, *found in zip(
+        parts, factors, *(x.split(sizes) for x in (nll, right, logits, tokens))
+    ):
         piece.add(found[0] * factor, *found[1:])
 
 
@@ -182,15 +235,19 @@ def read_as_written(model, batch):
     """`read` for a Reading with an Unmasking. Writing at temperature 0 ends in a row with its first other token."""
     pieces, reading = [piece for piece, *_ in batch], batch[0][0].reading
     reading.unmasking.check_network(model.slots, model.config.block_size, scores=True)
-    texts = [(piece.context + piece.tokens, [True] * len(piece.context) + [False] * len(piece.tokens))
-             for piece in pieces]
+    texts = [
+        (piece.context + piece.tokens, [True] * len(piece.context) + [False] * len(piece.tokens))
+        for piece in pieces
+    ]
     seeds = [derive_seed(reading.seed, piece.context, piece.tokens) for piece in pieces]
     scored, greedy = (Canvas.of_texts(texts, reading.order, seeds, model.device) for _ in range(2))
     fill(model, scored, reading.unmasking, Drawing(scores=True))
     for _, _, part in steps(model, greedy, reading.unmasking, Drawing(temperature=0)):
         part.end((part.idx != scored.idx[part.rows]).any(1).cpu())
     right = (greedy.idx == scored.idx).all(1).cpu()
-    for piece, nats, is_greedy in zip(pieces, check_finite(-scored.logprob.sum(1).cpu().double()), right):
+    for piece, nats, is_greedy in zip(
+        pieces, check_finite(-scored.logprob.sum(1).cpu().double()), right
+    ):
         piece.add(nats, is_greedy, None, None)
 
 

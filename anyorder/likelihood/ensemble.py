@@ -1,4 +1,5 @@
 """What is the context-order ensemble of a decoder? Visits before a target are shuffled, its probabilities averaged."""
+
 import torch
 import torch.nn.functional as F
 
@@ -21,12 +22,16 @@ def context_logprobs(model, idx, order, i, n_contexts, generator=None):
     returns  (B, K) nats, K = n_contexts"""
     (B, T), K = order.shape, n_contexts
     if not 0 <= i < T or K < 1:
-        raise ValueError(f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}')
+        raise ValueError(
+            f'visit i must be 0 to {T - 1} and n_contexts at least 1, got i={i} and n_contexts={K}'
+        )
     device = generator.device if generator else 'cpu'
-    shuffles = torch.rand(B, K, i, generator=generator, dtype=torch.float64, device=device).argsort(-1)
+    shuffles = torch.rand(B, K, i, generator=generator, dtype=torch.float64, device=device).argsort(
+        -1
+    )
     shuffles[:, 0] = torch.arange(i)
-    visits = F.pad(shuffles, (0, 1), value=i).to(order.device)                              # (B, K, i + 1)
-    orders = order.unsqueeze(1).expand(B, K, T).gather(2, visits).flatten(0, 1)             # (B K, i + 1)
+    visits = F.pad(shuffles, (0, 1), value=i).to(order.device)  # (B, K, i + 1)
+    orders = order.unsqueeze(1).expand(B, K, T).gather(2, visits).flatten(0, 1)  # (B K, i + 1)
     return -model(idx.repeat_interleave(K, 0), orders, columns=torch.full((B * K, 1), i)).view(B, K)
 
 
@@ -35,8 +40,10 @@ def check_ensemble(c):
     at_least(c, 1, 'n_contexts', 'ensemble_block')
     at_least(c, 0, 'n_positions')
     if 0 < c.n_positions < c.ensemble_block:
-        raise ValueError(f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got '
-                         f'{c.n_positions}')
+        raise ValueError(
+            f'n_positions must be 0 (all) or at least ensemble_block={c.ensemble_block}, got '
+            f'{c.n_positions}'
+        )
 
 
 def sample_groups(block_size, width, n_positions, seed):
@@ -56,7 +63,7 @@ def group_contexts(order, group, width, n, seed, n_given=0):
     """n contexts (n, end of the group) of a group of order (N,): the visits before it shuffled, by seed and group. The
     groups begin behind the n_given first visits."""
     first = n_given + group * width
-    return shuffled_contexts(order[:first + width], first, n, stream(seed, group))
+    return shuffled_contexts(order[: first + width], first, n, stream(seed, group))
 
 
 def shuffled_contexts(order, i, n, generator):
@@ -68,14 +75,20 @@ def shuffled_contexts(order, i, n, generator):
 def batches_of(pieces, n_tokens):
     """Lists of parts of the tensors `pieces` (n, length), which come by increasing length: what one pass runs. A list
     holds parts of similar length, and about n_tokens once they are padded to its longest."""
+
     def fit(batch):
         shortest, longest = batch[0].size(1), batch[-1].size(1)
         return sum(map(len, batch)) * longest <= n_tokens and longest <= 1.25 * shortest + 8
-    return batches((part for piece in pieces for part in piece.split(max(1, n_tokens // piece.size(1)))), fit)
+
+    return batches(
+        (part for piece in pieces for part in piece.split(max(1, n_tokens // piece.size(1)))), fit
+    )
 
 
 @torch.no_grad()
-def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2 ** 14, n_given=0):
+def ensemble_block_nll(
+    model, idx, order, n_contexts, groups, width=1, seed=0, n_tokens=2**14, n_given=0
+):
     """Nats of the visits of one block in each of its contexts, see group_contexts; width 1 is the paper's ensemble.
 
         members[g, j, k] = -log p(x[order[d]] | x[context_j of group g], x[order[d - k : d]]), d = n_given + g width + k
@@ -89,28 +102,34 @@ def ensemble_block_nll(model, idx, order, n_contexts, groups, width=1, seed=0, n
     returns     (own (), the nats of the block in the order itself,
                 members (len(groups), M, width), 0 behind the last visit; member 0 is the order itself), float64"""
     device, N = model.device, len(order)
-    own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()             # (N,)
-    visits = n_given + torch.tensor(groups).unsqueeze(1) * width + torch.arange(width)      # (groups, width)
+    own = model(idx[None].to(device), order[None].to(device))[0].cpu().double()  # (N,)
+    visits = (
+        n_given + torch.tensor(groups).unsqueeze(1) * width + torch.arange(width)
+    )  # (groups, width)
     columns = visits.clamp(max=N - 1)
     members = own[columns].unsqueeze(1).repeat(1, n_contexts, 1)
-    fresh = [j for j, g in enumerate(groups) if n_given + g * width > 1]                    # else nothing to shuffle
+    fresh = [j for j, g in enumerate(groups) if n_given + g * width > 1]  # else nothing to shuffle
     if n_contexts > 1 and fresh:
-        contexts = (group_contexts(order, groups[j], width, n_contexts - 1, seed, n_given) for j in fresh)
-        wanted = columns[fresh].repeat_interleave(n_contexts - 1, 0).to(device)             # (contexts, width)
+        contexts = (
+            group_contexts(order, groups[j], width, n_contexts - 1, seed, n_given) for j in fresh
+        )
+        wanted = columns[fresh].repeat_interleave(n_contexts - 1, 0).to(device)  # (contexts, width)
         nll = []
         for batch in batches_of(contexts, n_tokens):
             length = batch[-1].size(1)
-            orders = torch.cat([F.pad(part, (0, length - part.size(1))) for part in batch]).to(device)
+            orders = torch.cat([F.pad(part, (0, length - part.size(1))) for part in batch]).to(
+                device
+            )
             rows, wanted = wanted.tensor_split([len(orders)])
             nll.append(model(idx.to(device).expand(len(orders), N), orders, columns=rows))
-        nll = torch.cat(nll).cpu().double()                                                 # waits for the device
+        nll = torch.cat(nll).cpu().double()  # waits for the device
         members[fresh, 1:] = nll.view(len(fresh), n_contexts - 1, width)
     return own[n_given:].sum(), members.masked_fill((visits >= N).unsqueeze(1), 0)
 
 
 def powers_of_two(n):
     """1, 2, 4, ... up to n, and n: the sizes of a mixture that a table shows."""
-    return [2 ** k for k in range(n.bit_length()) if 2 ** k < n] + [n]
+    return [2**k for k in range(n.bit_length()) if 2**k < n] + [n]
 
 
 def ensemble_totals(own, members, weights):
@@ -119,6 +138,8 @@ def ensemble_totals(own, members, weights):
         total(M) = own + sum_g weights[g] sum_k (-log 1/M sum_{j < M} exp(-members[g, j, k]) - members[g, 0, k])
 
     Only the change that M members make is sampled, not the total: unbiased, and exact when all groups are there."""
-    changes = [ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]                # (groups, width)
-               for m in powers_of_two(members.size(1))]
+    changes = [
+        ensemble_nll(-members[:, :m].transpose(1, 2)) - members[:, 0]  # (groups, width)
+        for m in powers_of_two(members.size(1))
+    ]
     return torch.stack([own + (change.sum(-1) * weights).sum() for change in changes])

@@ -1,6 +1,7 @@
 """What is an estimate of likelihood? The nats of blocks that it takes, and the rows that a table makes of them.
 
 To add another one, write a class and name it in ESTIMATES."""
+
 from itertools import chain
 
 import torch
@@ -40,8 +41,17 @@ class Estimate:
     alone         whether such a call is for one block, which fills a batch by itself
     order         the arguments of sample_order; None is random
     known_l2r     whether given tokens are read from left to right, in place of this order"""
+
     name = work = ''
-    options, dataset, decoder_only, n_orders, alone, order, known_l2r = (), None, '', 1, False, None, False
+    options, dataset, decoder_only, n_orders, alone, order, known_l2r = (
+        (),
+        None,
+        '',
+        1,
+        False,
+        None,
+        False,
+    )
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -87,15 +97,28 @@ class Estimate:
         n, (rank, world_size), size = len(text.blocks), processes(), self.n_at_once()
         name = text.label, text.digest, self.work
         missing = journal.missing(name, n)
-        turns = [missing[i:i + size] for i in range(0, len(missing), size)]
-        how = {'total': len(missing), 'unit': 'block', 'leave': False, 'disable': rank > 0 or not missing}
-        with progress(desc=f"{text.label} {self.work.rpartition(' ')[0] or self.work}", **how) as bar:
+        turns = [missing[i : i + size] for i in range(0, len(missing), size)]
+        how = {
+            'total': len(missing),
+            'unit': 'block',
+            'leave': False,
+            'disable': rank > 0 or not missing,
+        }
+        with progress(
+            desc=f'{text.label} {self.work.rpartition(" ")[0] or self.work}', **how
+        ) as bar:
             for i in range(0, len(turns), world_size):
                 mine = turns[i + rank] if i + rank < len(turns) else []
-                nats = check_finite(self.nats(model, text.blocks, mine, text.given)).tolist() if mine else []
-                every = gather([((*name, block), row) for block, row in zip(mine, nats, strict=True)])
+                nats = (
+                    check_finite(self.nats(model, text.blocks, mine, text.given)).tolist()
+                    if mine
+                    else []
+                )
+                every = gather(
+                    [((*name, block), row) for block, row in zip(mine, nats, strict=True)]
+                )
                 journal.add(dict(chain(*every)))
-                bar.update(sum(map(len, turns[i:i + world_size])))
+                bar.update(sum(map(len, turns[i : i + world_size])))
         return journal.nats(name, n)
 
     def row(self, label, nats, text, n=1):
@@ -106,6 +129,7 @@ class Estimate:
 class Along(Estimate):
     """1/K sum_k -log p(x | sigma_k) over K orders of one family: n_orders where there are several, else the only one.
     Where the family draws its orders, every block has its own; else all share the orders of successive seeds."""
+
     name, options, several = 'order', ('n_orders',), True
 
     def __init__(self, config, checkpoint, asked=(), order=None, label=''):
@@ -115,20 +139,29 @@ class Along(Estimate):
             self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
         self.several = self.several and has_several(self.order)
         self.n_orders = config.n_orders if self.several else 1
-        self.bound = family_of(self.order['kind']).drawn and has_several(self.order) or self.n_orders > 1
+        self.bound = (
+            family_of(self.order['kind']).drawn and has_several(self.order) or self.n_orders > 1
+        )
 
     @property
     def is_drawn(self):
         """See nll.is_drawn. The importance weights want the nats of the orders themselves."""
-        return is_drawn(self.checkpoint.config.slots, self.order) and ImportanceWeighted.name not in self.asked
+        return (
+            is_drawn(self.checkpoint.config.slots, self.order)
+            and ImportanceWeighted.name not in self.asked
+        )
 
     def nats(self, model, blocks, numbers, given=None):
         """A column for each order."""
         K, known, batch = self.n_orders, None, self.batch(blocks, numbers, given)
         if self.is_drawn:
-            n_given, n_blanks = (n[::K].unsqueeze(1) for n in (batch.n_given, batch.n_blanks))   # (len(numbers), 1)
+            n_given, n_blanks = (
+                n[::K].unsqueeze(1) for n in (batch.n_given, batch.n_blanks)
+            )  # (len(numbers), 1)
             known = draw_known(numbers, n_blanks, K, self.c.seed, n_given).flatten()
-        nats = block_nll(model, batch.idx, batch.order, self.c.batch_size, n_known=known, n_given=batch.n_given)
+        nats = block_nll(
+            model, batch.idx, batch.order, self.c.batch_size, n_known=known, n_given=batch.n_given
+        )
         return nats.view(-1, K)
 
     def totals(self, model, text, journal):
@@ -139,9 +172,15 @@ class Along(Estimate):
         return f'{self.label} x {self.n_orders}' if self.several else self.label
 
     def rows(self, nats, text):
-        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders) | {'bound': self.bound}
-        if self.n_orders > 1 and not family_of(self.order['kind']).drawn:   # orders that all blocks share
-            row['orders_stderr'] = float(nats.mean(0).std() / self.n_orders ** 0.5 * len(nats) / row['tokens'])
+        row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders) | {
+            'bound': self.bound
+        }
+        if (
+            self.n_orders > 1 and not family_of(self.order['kind']).drawn
+        ):  # orders that all blocks share
+            row['orders_stderr'] = float(
+                nats.mean(0).std() / self.n_orders**0.5 * len(nats) / row['tokens']
+            )
         elif self.n_orders > 1 and not self.is_drawn:
             row['spread'] = float(nats.var(1).mean().sqrt())
         return [row]
@@ -149,81 +188,115 @@ class Along(Estimate):
     def remarks(self, rows, text):
         between = '{estimate}: ± {orders_stderr:.4f} nats/token between its orders, which ± above leaves out'
         spread = '{estimate}: standard deviation over the orders of a block {spread:.2f} nats'
-        return [said.format(**row) for row in rows for key, said in (('orders_stderr', between), ('spread', spread))
-                if key in row]
+        return [
+            said.format(**row)
+            for row in rows
+            for key, said in (('orders_stderr', between), ('spread', spread))
+            if key in row
+        ]
 
 
 class LeftToRight(Along):
     """-log p(x) from left to right, exact."""
+
     name = work = 'l2r'
     label, order = 'left to right', order_of({}, 'l2r')
 
 
 class OwnOrder(Along):
     """-log p(x | sigma) in the order sigma of the training; where the family draws its orders, one draw a block."""
+
     name, several = 'own', False
 
     def __init__(self, config, checkpoint, asked=()):
         order = checkpoint.order
         super().__init__(config, checkpoint, asked, order, f'own order ({name_of(order)})')
         if estimate_of(order) != self.name:
-            raise ValueError('own is for a model trained neither in random order nor left to right, this one was '
-                             f'trained in {name_of(order)}: take {estimate_of(order)}')
+            raise ValueError(
+                'own is for a model trained neither in random order nor left to right, this one was '
+                f'trained in {name_of(order)}: take {estimate_of(order)}'
+            )
 
 
 class AnyOrder(Along):
     """1/K sum_k -log p(x | sigma_k) over K = n_orders uniform random orders: a bound."""
+
     name, work = 'any', 'orders'
     label, order = 'any order', order_of({}, 'random')
 
 
 class ImportanceWeighted(AnyOrder):
     """-log 1/K sum_k p(x | sigma_k) over the orders of AnyOrder, for K = 1, 2, 4, ...: a tighter bound."""
+
     name = 'iw'
 
     def rows(self, nats, text):
-        return [self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) | {'bound': True}
-                for k in powers_of_two(self.c.n_orders)]
+        return [
+            self.row(f'iw x {k}', ensemble_nll(-nats[:, :k]), text, k) | {'bound': True}
+            for k in powers_of_two(self.c.n_orders)
+        ]
 
 
 class Ensemble(Estimate):
     """sum_i -log 1/M sum_j p(x_i | perm_j(context of i)) for M = 1, 2, 4, ..., see ensemble_block_nll."""
+
     name = work = 'ensemble'
     options = ('n_contexts', 'n_positions', 'ensemble_block')
     decoder_only, alone = 'others cannot score a part of an order alone', True
 
     def groups(self, block, N):
         """sample_groups of a block, given by its number."""
-        return sample_groups(N, self.c.ensemble_block, self.c.n_positions, derive_seed(self.c.seed, 'positions', block))
+        return sample_groups(
+            N,
+            self.c.ensemble_block,
+            self.c.n_positions,
+            derive_seed(self.c.seed, 'positions', block),
+        )
 
     def nats(self, model, blocks, numbers, given=None):
         """A column for each of 1, 2, 4, ... members."""
         (b,), seed = numbers, derive_seed(self.c.seed, 'contexts', *numbers)
         idx, (order,), n_given, n_blanks = self.row_of(blocks, b, given)
         groups, weights = self.groups(b, n_blanks)
-        own, members = ensemble_block_nll(model, idx, order, self.c.n_contexts, groups, self.c.ensemble_block, seed,
-                                          self.c.batch_size * blocks.size(1), n_given)
+        own, members = ensemble_block_nll(
+            model,
+            idx,
+            order,
+            self.c.n_contexts,
+            groups,
+            self.c.ensemble_block,
+            seed,
+            self.c.batch_size * blocks.size(1),
+            n_given,
+        )
         return ensemble_totals(own, members, weights).unsqueeze(0)
 
     def rows(self, nats, text):
         rows = []
         for m, column in zip(powers_of_two(self.c.n_contexts), nats.T, strict=True):
-            gain = self.row('', nats[:, 0] - column, text)   # block by block, so that their spread does not hide it
-            rows.append(self.row(f'ensemble x {m}', column, text, m)
-                        | {'bound': True, 'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']})
+            gain = self.row(
+                '', nats[:, 0] - column, text
+            )  # block by block, so that their spread does not hide it
+            rows.append(
+                self.row(f'ensemble x {m}', column, text, m)
+                | {'bound': True, 'gain': gain['nats_per_token'], 'gain_stderr': gain['stderr']}
+            )
         return rows
 
     def remarks(self, rows, text):
         N = int(torch.as_tensor(text.n_blanks).max())
         n_visits = min(N, len(self.groups(0, N)[0]) * self.c.ensemble_block)
         lines = [f'ensemble on {n_visits} of {N} visits a block'] if n_visits < N else []
-        gain = 'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'
+        gain = (
+            'gain of {estimate} over x 1, block by block: {gain:.4f} ± {gain_stderr:.4f} nats/token'
+        )
         return lines + [gain.format(**row) for row in rows if row['gain_stderr']]
 
 
 class LastWord(Estimate):
     """The share of passages whose last word greedy decoding writes, and the perplexity of these words, left to right.
     A word sees what fits into a block. Networks with a masked loss take a pass for each token."""
+
     name = work = 'accuracy'
     dataset = 'lambada'
 
@@ -234,8 +307,12 @@ class LastWord(Estimate):
         mine, scores = rows[rank::world_size], []
         if not rows:
             raise ValueError('accuracy needs rows of two words or more: the set has none')
-        with progress(total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0) as bar:
-            for _, *score in continuation_scores(model, mine, batch_size=self.c.batch_size, length=text.blocks.size(1)):
+        with progress(
+            total=len(mine), desc='last words', unit='row', leave=False, disable=rank > 0
+        ) as bar:
+            for _, *score in continuation_scores(
+                model, mine, batch_size=self.c.batch_size, length=text.blocks.size(1)
+            ):
                 scores.append(tuple(score))
                 bar.update()
         return list(chain.from_iterable(gather(scores)))
@@ -243,15 +320,31 @@ class LastWord(Estimate):
     def rows(self, measured, text):
         (nats, hits), n = torch.tensor(measured, dtype=torch.float64).T, len(measured)
         words = summarize('', nats, 1, None)
-        return [{'kind': self.name, 'estimate': 'last word', 'accuracy': float(hits.mean()), 'rows': n,
-                 'stderr': share_error(int(hits.sum()), n), 'word_perplexity': words['perplexity'],
-                 'word_perplexity_stderr': words['perplexity_stderr']}]
+        return [
+            {
+                'kind': self.name,
+                'estimate': 'last word',
+                'accuracy': float(hits.mean()),
+                'rows': n,
+                'stderr': share_error(int(hits.sum()), n),
+                'word_perplexity': words['perplexity'],
+                'word_perplexity_stderr': words['perplexity_stderr'],
+            }
+        ]
 
     def remarks(self, rows, text):
-        row, = rows
-        return ['last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
-                f"last word, perplexity: {figure(row['word_perplexity'], row['word_perplexity_stderr'], 2)}"]
+        (row,) = rows
+        return [
+            'last word, greedy: {accuracy:.2%} ± {stderr:.2%} of {rows:,} passages'.format(**row),
+            f'last word, perplexity: {figure(row["word_perplexity"], row["word_perplexity_stderr"], 2)}',
+        ]
 
 
-ESTIMATES = {'l2r': LeftToRight, 'own': OwnOrder, 'any': AnyOrder, 'iw': ImportanceWeighted, 'ensemble': Ensemble,
-             'accuracy': LastWord}
+ESTIMATES = {
+    'l2r': LeftToRight,
+    'own': OwnOrder,
+    'any': AnyOrder,
+    'iw': ImportanceWeighted,
+    'ensemble': Ensemble,
+    'accuracy': LastWord,
+}

@@ -1,4 +1,5 @@
 """What has an evaluation finished? The nats of its blocks, in a file beside --out, from which a killed one goes on."""
+
 import contextlib
 import json
 import math
@@ -28,21 +29,32 @@ class Journal:
             if rank == 0:
                 lines = [evaluation] + [[*key, nats] for key, nats in self.done.items()]
                 replace_file(path, ''.join(json.dumps(line) + '\n' for line in lines).encode())
-        self.done = gather(self.done)[0]   # others may not see the file
+        self.done = gather(self.done)[0]  # others may not see the file
 
     def read(self, evaluation):
         """Read what is there. Raises ValueError unless it is of this evaluation."""
         with reading(self.path, 'a list of finished blocks', 'remove it or choose another --out'):
-            text = os.path.exists(self.path) and read_text(self.path) or json.dumps(evaluation) + '\n'
-            first, *others = map(json.loads, text.split('\n')[:-1])   # behind the last: nothing, or half a line
+            text = (
+                os.path.exists(self.path) and read_text(self.path) or json.dumps(evaluation) + '\n'
+            )
+            first, *others = map(
+                json.loads, text.split('\n')[:-1]
+            )  # behind the last: nothing, or half a line
             found = {**first}
-            self.done = {(dataset, digest, work, block): nats for dataset, digest, work, block, nats in others}
+            self.done = {
+                (dataset, digest, work, block): nats
+                for dataset, digest, work, block, nats in others
+            }
             if not all(math.isfinite(x) for nats in self.done.values() for x in nats):
                 raise ValueError('nats are not finite')
-        differ = sorted(key for key in evaluation.keys() | found.keys() if found.get(key) != evaluation.get(key))
+        differ = sorted(
+            key for key in evaluation.keys() | found.keys() if found.get(key) != evaluation.get(key)
+        )
         if differ:
-            raise ValueError(f'{self.path} holds blocks of another evaluation ({", ".join(differ)} differ): '
-                             'remove it or choose another --out')
+            raise ValueError(
+                f'{self.path} holds blocks of another evaluation ({", ".join(differ)} differ): '
+                'remove it or choose another --out'
+            )
 
     def missing(self, name, n_blocks):
         """The blocks 0 .. n_blocks - 1 of `name` (set, digest, work) that are still to be done."""
@@ -57,7 +69,9 @@ class Journal:
 
     def nats(self, name, n_blocks):
         """Nats (n_blocks, m) float64 of `name`, all of them finished."""
-        return torch.tensor([self.done[(*name, block)] for block in range(n_blocks)], dtype=torch.float64)
+        return torch.tensor(
+            [self.done[(*name, block)] for block in range(n_blocks)], dtype=torch.float64
+        )
 
 
 def add_lines(path, lines):

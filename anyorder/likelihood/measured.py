@@ -1,4 +1,5 @@
 """Which text is measured? A prepared set or a text file of one's own, cut once into blocks."""
+
 import hashlib
 import os
 import shlex
@@ -32,14 +33,19 @@ PROTOCOLS = {'paper': {'wikitext2': 'train'}, 'clean': {}}
 @dataclass
 class Corpus:
     """A data set or text file, cut into blocks."""
-    name: str              # in --datasets
-    label: str             # with its split and protocol
-    origin: dict           # source and sha256
-    tokens: np.ndarray     # (n_tokens,), all of them
-    blocks: torch.Tensor   # (n, N), those that are measured
-    n_bytes: int | None    # bytes of text in the blocks, where that can be said
-    given: torch.Tensor | None = None   # (n, N) which of their tokens are given and cost nothing; None: none can be
-    sizes: np.ndarray | None = None     # (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
+
+    name: str  # in --datasets
+    label: str  # with its split and protocol
+    origin: dict  # source and sha256
+    tokens: np.ndarray  # (n_tokens,), all of them
+    blocks: torch.Tensor  # (n, N), those that are measured
+    n_bytes: int | None  # bytes of text in the blocks, where that can be said
+    given: torch.Tensor | None = (
+        None  # (n, N) which of their tokens are given and cost nothing; None: none can be
+    )
+    sizes: np.ndarray | None = (
+        None  # (n_tokens,) bytes of text of each of `tokens`; None: as the tokenizer says
+    )
 
     @property
     def digest(self):
@@ -53,7 +59,17 @@ class Corpus:
         return self.blocks.size(1) if self.given is None else (~self.given).sum(1)
 
 
-def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='val', n_blocks=0, ckpt='', blanks=''):
+def open_corpus(
+    name,
+    block_size,
+    tokenizer,
+    data_dir,
+    protocol='paper',
+    split='val',
+    n_blocks=0,
+    ckpt='',
+    blanks='',
+):
     """The Corpus of a text file, by its path, or of a prepared set, by its name.
 
     protocol  of PROTOCOLS, which says the split of a zero-shot set
@@ -61,7 +77,9 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     n_blocks  spread evenly over the set, 0 is all
     ckpt      the name of the checkpoint, for the command that an error names
     blanks    positions that are measured given all others, see only_blank"""
-    if os.path.isfile(name) or name.lower().endswith(('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')):
+    if os.path.isfile(name) or name.lower().endswith(
+        ('.txt', '.jsonl', '.csv', '.parquet', '.xz', '.gz', '.bz2')
+    ):
         label, (tokens, origin, sizes) = os.path.basename(name), read_file(name, tokenizer, ckpt)
     else:
         label = f'{name} ({split})'
@@ -79,8 +97,16 @@ def open_corpus(name, block_size, tokenizer, data_dir, protocol='paper', split='
     elif tokenizer.n_bytes is not None:
         n_bytes = int(tokenizer.n_bytes[blocks[~given]].sum())
     label += tokens.cut(block_size) + f', blanks {blanks}' * bool(blanks)
-    return Corpus(name, label, origin, tokens.packed.reshape(-1), blocks, n_bytes,
-                  given if tokens.marked or given.any() else None, sizes)
+    return Corpus(
+        name,
+        label,
+        origin,
+        tokens.packed.reshape(-1),
+        blocks,
+        n_bytes,
+        given if tokens.marked or given.any() else None,
+        sizes,
+    )
 
 
 def has_protocol(name):
@@ -93,16 +119,24 @@ def read_file(path, tokenizer, ckpt):
     are its rows."""
     is_text = not isinstance(tokenizer, Symbols)
     if not is_text:
-        raise ValueError(f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
-                         f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right')
+        raise ValueError(
+            f'{path} is text, the checkpoint was trained on {tokenizer.name} tokens: python '
+            f'eval_puzzle.py --ckpt={shlex.quote(ckpt)} says how many rows it fills right'
+        )
     texts = open_texts(path, prompt_key='auto')
     documents = list(encode_documents(texts, tokenizer))
     if not any(n_bytes for _, n_bytes in documents):
         raise ValueError(f'{path} holds no text')
     documents, prompts = [tokens for tokens, _ in documents], isinstance(next(iter(texts)), tuple)
-    found = Split(np.concatenate(documents), prompts, np.cumsum([*map(len, documents)]) if prompts else None)
+    found = Split(
+        np.concatenate(documents), prompts, np.cumsum([*map(len, documents)]) if prompts else None
+    )
     sizes = sizes_of(texts, documents, tokenizer) if isinstance(tokenizer, HuggingFace) else None
-    return found, {'source': path, 'sha256': hashlib.sha256(found.packed.tobytes()).hexdigest()}, sizes
+    return (
+        found,
+        {'source': path, 'sha256': hashlib.sha256(found.packed.tobytes()).hexdigest()},
+        sizes,
+    )
 
 
 def sizes_of(texts, documents, tokenizer):
@@ -130,9 +164,17 @@ def read_set(name, split, data_dir, tokenizer):
     tokens, meta = open_split(data_dir, name, split, {'tokenizer': tokenizer.name})
     if meta.tokenizer != tokenizer.name:
         prepare = f'prepare it with --tokenizer={tokenizer.name}, under another --name if that one is still wanted'
-        way_out = prepare if tokenizer.name in TOKENIZERS else 'name a file of text, as --datasets=YOUR.txt'
-        raise ValueError(f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
-                         f'{meta.tokenizer} tokens: {way_out}')
+        way_out = (
+            prepare
+            if tokenizer.name in TOKENIZERS
+            else 'name a file of text, as --datasets=YOUR.txt'
+        )
+        raise ValueError(
+            f'the model reads {tokenizer.name} tokens, {data_dir}/{name} holds '
+            f'{meta.tokenizer} tokens: {way_out}'
+        )
     if tokenizer.name == OWN and tokenizer_of_set(kind_of(meta)).texts != tokenizer.texts:
-        raise ValueError(f'{name} has another vocabulary than the set of the training: name another set')
+        raise ValueError(
+            f'{name} has another vocabulary than the set of the training: name another set'
+        )
     return tokens, {key: getattr(meta.splits[split], key) for key in ('source', 'sha256')}

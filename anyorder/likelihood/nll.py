@@ -1,4 +1,5 @@
 """How is likelihood measured? Nats of blocks under their orders, bounds over orders, some positions given others."""
+
 import math
 
 import torch
@@ -25,7 +26,9 @@ def batches(items, fit):
 
 
 @torch.no_grad()
-def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None, counted=None):
+def block_nll(
+    model, blocks, orders, batch_size, dtype='float32', n_known=None, n_given=None, counted=None
+):
     """Nats of every block under its own order.
 
         nats[b] = sum_d -log p(x[order[b, d]] | x[order[b, :d]])
@@ -45,7 +48,9 @@ def block_nll(model, blocks, orders, batch_size, dtype='float32', n_known=None, 
             if model.slots.masked_loss and n_known is None:
                 nll = one_by_one(model, batch.idx, batch.order, n_visits=batch.n_visits)
             else:
-                nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)   # (B, N)
+                nll = model(
+                    batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits
+                )  # (B, N)
         if n_given is not None:
             nll = nll_of_blanks(nll, batch.n_given.to(device), n_known is not None, batch.n_visits)
         if counted is not None:
@@ -68,8 +73,10 @@ def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
 def check_finite(nats):
     """The nats, or ValueError if there is one that is infinite or no number."""
     if not nats.isfinite().all():
-        raise ValueError('the model gives likelihoods that are not finite: a text has a token that it never writes, as '
-                         'one that begins texts, or its weights are too large, as of a run that diverged')
+        raise ValueError(
+            'the model gives likelihoods that are not finite: a text has a token that it never writes, as '
+            'one that begins texts, or its weights are too large, as of a run that diverged'
+        )
     return nats
 
 
@@ -81,20 +88,20 @@ def score_visits(model, idx, order, first, n, n_visits=None):
     first = torch.as_tensor(first).expand(len(order))
     if model.slots.masked_loss:
         return one_by_one(model, idx, order, first, n, n_visits)
-    columns = first.unsqueeze(1) + torch.arange(n)                                          # (B, n)
-    return model(idx, order[:, :int(first.max()) + n], columns=columns.to(order.device))
+    columns = first.unsqueeze(1) + torch.arange(n)  # (B, n)
+    return model(idx, order[:, : int(first.max()) + n], columns=columns.to(order.device))
 
 
 def one_by_one(model, idx, order, first=0, n=None, n_visits=None):
     """score_visits by a pass for each; by default of all visits from `first` on. Padding, from n_visits on, has 0."""
     first = torch.as_tensor(first).expand(len(order))
     n = order.size(1) - int(first.max()) if n is None else n
-    visits, end = first.unsqueeze(1) + torch.arange(n), first + n                           # (B, n) and (B,)
+    visits, end = first.unsqueeze(1) + torch.arange(n), first + n  # (B, n) and (B,)
     end = end if n_visits is None else torch.minimum(end, n_visits)
-    targets, nll = idx.gather(1, order).gather(1, visits.to(order.device)).T, []            # (n, B)
+    targets, nll = idx.gather(1, order).gather(1, visits.to(order.device)).T, []  # (n, B)
     for logits, target in zip(logits_one_by_one(model, idx, order, first, end, n_visits), targets):
         nll.append(F.cross_entropy(float32_or_better(logits), target, reduction='none'))
-    nll += [torch.zeros_like(nll[0])] * (n - len(nll))   # the visits at which all rows are padding
+    nll += [torch.zeros_like(nll[0])] * (n - len(nll))  # the visits at which all rows are padding
     return torch.stack(nll, 1).masked_fill((visits >= end.unsqueeze(1)).to(order.device), 0)
 
 
@@ -103,7 +110,11 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
 
     first, end  (B,) on the host; a row whose visits are at their end repeats its last one
     n_visits    as of predict"""
-    cache = KVCache(model.config, len(idx), idx.device, product_dtype(model)) if model.slots.cached else None
+    cache = (
+        KVCache(model.config, len(idx), idx.device, product_dtype(model))
+        if model.slots.cached
+        else None
+    )
     for j in range(int((end - first).max())):
         yield model.predict(idx, order, torch.minimum(first + j, end - 1), 1, cache, n_visits)[:, 0]
 
@@ -127,7 +138,10 @@ def draw_known(numbers, n_blanks, n_orders=1, seed=0, n_given=0):
     numbers  of blocks
     n_blanks, n_given  visits of a block that are blank and that are given, a number or (len(numbers), 1)
     returns  (len(numbers), K) int64, K = n_orders"""
-    u = [torch.rand(n_orders, dtype=torch.float64, generator=stream(seed, int(b), 'known')) for b in numbers]
+    u = [
+        torch.rand(n_orders, dtype=torch.float64, generator=stream(seed, int(b), 'known'))
+        for b in numbers
+    ]
     return n_given + ((torch.arange(n_orders) + torch.stack(u)) / n_orders * n_blanks).long()
 
 
@@ -153,18 +167,30 @@ def conditional_logprob(model, idx, a, b, n_orders=0, generator=None):
     returns  (B,) log p in nats, at most 0"""
     a, b = (torch.as_tensor(positions, dtype=torch.long).flatten() for positions in (a, b))
     both = torch.cat([b, a])
-    if n_orders < 0 or not len(a) or len(both.unique()) < len(both) or both.min() < 0 or both.max() >= idx.size(1):
-        raise ValueError(f'a and b must be disjoint sets of positions below {idx.size(1)}, a not empty; '
-                         f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}')
+    if (
+        n_orders < 0
+        or not len(a)
+        or len(both.unique()) < len(both)
+        or both.min() < 0
+        or both.max() >= idx.size(1)
+    ):
+        raise ValueError(
+            f'a and b must be disjoint sets of positions below {idx.size(1)}, a not empty; '
+            f'got {a.tolist()} and {b.tolist()}, n_orders={n_orders}'
+        )
     orders = [torch.cat([b.sort().values, a.sort().values])]
     if n_orders:
-        orders = [torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])
-                  for _ in range(n_orders)]
+        orders = [
+            torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (b, a)])
+            for _ in range(n_orders)
+        ]
     if model.slots.masked_loss:
         neither = torch.tensor(sorted({*range(idx.size(1))} - {*both.tolist()}), dtype=torch.long)
         orders = [torch.cat([order, neither]) for order in orders]
     nats = []
     for order in orders:
-        order = order.to(idx.device).expand(len(idx), -1)                                   # (B, m + n), or (B, N)
-        nats.append(score_visits(model, idx, order, len(b), len(a)).sum(-1, dtype=widest(idx.device)))
+        order = order.to(idx.device).expand(len(idx), -1)  # (B, m + n), or (B, N)
+        nats.append(
+            score_visits(model, idx, order, len(b), len(a)).sum(-1, dtype=widest(idx.device))
+        )
     return -ensemble_nll(-torch.stack(nats, -1))

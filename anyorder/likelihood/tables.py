@@ -1,4 +1,5 @@
 """What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard error of each."""
+
 import math
 
 import numpy as np
@@ -20,7 +21,7 @@ def summarize(name, nats, counts, n_bytes):
 def ratio_error(sums, counts):
     """Standard error of r = sum(sums) / sum(counts), (n,) both, over n independent blocks; None for a single one.
 
-        sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)"""
+    sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)"""
     n, sums, counts = len(sums), sums.double(), counts.double()
     if n == 1:
         return None
@@ -30,7 +31,9 @@ def ratio_error(sums, counts):
 
 def token_counts(tokens, n_tokens):
     """How often each of n_tokens ids stands in a whole set."""
-    chunks = (tokens[i:i + 2 ** 24] for i in range(0, len(tokens), 2 ** 24))   # bincount copies what it counts
+    chunks = (
+        tokens[i : i + 2**24] for i in range(0, len(tokens), 2**24)
+    )  # bincount copies what it counts
     return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)
 
 
@@ -49,7 +52,9 @@ def unigram_row(tokens, tokenizer, block_size, sizes=None):
         n_bytes = int(sizes.sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(counts @ tokenizer.n_bytes)
-    row = table_row('unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes)
+    row = table_row(
+        'unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes
+    )
     return row | {'nats_per_block': row['nats_per_token'] * block_size}
 
 
@@ -63,10 +68,19 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
     bits_per_byte = None
     if n_bytes is not None:
         bits_per_byte = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
-    return {'estimate': name, 'nats_per_token': nats, 'stderr': stderr, 'perplexity': perplexity(nats),
-            'perplexity_stderr': stderr and perplexity(nats) * stderr, 'bits_per_byte': bits_per_byte,
-            'nats_per_block': nats * n_tokens / max(1, n_blocks), 'nats_per_block_stderr': 0.0,
-            'blocks': n_blocks, 'tokens': n_tokens, 'bytes': n_bytes}
+    return {
+        'estimate': name,
+        'nats_per_token': nats,
+        'stderr': stderr,
+        'perplexity': perplexity(nats),
+        'perplexity_stderr': stderr and perplexity(nats) * stderr,
+        'bits_per_byte': bits_per_byte,
+        'nats_per_block': nats * n_tokens / max(1, n_blocks),
+        'nats_per_block_stderr': 0.0,
+        'blocks': n_blocks,
+        'tokens': n_tokens,
+        'bytes': n_bytes,
+    }
 
 
 def format_table(rows):
@@ -74,15 +88,20 @@ def format_table(rows):
     nats of a block stand in the place of bits a byte."""
     no_bytes = all(row['bits_per_byte'] is None for row in rows)
     wide, narrow = ('nats/block', 'perplexity') if no_bytes else ('perplexity', 'bits/byte')
-    m, n = max(18 if no_bytes else 19, *(len(row['estimate']) for row in rows)), 10 if no_bytes else 9
-    lines = [f"{'':<{m}} {'nats/token':>16} {wide:>17} {narrow:>{n}} {'blocks':>6} {'tokens':>8}"]
+    m, n = (
+        max(18 if no_bytes else 19, *(len(row['estimate']) for row in rows)),
+        10 if no_bytes else 9,
+    )
+    lines = [f'{"":<{m}} {"nats/token":>16} {wide:>17} {narrow:>{n}} {"blocks":>6} {"tokens":>8}']
     for row in rows:
         nats = figure(row['nats_per_token'], row['stderr'], 4)
         ppl = figure(row['perplexity'], row['perplexity_stderr'] if not no_bytes else None, 2)
         bits = '-' if row['bits_per_byte'] is None else figure(row['bits_per_byte'], None, 4)
         if no_bytes:
             ppl, bits = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2), ppl
-        lines.append(f"{row['estimate']:<{m}} {nats:>16} {ppl:>17} {bits:>{n}} {row['blocks']:>6} {row['tokens']:>8}")
+        lines.append(
+            f'{row["estimate"]:<{m}} {nats:>16} {ppl:>17} {bits:>{n}} {row["blocks"]:>6} {row["tokens"]:>8}'
+        )
     return '\n'.join(lines)
 
 

@@ -6,6 +6,7 @@ With the tokens of a step independent given the known ones (AO Lemma 1), A_k the
 
 A given text says what is known, hence which blanks each step chooses: one run of the sampler that reveals the tokens of
 the text gives log q(x), exact for every policy, schedule and threshold. Source: DUEL, arXiv 2603.01367."""
+
 import math
 
 import torch
@@ -40,12 +41,15 @@ def written_nats(model, batch, seeds, unmasking, drawing, batch_size):
         cut = canvas.logprob == -torch.inf
         passes = torch.tensor([len({*row} - {-1}) for row in canvas.step.tolist()])
         nats = -canvas.logprob.masked_fill(cut, 0).sum(1)
-        found.append(torch.stack([nats.cpu().double(), cut.sum(1).cpu().double(), passes.double()], 1))
+        found.append(
+            torch.stack([nats.cpu().double(), cut.sum(1).cpu().double(), passes.double()], 1)
+        )
     return torch.cat(found) if found else torch.zeros(0, 3, dtype=torch.float64)
 
 
 class Written(Along):
     """-log q(x) in one way of writing: a bound, the mean over n_orders draws, if orders or tokens a step are drawn."""
+
     name = 'written'
 
     def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):
@@ -54,10 +58,12 @@ class Written(Along):
         super().__init__(config, checkpoint, asked, order, label)
         self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
-        self.known_l2r = unmasking.adaptive   # as Canvas.of_texts has them for a policy
+        self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
         self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
         law = order, unmasking, drawing, 'known l2r', DRAWS
-        self.work = f'{label} {derive_seed(*law):x}'   # no journal of another reading, or of other draws
+        self.work = (
+            f'{label} {derive_seed(*law):x}'  # no journal of another reading, or of other draws
+        )
 
     def nats(self, model, blocks, numbers, given=None):
         """Three columns for each order, see written_nats."""
@@ -69,7 +75,11 @@ class Written(Along):
     def measure(self, model, text, journal):
         """The nats, and behind them the totals of one token a step."""
         nats = super().measure(model, text, journal)
-        return nats if self.one is None else torch.cat([nats, self.one.totals(model, text, journal).unsqueeze(1)], 1)
+        return (
+            nats
+            if self.one is None
+            else torch.cat([nats, self.one.totals(model, text, journal).unsqueeze(1)], 1)
+        )
 
     def totals(self, model, text, journal):
         kept, cut, _ = self.means(super().measure(model, text, journal))
@@ -77,30 +87,43 @@ class Written(Along):
 
     def means(self, nats):
         """Nats, numbers of tokens that are cut off and passes of each block, (n,) each, from what `measure` gives."""
-        return nats[:, :3 * self.n_orders].unflatten(1, (-1, 3)).mean(1).T
+        return nats[:, : 3 * self.n_orders].unflatten(1, (-1, 3)).mean(1).T
 
     def rows(self, nats, text):
         kept, cut, passes = self.means(nats)
         row = self.row(self.label_of_all(), kept, text, self.n_orders)
         if cut.any():
-            row |= table_row(row['estimate'], math.inf, None, row['blocks'], row['tokens'], row['bytes'])
-            row |= {'cut': float(cut.sum()), 'kept_nats': float(kept.sum() / max(1, row['tokens'] - cut.sum()))}
+            row |= table_row(
+                row['estimate'], math.inf, None, row['blocks'], row['tokens'], row['bytes']
+            )
+            row |= {
+                'cut': float(cut.sum()),
+                'kept_nats': float(kept.sum() / max(1, row['tokens'] - cut.sum())),
+            }
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
-        if has_several(self.order) and not (self.unmasking.adaptive or cut.any()):   # other draws are a block's own
-            row = super().rows(nats[:, :3 * self.n_orders:3], text)[0] | row
+        if has_several(self.order) and not (
+            self.unmasking.adaptive or cut.any()
+        ):  # other draws are a block's own
+            row = super().rows(nats[:, : 3 * self.n_orders : 3], text)[0] | row
         return [row | {'passes': float(passes.mean()), 'bound': self.bound}]
 
     def remarks(self, rows, text):
-        row, = rows
+        (row,) = rows
         said = []
         if 'cut' in row:
-            said.append('{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
-                        'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes')
+            said.append(
+                '{estimate}: {cut:,.0f} of {tokens:,} true tokens are cut off, their probability is 0; '
+                'the others have {kept_nats:.4f} nats each, in {passes:.1f} passes'
+            )
         elif row.get('cost_stderr') is not None:
-            said.append('{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a step, paired by '
-                        'block, in {passes:.1f} passes')
+            said.append(
+                '{estimate}: {cost:.4f} ± {cost_stderr:.4f} nats/token more than one token a step, paired by '
+                'block, in {passes:.1f} passes'
+            )
         if isinstance(self.unmasking, Oracle):
-            said.append('oracle looks at the truth: no sampler has its likelihood; another order may be better still')
+            said.append(
+                'oracle looks at the truth: no sampler has its likelihood; another order may be better still'
+            )
         return super().remarks(rows, text) + [line.format(**row) for line in said]

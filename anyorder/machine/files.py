@@ -1,4 +1,5 @@
 """How does a script meet the disk? No file is half-written, names are checked first, a wrong file is one line."""
+
 import bz2
 import codecs
 import contextlib
@@ -36,7 +37,7 @@ def whole_files(*paths):
         for name, path in zip(temporary, paths):
             os.replace(name, path)
     except Exception as e:
-        cause = e   # an archive or a PDF that could not be written is closed, which fails once more in other words
+        cause = e  # an archive or a PDF that could not be written is closed, which fails once more in other words
         while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
             cause = None if cause.__suppress_context__ else cause.__context__
         cause = cause or e
@@ -80,7 +81,9 @@ def replace_file(path, data):
 
 def plain_json(value, indent=None):
     """The text of JSON, which has no Infinity: log 0 is null."""
-    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), indent=indent)
+    return json.dumps(
+        json.loads(json.dumps(value), parse_constant=lambda name: None), indent=indent
+    )
 
 
 def write_json(path, value):
@@ -96,7 +99,7 @@ def reading(path, what, way_out):
     Errors of the system and a lack of memory pass: the file may be fine."""
     try:
         yield
-    except Exception as e:   # such a file fails in a dozen ways
+    except Exception as e:  # such a file fails in a dozen ways
         # gzip's own OSError has no number; in a zip that is cut off torch seeks a place before the start
         if is_out_of_memory(e) or isinstance(e, OSError) and e.errno not in (None, errno.EINVAL):
             raise
@@ -120,8 +123,10 @@ def reading_text(path, newline):
     """An open text file for the body to read, without byte-order marks. A .gz, .xz or .bz2 is unpacked."""
     openers = {'gz': gzip.open, 'xz': lzma.open, 'bz2': bz2.open}
     opener = openers.get(os.fspath(path).lower().rsplit('.', 1)[-1], open)
-    with (reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
-          opener(path, 'rt', encoding='utf-8-unmarked', newline=newline) as f):
+    with (
+        reading(path, 'text', 'it must be whole, in UTF-8, and of the kind that its name says'),
+        opener(path, 'rt', encoding='utf-8-unmarked', newline=newline) as f,
+    ):
         yield f
 
 
@@ -134,16 +139,22 @@ def read_text(path):
 def check_names(**names):
     for option, value in names.items():
         if not re.fullmatch(r'\w[\w.-]*', value):
-            raise ValueError(f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}')
+            raise ValueError(
+                f'--{option} must be a plain name of letters, digits, dots and dashes, got {value!r}'
+            )
 
 
 def moved_aside(path):
     """The last name under which a new run moved the file `path` of an earlier run aside; None if none did."""
-    found = [name for name in glob.glob(f'{glob.escape(path)}.old-*') if name.rpartition('-')[2].isdigit()]
+    found = [
+        name
+        for name in glob.glob(f'{glob.escape(path)}.old-*')
+        if name.rpartition('-')[2].isdigit()
+    ]
     return max(found, key=lambda name: int(name.rpartition('-')[2]), default=None)
 
 
-GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')   # on the hub
+GPT2_NAMES = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')  # on the hub
 
 
 def on_hub(name):
@@ -151,7 +162,9 @@ def on_hub(name):
     return name in GPT2_NAMES or name.startswith('hf:')
 
 
-MASKED = 'masked:'   # stands before the folder of somebody else's masked model, or its name on the hub
+MASKED = (
+    'masked:'  # stands before the folder of somebody else's masked model, or its name on the hub
+)
 
 
 def check_checkpoint(name):
@@ -161,18 +174,29 @@ def check_checkpoint(name):
         return
     if folder != name:
         if os.path.isdir(folder) or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', folder):
-            raise ValueError(f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub')
+            raise ValueError(
+                f'{name} must name a folder with a config.json, or {MASKED}OWNER/REPO on the hub'
+            )
     elif os.path.isfile(os.path.join(name, 'adapter_config.json')):
-        raise ValueError(f"{name} is an adapter of peft: name the folder that the adapted model's merge_and_unload() "
-                         'saves by save_pretrained(FOLDER)')
+        raise ValueError(
+            f"{name} is an adapter of peft: name the folder that the adapted model's merge_and_unload() "
+            'saves by save_pretrained(FOLDER)'
+        )
     elif os.path.isdir(name):
-        raise ValueError(f'{name} is a folder without the config.json of export_hf.py or a GPT-2: name a checkpoint '
-                         f"file, as {os.path.join(name, 'ckpt.pt')}")
+        raise ValueError(
+            f'{name} is a folder without the config.json of export_hf.py or a GPT-2: name a checkpoint '
+            f'file, as {os.path.join(name, "ckpt.pt")}'
+        )
     elif not (os.path.isfile(name) or on_hub(name)):
         older = moved_aside(name)
-        raise ValueError(f'no checkpoint file {name}; ' + (
-            f'an earlier run left {older}: to go on with it, take {older.removeprefix(name)} off the names of its files'
-            if older else 'train one (python train.py config/quickstart.py) or name another'))
+        raise ValueError(
+            f'no checkpoint file {name}; '
+            + (
+                f'an earlier run left {older}: to go on with it, take {older.removeprefix(name)} off the names of its files'
+                if older
+                else 'train one (python train.py config/quickstart.py) or name another'
+            )
+        )
 
 
 def check_folder(option, path):
@@ -187,6 +211,7 @@ def check_folder(option, path):
 def quiet_hub():
     """Silence the hub's own retries and warnings, which would bury our one line."""
     from huggingface_hub import logging
+
     logging.set_verbosity_error()
 
 
@@ -196,12 +221,19 @@ def check_out(option, path, endings, *others):
     to, see behind_link. '' is no file."""
     if not path:
         return
-    real, special = os.path.realpath(path), os.path.exists(path) and not os.path.isfile(path)   # a device
+    real, special = (
+        os.path.realpath(path),
+        os.path.exists(path) and not os.path.isfile(path),
+    )  # a device
     folder = os.path.dirname(real)
     if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise ValueError(f'--{option}={path} must be a file in a folder that is there and can be written to')
+        raise ValueError(
+            f'--{option}={path} must be a file in a folder that is there and can be written to'
+        )
     if real in map(os.path.realpath, others) or 'meta.json' in map(os.path.basename, (path, real)):
-        raise ValueError(f'--{option}={path} would overwrite a file of this run or of a data set: choose another name')
+        raise ValueError(
+            f'--{option}={path} would overwrite a file of this run or of a data set: choose another name'
+        )
     if not path.endswith(tuple(endings.split(', '))):
         raise ValueError(f'--{option}={path} must end in {endings}')
 
@@ -212,8 +244,10 @@ def need_extra(package, *version):
         raise ValueError(f'this needs {package}: pip install -r requirements-extra.txt')
     there = importlib.metadata.version(package)
     if tuple(map(int, re.findall(r'\d+', there)[:2])) < version:
-        raise ValueError(f'this needs {package} {".".join(map(str, version))} or newer, {there} is there: '
-                         'pip install -r requirements-extra.txt')
+        raise ValueError(
+            f'this needs {package} {".".join(map(str, version))} or newer, {there} is there: '
+            'pip install -r requirements-extra.txt'
+        )
 
 
 def is_out_of_memory(e):

@@ -1,4 +1,5 @@
 """Who writes a file now? Commands that read, change and write one take turns, and tidy up behind a killed one."""
+
 import contextlib
 import glob
 import itertools
@@ -10,9 +11,9 @@ import socket
 import sys
 import time
 
-PATIENCE = 60    # seconds that a command waits for another one
+PATIENCE = 60  # seconds that a command waits for another one
 DAY = 24 * 3600
-MADE = set()      # names of temporary_name
+MADE = set()  # names of temporary_name
 NUMBERS = itertools.count()
 
 
@@ -30,7 +31,9 @@ def locked(path):
         yield
         return
     try:
-        write_holder(lock_path, f'process {os.getpid()} on {socket.gethostname()}: {shlex.join(sys.argv)}\n')
+        write_holder(
+            lock_path, f'process {os.getpid()} on {socket.gethostname()}: {shlex.join(sys.argv)}\n'
+        )
         yield
     finally:
         write_holder(lock_path, '')
@@ -39,7 +42,7 @@ def locked(path):
             if is_idle:
                 os.remove(lock_path)
         lock.release()
-        with contextlib.suppress(OSError):   # another process may have come
+        with contextlib.suppress(OSError):  # another process may have come
             for new in new_folders if is_idle else []:
                 os.rmdir(new)
 
@@ -56,21 +59,24 @@ def missing_folders(folder):
 def take_lock(lock_path, path):
     """The lock, which this process holds now; None where there can be none."""
     from filelock import FileLock, Timeout  # 40 ms, which few commands need
+
     while True:
         os.makedirs(os.path.dirname(lock_path), exist_ok=True)
         lock = FileLock(lock_path)
         try:
             lock.acquire(timeout=PATIENCE)
         except Timeout:
-            raise ValueError(f'{path} is in use by {read_holder(lock_path)}; it has not ended in {PATIENCE} s: let it '
-                             'end, or end it, then start again') from None
-        except FileNotFoundError:   # the folder was removed meanwhile
+            raise ValueError(
+                f'{path} is in use by {read_holder(lock_path)}; it has not ended in {PATIENCE} s: let it '
+                'end, or end it, then start again'
+            ) from None
+        except FileNotFoundError:  # the folder was removed meanwhile
             continue
         except (OSError, NotImplementedError):
             return None
         if os.path.exists(lock_path):
             return lock
-        lock.release()   # of a file that its last holder has removed
+        lock.release()  # of a file that its last holder has removed
 
 
 def read_holder(lock_path):
@@ -84,7 +90,10 @@ def read_holder(lock_path):
 
 def write_holder(lock_path, said):
     """Have the lock say who holds it. Where it is no lock of the system, its text is filelock's own, and stays."""
-    with contextlib.suppress(OSError), open(lock_path, 'r+', encoding='utf-8', errors='replace') as f:
+    with (
+        contextlib.suppress(OSError),
+        open(lock_path, 'r+', encoding='utf-8', errors='replace') as f,
+    ):
         if f.read(8) in ('', 'process '):
             f.seek(0)
             f.truncate()
@@ -105,7 +114,7 @@ def host():
 def tidy(path):
     """Remove what killed processes have left of `path`, which may hold a *, under a name of temporary_name."""
     for name in glob.glob(f'{path}.*.tmp'):
-        with contextlib.suppress(OSError):   # another process may have removed it
+        with contextlib.suppress(OSError):  # another process may have removed it
             if not is_left(name):
                 continue
             if os.path.isdir(name):
@@ -121,16 +130,19 @@ def is_left(name):
         return False
     if made[1] != host():
         return time.time() - os.path.getmtime(name) > DAY
-    if int(made[2]) == os.getpid():   # an earlier process may have had this number
+    if int(made[2]) == os.getpid():  # an earlier process may have had this number
         return name not in MADE
     return not is_alive(int(made[2]))
 
 
 def is_alive(pid):
     """Whether a process of this computer runs. One that was killed does not, also while nobody asks how it ended."""
-    with contextlib.suppress(OSError), open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as f:
+    with (
+        contextlib.suppress(OSError),
+        open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as f,
+    ):
         return f.read().rpartition(')')[2].split()[0] not in ('Z', 'X')
     try:
-        return os.name == 'nt' or os.kill(pid, 0) is None   # on Windows this would end it
+        return os.name == 'nt' or os.kill(pid, 0) is None  # on Windows this would end it
     except OSError as e:
         return not isinstance(e, ProcessLookupError)

@@ -1,5 +1,6 @@
 """Does this process run alone or with others, under torchrun? What do they have, when are they asked to stop, and with
 which code, libraries and machine do they make their numbers?"""
+
 import contextlib
 import os
 import platform
@@ -29,14 +30,18 @@ def start_processes(patience=None):
     """Join the other processes, if any: by gloo on the CPU, by NCCL on a GPU. `patience`, a timedelta, is how long a
     process waits for the others; None is PyTorch's default."""
     if processes()[1] > 1:
-        dist.init_process_group('cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo', timeout=patience)
+        dist.init_process_group(
+            'cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo', timeout=patience
+        )
 
 
 def own_device(device, dtype):
     """(torch.device, dtype name) of this process, see resolve_device. Each of several processes has its own GPU."""
     _, world_size = processes()
     if world_size > 1 and str(device).startswith('cuda:'):
-        raise ValueError(f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}')
+        raise ValueError(
+            f'each process of torchrun takes a GPU of its own: use --device=cuda, got {device}'
+        )
     own = world_size > 1 and device in ('auto', 'cuda') and torch.cuda.is_available()
     device, dtype = resolve_device(f'cuda:{surroundings()["LOCAL_RANK"]}' if own else device, dtype)
     if own:
@@ -54,7 +59,11 @@ def failing_together():
         yield
     except (ValueError, OSError) as e:
         said = str(e)
-    failed = [line for line in gather(said and f'process {rank} on {socket.gethostname()}: {said}') if line]
+    failed = [
+        line
+        for line in gather(said and f'process {rank} on {socket.gethostname()}: {said}')
+        if line
+    ]
     if failed:
         raise ValueError(failed[0] if len(failed) < world_size else said)
 
@@ -95,7 +104,7 @@ def is_split(x):
 
 def whole(tree, keep=True):
     """Nested dicts and lists whose split tensors all processes gather together, on the CPU; None without `keep`."""
-    gathered = {}   # a tied weight stays one
+    gathered = {}  # a tied weight stays one
 
     def joined(x):
         if isinstance(x, dict):
@@ -108,6 +117,7 @@ def whole(tree, keep=True):
             full = x.detach().full_tensor()
             gathered[id(x)] = full.cpu() if keep else None
         return gathered[id(x)]
+
     return joined(tree)
 
 
@@ -116,7 +126,10 @@ def part_of(x, like):
     if not is_split(like) or not isinstance(x, torch.Tensor) or x.shape != like.shape:
         return x
     from torch.distributed.tensor import distribute_tensor
-    return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+    return distribute_tensor(
+        x.to(like.device), like.device_mesh, like.placements, src_data_rank=None
+    )
 
 
 @contextlib.contextmanager
@@ -132,9 +145,9 @@ def stop_requests():
         asked.append(number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, 'SIGUSR1'):   # not on Windows
+    if hasattr(signal, 'SIGUSR1'):  # not on Windows
         numbers.append(signal.SIGUSR1)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:   # not under nohup
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
             numbers.append(signal.SIGHUP)
     old = {number: signal.signal(number, ask) for number in numbers}
     try:
@@ -164,18 +177,37 @@ def end_processes(code=0):
 
 def environment(device):
     """{'commit', 'python', 'torch', 'numpy', 'device', 'processes'} of this program, which computes on `device`."""
-    names = (line.partition(':')[2].strip() for line in cpuinfo().splitlines() if line.startswith('model name'))
+    names = (
+        line.partition(':')[2].strip()
+        for line in cpuinfo().splitlines()
+        if line.startswith('model name')
+    )
     cpu = next(names, platform.processor() or platform.machine())
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else cpu
-    return {'commit': commit(), 'python': platform.python_version(), 'torch': str(torch.__version__),
-            'numpy': numpy.__version__, 'device': name, 'processes': processes()[1]}
+    return {
+        'commit': commit(),
+        'python': platform.python_version(),
+        'torch': str(torch.__version__),
+        'numpy': numpy.__version__,
+        'device': name,
+        'processes': processes()[1],
+    }
 
 
 def commit(root=ROOT):
     """The git commit of the code, with -dirty behind it if files were changed since; 'unknown' without git."""
-    git = ['git', f'--git-dir={root}/.git', f'--work-tree={root}']   # a repository around the project is another's
+    git = [
+        'git',
+        f'--git-dir={root}/.git',
+        f'--work-tree={root}',
+    ]  # a repository around the project is another's
     try:
-        return subprocess.run([*git, 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*'], check=True,
-                              capture_output=True, text=True, timeout=20).stdout.strip()
+        return subprocess.run(
+            [*git, 'describe', '--always', '--dirty', '--abbrev=12', '--exclude=*'],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=20,
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return 'unknown'

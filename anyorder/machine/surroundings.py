@@ -1,4 +1,5 @@
 """Did torchrun start this process, with others? What torchrun sets is read here alone, before slow imports."""
+
 import os
 import re
 
@@ -10,7 +11,7 @@ def launcher(n_processes):
     """What to type before the name of a script that so many processes run, as this one was started."""
     if n_processes == 1:
         return 'python'
-    if os.environ.get('LOCAL_WORLD_SIZE') == str(n_processes):   # all are on this machine
+    if os.environ.get('LOCAL_WORLD_SIZE') == str(n_processes):  # all are on this machine
         return f'torchrun --standalone --nproc_per_node={n_processes}'
     return 'torchrun ...'
 
@@ -24,13 +25,21 @@ def surroundings():
     there = {name: os.environ[name] for name in NAMES if name in os.environ}
     if not there:
         return {}
-    way = f'start it by torchrun, or alone: env {" ".join(f"-u {name}" for name in there)} python ...'
+    way = (
+        f'start it by torchrun, or alone: env {" ".join(f"-u {name}" for name in there)} python ...'
+    )
     if missing := [name for name in NAMES if name not in there]:
-        raise ValueError(f'the environment has {", ".join(there)} of torchrun, without {", ".join(missing)}: {way}')
+        raise ValueError(
+            f'the environment has {", ".join(there)} of torchrun, without {", ".join(missing)}: {way}'
+        )
     said = ', '.join(f'{name}={value!r}' for name, value in there.items())
     if not there['MASTER_ADDR'] or not all(re.fullmatch('[0-9]+', there[name]) for name in NUMBERS):
-        raise ValueError(f'torchrun sets whole numbers and an address, the environment has {said}: {way}')
+        raise ValueError(
+            f'torchrun sets whole numbers and an address, the environment has {said}: {way}'
+        )
     rank, local, n_processes = (int(there[name]) for name in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'))
     if max(rank, local) >= n_processes:
-        raise ValueError(f'RANK and LOCAL_RANK must be below WORLD_SIZE, the environment has {said}: {way}')
+        raise ValueError(
+            f'RANK and LOCAL_RANK must be below WORLD_SIZE, the environment has {said}: {way}'
+        )
     return {'RANK': rank, 'LOCAL_RANK': local, 'WORLD_SIZE': n_processes}

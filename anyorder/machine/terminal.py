@@ -1,4 +1,5 @@
 """How does a command meet the terminal? It reads options, shows how far it is, and says in one line what is wrong."""
+
 import contextlib
 import os
 import signal
@@ -12,7 +13,9 @@ from anyorder.machine.files import check_checkpoint, is_out_of_memory
 from anyorder.machine.surroundings import surroundings
 from configurator import configure
 
-tqdm.set_lock(threading.RLock())   # tqdm's own is shared with forked processes, and one that is killed keeps it
+tqdm.set_lock(
+    threading.RLock()
+)  # tqdm's own is shared with forked processes, and one that is killed keeps it
 
 
 @contextlib.contextmanager
@@ -21,7 +24,9 @@ def one_line_errors(*signals, prints_results=False):
     script with one line and exit code 1. So do the `signals`: temporary files and other processes end with it. A
     terminal, pipe or file that takes no more words ends nothing, see Surviving. If what the command prints is its
     result, as `prints_results` says, words lost to a full disk are an error once everything else is done."""
-    before = [(number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals]
+    before = [
+        (number, signal.signal(number, lambda *_: sys.exit('terminated'))) for number in signals
+    ]
     try:
         with surviving_streams() as out:
             out.holds_results = prints_results
@@ -33,7 +38,9 @@ def one_line_errors(*signals, prints_results=False):
         if not is_out_of_memory(e):
             raise
         said = ' '.join(str(e).split())[:200]
-        sys.exit(f'error: out of memory; a smaller batch, model or number of samples may fit ({said})')
+        sys.exit(
+            f'error: out of memory; a smaller batch, model or number of samples may fit ({said})'
+        )
     except KeyboardInterrupt:
         sys.exit('interrupted')
     finally:
@@ -67,7 +74,7 @@ class Surviving:
     def __getattr__(self, name):
         return getattr(self.stream, name)
 
-    def __eq__(self, other):   # tqdm asks whether it writes to the terminal
+    def __eq__(self, other):  # tqdm asks whether it writes to the terminal
         return self.stream == getattr(other, 'stream', other)
 
     def __hash__(self):
@@ -89,7 +96,7 @@ class Surviving:
             if getattr(self.stream, 'closed', False) or not hasattr(self.stream, method):
                 return None
             return getattr(self.stream, method)(*args, **how)
-        except (OSError, ValueError) as e:   # ValueError: a letter that it cannot spell
+        except (OSError, ValueError) as e:  # ValueError: a letter that it cannot spell
             self.error = self.error or e
             return None
 
@@ -98,7 +105,10 @@ class Surviving:
         earlier, self.error = self.error, None
         self.flush()
         if self.error:
-            with contextlib.suppress(AttributeError, OSError, ValueError), open(os.devnull, 'w') as null:
+            with (
+                contextlib.suppress(AttributeError, OSError, ValueError),
+                open(os.devnull, 'w') as null,
+            ):
                 os.dup2(null.fileno(), self.stream.fileno())
         self.error = earlier or self.error
 
@@ -118,7 +128,9 @@ def surviving_streams():
     """In the body, sys.stdout and sys.stderr are Surviving. Yields the first of them."""
     open_descriptors()
     out, err = surviving(sys.stdout), surviving(sys.stderr)
-    out.attempt('reconfigure', errors='replace')   # a terminal that lacks a letter of a sample; it flushes, too
+    out.attempt(
+        'reconfigure', errors='replace'
+    )  # a terminal that lacks a letter of a sample; it flushes, too
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             yield out

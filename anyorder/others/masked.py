@@ -1,9 +1,10 @@
 """How is somebody else's masked model one of ours? It is an encoder whose trunk they made, and blanks are mask tokens.
 
-    from anyorder.others.masked import MaskedConfig, MaskedModel
+from anyorder.others.masked import MaskedConfig, MaskedModel
 
-    model = MaskedModel(network, MaskedConfig(block_size=4096, n_tokens=126349, mask_id=126336))
-    idx = generate(model, idx, order, n_known, n_steps=64, policy='margin')"""
+model = MaskedModel(network, MaskedConfig(block_size=4096, n_tokens=126349, mask_id=126336))
+idx = generate(model, idx, order, n_known, n_steps=64, policy='margin')"""
+
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,13 +18,14 @@ from model import EncoderSlots, Head, Network, take
 @dataclass(frozen=True)
 class MaskedConfig:
     """What must be known of a masked model."""
-    block_size: int       # positions of a text, without prefix and suffix
-    n_tokens: int         # the vocabulary; logits behind it are padding
-    mask_id: int          # the token that stands in a blank, never written
-    shift: bool = False   # the logits of a token stand one token before it (Dream): the first one wants a prefix
-    banned: tuple = ()    # further tokens that are never written
-    prefix: tuple = ()    # tokens before every text, as [CLS] of BERT; idx and order know nothing of them
-    suffix: tuple = ()    # tokens behind every text, as [SEP]
+
+    block_size: int  # positions of a text, without prefix and suffix
+    n_tokens: int  # the vocabulary; logits behind it are padding
+    mask_id: int  # the token that stands in a blank, never written
+    shift: bool = False  # the logits of a token stand one token before it (Dream): the first one wants a prefix
+    banned: tuple = ()  # further tokens that are never written
+    prefix: tuple = ()  # tokens before every text, as [CLS] of BERT; idx and order know nothing of them
+    suffix: tuple = ()  # tokens behind every text, as [SEP]
     # a hash of the network's config.json: kept answers are of a network with these scales and positions, too
     file: str = field(default='', compare=False)
     slots: ClassVar = EncoderSlots
@@ -32,11 +34,17 @@ class MaskedConfig:
 
     def __post_init__(self):
         if self.block_size < 1 or self.n_tokens < 1 or self.mask_id < 0:
-            raise ValueError(f'block_size and n_tokens must be at least 1 and mask_id at least 0, got {self}')
+            raise ValueError(
+                f'block_size and n_tokens must be at least 1 and mask_id at least 0, got {self}'
+            )
         if not all(0 <= token < self.n_tokens for token in self.banned):
-            raise ValueError(f'banned must be tokens from 0 to {self.n_tokens - 1}, got {self.banned}')
+            raise ValueError(
+                f'banned must be tokens from 0 to {self.n_tokens - 1}, got {self.banned}'
+            )
         if self.shift and not self.prefix:
-            raise ValueError('shift wants a prefix: the logits of the first token of a text stand one token before it')
+            raise ValueError(
+                'shift wants a prefix: the logits of the first token of a text stand one token before it'
+            )
 
 
 class MaskedModel(Network):
@@ -49,9 +57,9 @@ class MaskedModel(Network):
         super().__init__(config)
         self.network = network
         at = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
-        device = at.device if at is not None else 'cpu'   # the network stays where it is
+        device = at.device if at is not None else 'cpu'  # the network stays where it is
         self.lm_head = Allowed(config).to(device)
-        for name in ('prefix', 'suffix'):   # on the device, so that no step copies them
+        for name in ('prefix', 'suffix'):  # on the device, so that no step copies them
             tokens = torch.tensor(getattr(config, name), dtype=torch.long, device=device)
             self.register_buffer(name, tokens, persistent=False)
         self.train(getattr(network, 'training', False))
@@ -63,14 +71,18 @@ class MaskedModel(Network):
     def trunk(self, idx, order, slots, cache=None):
         """Logits (B, n, at least n_tokens) for the columns of `slots`."""
         c, N = self.config, idx.size(1)
-        token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)          # (B, S)
-        text = torch.full_like(idx, -1).scatter(1, slots.target, token)                      # (B, N); -1 is padding
-        place = len(c.prefix) - c.shift + take(slots.target, slots.columns)                  # (B, n)
-        if slots.sees is None and slots.target.size(1) == N:   # whole rows: nothing waits for the device
+        token = idx.gather(1, slots.target).masked_fill(slots.reads < 0, c.mask_id)  # (B, S)
+        text = torch.full_like(idx, -1).scatter(1, slots.target, token)  # (B, N); -1 is padding
+        place = len(c.prefix) - c.shift + take(slots.target, slots.columns)  # (B, n)
+        if (
+            slots.sees is None and slots.target.size(1) == N
+        ):  # whole rows: nothing waits for the device
             return self.logits(text, place)
         lengths, found, rows = (text >= 0).sum(1), [], []
         if not torch.equal(lengths, slots.target.amax(1) + 1):
-            raise ValueError('the visits of a row must be the positions from 0 on, and padding the positions behind')
+            raise ValueError(
+                'the visits of a row must be the positions from 0 on, and padding the positions behind'
+            )
         lengths = lengths.tolist()
         for length in sorted({*lengths}):
             here = [r for r, n in enumerate(lengths) if n == length]
@@ -80,11 +92,15 @@ class MaskedModel(Network):
 
     def logits(self, text, place):
         """Logits (B, n, at least n_tokens) at `place` (B, n) of `text` (B, S) with what stands around it."""
-        text = torch.cat([self.prefix.expand(len(text), -1), text, self.suffix.expand(len(text), -1)], 1)
+        text = torch.cat(
+            [self.prefix.expand(len(text), -1), text, self.suffix.expand(len(text), -1)], 1
+        )
         logits = self.network(text).logits
         if logits.shape[:2] != text.shape or logits.size(2) < self.config.n_tokens:
-            raise ValueError(f'the network must give logits {(*text.shape, self.config.n_tokens)} of tokens '
-                             f'{tuple(text.shape)}, got {tuple(logits.shape)}')
+            raise ValueError(
+                f'the network must give logits {(*text.shape, self.config.n_tokens)} of tokens '
+                f'{tuple(text.shape)}, got {tuple(logits.shape)}'
+            )
         return take(logits, place)
 
 
@@ -94,12 +110,16 @@ class Allowed(nn.Module):
     def __init__(self, config):
         super().__init__()
         banned = torch.zeros(config.n_tokens, dtype=torch.bool)
-        banned[[token for token in (*config.banned, config.mask_id) if token < config.n_tokens]] = True
+        banned[[token for token in (*config.banned, config.mask_id) if token < config.n_tokens]] = (
+            True
+        )
         self.register_buffer('banned', banned, persistent=False)
 
     def forward(self, x):
-        return x[..., :len(self.banned)].masked_fill(self.banned, -torch.inf)
+        return x[..., : len(self.banned)].masked_fill(self.banned, -torch.inf)
 
     def nll(self, x, tokens):
         """As Head.nll, some rows at a time: a large vocabulary is not twice in float32."""
-        return torch.cat([Head.nll(self, *part) for part in zip(*split_rows(x.size(-1), x, tokens))])
+        return torch.cat(
+            [Head.nll(self, *part) for part in zip(*split_rows(x.size(-1), x, tokens))]
+        )

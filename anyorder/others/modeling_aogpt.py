@@ -5,6 +5,7 @@
     AutoModelForMaskedLM   blanks, written as the id of [MASK], in parallel, given all other tokens
 
 V is here the number of real tokens, without the padding of the vocabulary, which the weights keep."""
+
 import torch
 import torch.nn.functional as F
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
@@ -24,18 +25,21 @@ from .model import AOGPT, AOGPTConfig, Block, Head, KVCache, float32_or_better, 
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES['aogpt'] = 'AOGPTForCausalLM'
 # what outputs and generate() call the cache: `past_key_values` until transformers 5.23
 CACHE = 'cache' if 'cache' in CausalLMOutputWithPast.__dataclass_fields__ else 'past_key_values'
-NEVER = -1e4   # a logit whose probability is 0, and 0 times its logarithm is 0 and not NaN
+NEVER = -1e4  # a logit whose probability is 0, and 0 times its logarithm is 0 and not NaN
 
 
 class AOGPTHubConfig(PreTrainedConfig):
     """config.json: `model_args` are the arguments of AOGPTConfig, the other names say how the weights were made."""
+
     model_type = 'aogpt'
 
     def __init__(self, model_args=None, pad_token_id=None, **kwargs):
         self.model_args = model_args or {}
         kwargs['tie_word_embeddings'] = self.sizes.gpt2_blocks
         super().__init__(**kwargs)
-        self.pad_token_id = pad_token_id   # behind the vocabulary, of which transformers warns where it validates
+        self.pad_token_id = (
+            pad_token_id  # behind the vocabulary, of which transformers warns where it validates
+        )
 
     def validate(self):
         """AOGPTConfig has checked the sizes."""
@@ -55,19 +59,29 @@ class HubBlock(GradientCheckpointingLayer, Block):
 
 class HubHead(Head):
     """A head for callers who multiply by `weight` and add `bias` themselves: the bias rules out the padding."""
+
     @property
     def bias(self):
-        row, own = torch.arange(self.out_features, device=self.weight.device), self._parameters['bias']
-        if own is not None and (own.is_meta or own.device != self.weight.device):   # accelerate moves one by one
+        row, own = (
+            torch.arange(self.out_features, device=self.weight.device),
+            self._parameters['bias'],
+        )
+        if own is not None and (
+            own.is_meta or own.device != self.weight.device
+        ):  # accelerate moves one by one
             return own
-        return torch.where(row < self.n_real, self.weight.new_zeros(()) if own is None else own, NEVER)
+        return torch.where(
+            row < self.n_real, self.weight.new_zeros(()) if own is None else own, NEVER
+        )
 
 
 def refuse_offload(module):
     """The network reads weights of its parts without calling them, and a call is where accelerate would fetch them."""
     if any(p.is_meta for p in module.parameters()):
-        raise ValueError('offload of weights to the CPU or the disk is not supported: put the whole model on one '
-                         "device, by .to('cuda'), device_map='cuda' or device_map='cpu'")
+        raise ValueError(
+            'offload of weights to the CPU or the disk is not supported: put the whole model on one '
+            "device, by .to('cuda'), device_map='cuda' or device_map='cpu'"
+        )
 
 
 class HubNetwork(AOGPT):
@@ -78,12 +92,13 @@ class HubNetwork(AOGPT):
 
 class AOGPTView(PreTrainedModel):
     """What the three views share: the network, under the names of its weights."""
+
     config_class = AOGPTHubConfig
     base_model_prefix = 'network'
     supports_gradient_checkpointing = _supports_sdpa = True
-    _tied_weights_keys = {'network.lm_head.weight': 'network.transformer.wte.weight'}   # noqa: RUF012
+    _tied_weights_keys = {'network.lm_head.weight': 'network.transformer.wte.weight'}  # noqa: RUF012
     network_class = HubNetwork
-    _no_split_modules = ('HubNetwork', 'LeftToRight')   # which device_map='auto' keeps on one device
+    _no_split_modules = ('HubNetwork', 'LeftToRight')  # which device_map='auto' keeps on one device
 
     def __init__(self, config):
         super().__init__(config)
@@ -96,14 +111,16 @@ class AOGPTView(PreTrainedModel):
     def _init_weights(self, module):
         """AOGPT has drawn its own."""
 
-    lm_head = property(lambda self: self.network.lm_head)   # which get_output_embeddings asks for
+    lm_head = property(lambda self: self.network.lm_head)  # which get_output_embeddings asks for
     predict = property(lambda self: self.network.predict)
 
     def get_input_embeddings(self):
         return self.network.transformer.wte
 
-    def resize_token_embeddings(self, *size, **how):   # which cuts the weights before it sets them
-        raise ValueError(f'the vocabulary must keep its {self.config.vocab_size} tokens: train with another tokenizer')
+    def resize_token_embeddings(self, *size, **how):  # which cuts the weights before it sets them
+        raise ValueError(
+            f'the vocabulary must keep its {self.config.vocab_size} tokens: train with another tokenizer'
+        )
 
 
 class AOGPTModel(AOGPTView):
@@ -116,7 +133,9 @@ def refuse(others):
     """Arguments of other models, which peft and trainers pass as None or False, mean nothing here."""
     for name, value in others.items():
         if value is not None and value is not False:
-            raise ValueError(f'{name} must be left out: an AO-GPT reads input_ids, one text a row, and gives logits')
+            raise ValueError(
+                f'{name} must be left out: an AO-GPT reads input_ids, one text a row, and gives logits'
+            )
 
 
 def without_padding(input_ids, attention_mask):
@@ -126,15 +145,18 @@ def without_padding(input_ids, attention_mask):
     columns = torch.arange(input_ids.size(1), device=input_ids.device)
     start, lengths = (shown.cumsum(1) == 0).sum(1, keepdim=True), shown.sum(1)
     if not torch.equal(shown, (columns >= start) & (columns < start + lengths.unsqueeze(1))):
-        raise ValueError('attention_mask must have a column for each token, in past_key_values too, and hide the ends '
-                         'of rows alone: to generate, pad on the left')
-    idx = input_ids.gather(1, (start + columns[:int(lengths.max())]).clamp(max=len(columns) - 1))
+        raise ValueError(
+            'attention_mask must have a column for each token, in past_key_values too, and hide the ends '
+            'of rows alone: to generate, pad on the left'
+        )
+    idx = input_ids.gather(1, (start + columns[: int(lengths.max())]).clamp(max=len(columns) - 1))
     return idx, lengths, shown.cumsum(1) - 1, shown
 
 
 class TextCache(KVCache):
     """Keys and values of `text` (B, T), the columns that were read, which generate() gives all again."""
-    is_compileable, is_croppable, is_linear = False, False, (False,)   # transformers asks
+
+    is_compileable, is_croppable, is_linear = False, False, (False,)  # transformers asks
 
     def get_seq_length(self):
         return self.text.size(1)
@@ -148,8 +170,16 @@ class TextCache(KVCache):
 class LeftToRight(HubNetwork):
     """The network as transformers has a model without its head: it gives what the head reads."""
 
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None,
-                logits_to_keep=0, **others):
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        past_key_values=None,
+        use_cache=None,
+        logits_to_keep=0,
+        **others,
+    ):
         """last_hidden_state (B, T, C), for the tokens after each of input_ids (B, T), see AOGPTForCausalLM.forward."""
         refuse(others)
         cache, T, N = past_key_values, input_ids.size(1), self.config.block_size
@@ -158,22 +188,41 @@ class LeftToRight(HubNetwork):
             cache.text = input_ids[:, :0]
         if cache is not None:
             if not isinstance(cache, TextCache) or len(cache.text) != len(input_ids):
-                raise ValueError(f'past_key_values must be the cache that this model made for {len(input_ids)} texts')
+                raise ValueError(
+                    f'past_key_values must be the cache that this model made for {len(input_ids)} texts'
+                )
             input_ids = torch.cat([cache.text, input_ids], 1)
         idx, lengths, place, shown = without_padding(input_ids, attention_mask)
-        idx = idx.masked_fill(idx == self.config.n_real + 1, 0)          # padding, which generate() shows behind an end
+        idx = idx.masked_fill(
+            idx == self.config.n_real + 1, 0
+        )  # padding, which generate() shows behind an end
         if idx.size(1) > N:
             raise ValueError(f'the model reads at most {N} tokens, got {idx.size(1)}')
-        place = place[:, -T:] if T else lengths.unsqueeze(1) - 1         # given nothing new, the end of the text
+        place = (
+            place[:, -T:] if T else lengths.unsqueeze(1) - 1
+        )  # given nothing new, the end of the text
         if position_ids is not None and ((position_ids != place) & shown[:, -T:]).any():
-            raise ValueError('position_ids must count the tokens of a row from 0: give one text a row, and no packing')
-        place = place[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else place[:, logits_to_keep]
+            raise ValueError(
+                'position_ids must count the tokens of a row from 0: give one text a row, and no packing'
+            )
+        place = (
+            place[:, -logits_to_keep:]
+            if isinstance(logits_to_keep, int)
+            else place[:, logits_to_keep]
+        )
         n_visits = min(idx.size(1) + 1, N)
         order = torch.arange(n_visits, device=idx.device).expand(len(idx), -1)
         first = place.amin(1, keepdim=True)
-        column = place - first                                           # visit 0 is given [None] alone
-        x = self.predict(F.pad(idx, (0, 1))[:, :n_visits], order, lengths.cpu(), int(column.max()) + 1, cache,
-                         first=first[:, 0].cpu() + 1, head=torch.nn.Identity())
+        column = place - first  # visit 0 is given [None] alone
+        x = self.predict(
+            F.pad(idx, (0, 1))[:, :n_visits],
+            order,
+            lengths.cpu(),
+            int(column.max()) + 1,
+            cache,
+            first=first[:, 0].cpu() + 1,
+            head=torch.nn.Identity(),
+        )
         if cache is not None:
             cache.text = input_ids
         x = take(x, column).masked_fill((place == N - 1).unsqueeze(-1), 0)
@@ -184,72 +233,121 @@ class AOGPTForCausalLM(AOGPTView, GenerationMixin):
     """The order from left to right, which a decoder of any order reads too. The network reads [None] before the first
     token. It predicts N positions given at most N - 1 tokens: for N tokens the last column of logits says nothing, and
     is finite. `loss` is the mean over labels[:, 1:], as everywhere in transformers."""
-    _is_stateful = True   # no assisted generation: a cache cannot go back
-    _supports_default_dynamic_cache = classmethod(lambda cls: False)   # the one of transformers knows nothing of slots
+
+    _is_stateful = True  # no assisted generation: a cache cannot go back
+    _supports_default_dynamic_cache = classmethod(
+        lambda cls: False
+    )  # the one of transformers knows nothing of slots
     network_class = LeftToRight
 
     def __init__(self, config):
         if config.sizes.slots.masked_loss:
-            raise ValueError(f'attention={config.sizes.attention} has no left-to-right view, it predicts blanks: '
-                             'load it with AutoModelForMaskedLM, or AutoModel')
+            raise ValueError(
+                f'attention={config.sizes.attention} has no left-to-right view, it predicts blanks: '
+                'load it with AutoModelForMaskedLM, or AutoModel'
+            )
         super().__init__(config)
 
     @can_return_tuple
-    def forward(self, input_ids=None, attention_mask=None, labels=None, past_key_values=None, use_cache=None,
-                logits_to_keep=0, position_ids=None, num_items_in_batch=None, cache=None, **others):
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        labels=None,
+        past_key_values=None,
+        use_cache=None,
+        logits_to_keep=0,
+        position_ids=None,
+        num_items_in_batch=None,
+        cache=None,
+        **others,
+    ):
         """Logits (B, T, V) for the tokens after each of input_ids (B, T), or after the last `logits_to_keep` of them.
         Padding at the ends of rows changes nothing; before the first token it predicts the first. The cache, also named
         past_key_values, is from generate() or use_cache=True and comes before input_ids; attention_mask covers both."""
         if cache is not None:
-            refuse({'past_key_values': past_key_values})   # the other name of the cache
+            refuse({'past_key_values': past_key_values})  # the other name of the cache
         cache = past_key_values if cache is None else cache
         refuse_offload(self)
-        read = self.network(input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others)
-        logits = self.lm_head(read.last_hidden_state)[..., :self.config.vocab_size]
-        loss = None if labels is None else fixed_cross_entropy(
-            float32_or_better(logits[:, :-1]).flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
+        read = self.network(
+            input_ids, attention_mask, position_ids, cache, use_cache, logits_to_keep, **others
+        )
+        logits = self.lm_head(read.last_hidden_state)[..., : self.config.vocab_size]
+        loss = (
+            None
+            if labels is None
+            else fixed_cross_entropy(
+                float32_or_better(logits[:, :-1]).flatten(0, 1),
+                labels[:, 1:].flatten(),
+                num_items_in_batch,
+            )
+        )
         return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: read.get(CACHE)})
 
     def _prepare_generated_length(self, generation_config, *args, **kwargs):
         """generation_config.json has a max_length for texts of no length, which beside max_new_tokens would warn."""
-        if generation_config.max_new_tokens and generation_config.max_length == self.generation_config.max_length:
+        if (
+            generation_config.max_new_tokens
+            and generation_config.max_length == self.generation_config.max_length
+        ):
             generation_config.max_length = None
         return super()._prepare_generated_length(generation_config, *args, **kwargs)
 
-    def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, use_cache=None,
-                                      cache=None, **ignored):
+    def prepare_inputs_for_generation(
+        self,
+        input_ids,
+        past_key_values=None,
+        attention_mask=None,
+        use_cache=None,
+        cache=None,
+        **ignored,
+    ):
         cache = past_key_values if cache is None else cache
         N = self.network.config.block_size
         longest = input_ids.size(1) if attention_mask is None else int(attention_mask.sum(1).max())
         if longest >= N:
-            raise ValueError(f'the text has {N} tokens, and the model no position left: generate with '
-                             f'max_length={N}, or a smaller max_new_tokens')
+            raise ValueError(
+                f'the text has {N} tokens, and the model no position left: generate with '
+                f'max_length={N}, or a smaller max_new_tokens'
+            )
         text = getattr(cache, 'text', input_ids[:, :0])
-        if not torch.equal(text, input_ids[:, :text.size(1)]):
-            raise ValueError('generate() must be given the whole text of the cache, and what is new behind it')
-        return {'input_ids': input_ids[:, text.size(1):], 'attention_mask': attention_mask, 'use_cache': use_cache,
-                CACHE: cache, 'logits_to_keep': 1}
+        if not torch.equal(text, input_ids[:, : text.size(1)]):
+            raise ValueError(
+                'generate() must be given the whole text of the cache, and what is new behind it'
+            )
+        return {
+            'input_ids': input_ids[:, text.size(1) :],
+            'attention_mask': attention_mask,
+            'use_cache': use_cache,
+            CACHE: cache,
+            'logits_to_keep': 1,
+        }
 
 
 class AOGPTForMaskedLM(AOGPTView):
     """Blanks in parallel, given all known tokens, which a decoder reads from left to right and an encoder at once. A
     blank is the id config.mask_token_id. A known token has logit 0 for itself and NEVER for others."""
-    accepts_loss_kwargs = False   # the Trainer counts labels of known tokens too
+
+    accepts_loss_kwargs = False  # the Trainer counts labels of known tokens too
 
     @can_return_tuple
     def forward(self, input_ids=None, attention_mask=None, labels=None, **others):
         """Logits (B, T, V) of input_ids (B, T); `loss` is the mean over the blanks whose label is not -100."""
         refuse(others)
         idx, lengths, place, _ = without_padding(input_ids, attention_mask)
-        real = torch.arange(idx.size(1), device=idx.device) < lengths.unsqueeze(1)          # (B, n)
+        real = torch.arange(idx.size(1), device=idx.device) < lengths.unsqueeze(1)  # (B, n)
         blank = real & (idx == self.config.mask_token_id)
-        order = (blank + 2 * ~real).argsort(dim=1, stable=True)                             # known, blanks, padding
+        order = (blank + 2 * ~real).argsort(dim=1, stable=True)  # known, blanks, padding
         known, idx = (lengths - blank.sum(1)).cpu(), idx.masked_fill(blank | ~real, 0)
-        logits = self.network.predict(idx, order, known, max(1, idx.size(1) - int(known.min())), n_visits=lengths.cpu())
-        logits = logits[..., :self.config.vocab_size]
+        logits = self.network.predict(
+            idx, order, known, max(1, idx.size(1) - int(known.min())), n_visits=lengths.cpu()
+        )
+        logits = logits[..., : self.config.vocab_size]
         column = order.argsort(dim=1) - known.to(idx.device).unsqueeze(1)
         itself = (1 - F.one_hot(idx, logits.size(-1)).to(logits.dtype)) * NEVER
-        logits = torch.where(blank.unsqueeze(-1), take(logits, column.clamp(0, logits.size(1) - 1)), itself)
+        logits = torch.where(
+            blank.unsqueeze(-1), take(logits, column.clamp(0, logits.size(1) - 1)), itself
+        )
         logits = take(logits, place.clamp(min=0))
         loss = None
         if labels is not None:

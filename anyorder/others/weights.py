@@ -1,4 +1,5 @@
 """How are weights read, in a folder or from the hub, without running code from a file? Whole, or in parts."""
+
 import json
 import os
 import pickle
@@ -20,8 +21,11 @@ def local_path(name, files=('config.json',)):
         return name
     parts = name[3:].split('/')
     if len(parts) < 2:
-        raise ValueError(f'a file on the hub is hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, got {name}')
+        raise ValueError(
+            f'a file on the hub is hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, got {name}'
+        )
     from huggingface_hub import hf_hub_download, snapshot_download
+
     quiet_hub()
     repo = '/'.join(parts[:2])
     try:
@@ -32,9 +36,11 @@ def local_path(name, files=('config.json',)):
             if weight_files(folder):
                 break
         return folder
-    except Exception as e:   # many classes: no network, no such repository, no such file
-        raise ValueError(f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
-                         'or download it and give its path') from None
+    except Exception as e:  # many classes: no network, no such repository, no such file
+        raise ValueError(
+            f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
+            'or download it and give its path'
+        ) from None
 
 
 class NumberKind:
@@ -68,9 +74,16 @@ def plain_array(*how):
 
 
 # numpy's own functions, given what a malicious file says, would read any memory as an object
-NUMPY = [(NumberKind, 'numpy.dtype'), (NumberList, 'numpy.ndarray'), (bytes, 'builtins.bytes')]   # of an empty array
-for core in ('core', '_core'):   # before numpy 2, and since
-    NUMPY += [(plain_number, f'numpy.{core}.multiarray.scalar'), (plain_array, f'numpy.{core}.multiarray._reconstruct')]
+NUMPY = [
+    (NumberKind, 'numpy.dtype'),
+    (NumberList, 'numpy.ndarray'),
+    (bytes, 'builtins.bytes'),
+]  # of an empty array
+for core in ('core', '_core'):  # before numpy 2, and since
+    NUMPY += [
+        (plain_number, f'numpy.{core}.multiarray.scalar'),
+        (plain_array, f'numpy.{core}.multiarray._reconstruct'),
+    ]
 
 
 def load_pickle(path, shown, what, way_out):
@@ -80,14 +93,19 @@ def load_pickle(path, shown, what, way_out):
         try:
             return torch.load(path, map_location='cpu', weights_only=True)
         except pickle.UnpicklingError as e:
-            found = re.search(r'GLOBAL (\S+)', str(e))   # PyTorch says what it does not take
+            found = re.search(r'GLOBAL (\S+)', str(e))  # PyTorch says what it does not take
             if found is None:
                 raise
-    raise ValueError(f'{shown} cannot be read as {what}: it holds {found[1]}, and only tensors and plain values are '
-                     'read, since no code of a file is run; save it again without')
+    raise ValueError(
+        f'{shown} cannot be read as {what}: it holds {found[1]}, and only tensors and plain values are '
+        'read, since no code of a file is run; save it again without'
+    )
 
 
-TIED = 'lm_head.weight', 'transformer.wte.weight'   # one matrix where gpt2_blocks ties the head to the embedding
+TIED = (
+    'lm_head.weight',
+    'transformer.wte.weight',
+)  # one matrix where gpt2_blocks ties the head to the embedding
 WRAPPERS = {'module', '_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
 
 
@@ -110,7 +128,9 @@ def check_weight(name, p):
         found = f'a tensor {p.dtype}, {p.layout} on the device {p.device}'
     else:
         return
-    raise ValueError(f'the weight {name} must be a tensor that holds all its real numbers, got {found}')
+    raise ValueError(
+        f'the weight {name} must be a tensor that holds all its real numbers, got {found}'
+    )
 
 
 def is_same(a, b):
@@ -118,7 +138,9 @@ def is_same(a, b):
     if a is b:
         return True
     wide = a.dtype if a.dtype == b.dtype else torch.float64
-    return a.shape == b.shape and torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
+    return a.shape == b.shape and torch.allclose(
+        a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True
+    )
 
 
 def tie(weights, head, embedding, path):
@@ -127,8 +149,10 @@ def tie(weights, head, embedding, path):
     weights = dict(weights)
     own = weights.pop(head, None)
     if own is not None and not is_same(weights.setdefault(embedding, own), own):
-        raise ValueError(f'{path} has a head of its own: {head} differs from {embedding}, and only a head that is tied '
-                         'to the embedding is understood: train both as one, in peft by ensure_weight_tying=True')
+        raise ValueError(
+            f'{path} has a head of its own: {head} differs from {embedding}, and only a head that is tied '
+            'to the embedding is understood: train both as one, in peft by ensure_weight_tying=True'
+        )
     return weights
 
 
@@ -141,6 +165,7 @@ def read_weights(folder):
         if path.endswith('.safetensors'):
             need_extra('safetensors')
             from safetensors.torch import load_file
+
             with reading(path, 'weights', 'fetch it again'):
                 # load_file gives pages of the file, which change when somebody overwrites the file
                 part = {name: p.clone() for name, p in load_file(path).items()}
@@ -165,13 +190,21 @@ def weight_files(folder):
             return [path]
         if os.path.isfile(f'{path}.index.json'):
             parts = read_json(f'{path}.index.json').get('weight_map')
-            if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
-                raise ValueError(f'{path}.index.json must say by weight_map in which file each weight is')
-            paths = sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
+            if not isinstance(parts, dict) or not all(
+                isinstance(part, str) for part in parts.values()
+            ):
+                raise ValueError(
+                    f'{path}.index.json must say by weight_map in which file each weight is'
+                )
+            paths = sorted(
+                {os.path.join(folder, os.path.basename(part)) for part in parts.values()}
+            )
             missing = [part for part in paths if not os.path.isfile(part)]
             if missing:
-                raise ValueError(f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
-                                 f'{os.path.basename(missing[0])}: was its download cut off?')
+                raise ValueError(
+                    f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
+                    f'{os.path.basename(missing[0])}: was its download cut off?'
+                )
             return paths
     return []
 
@@ -180,6 +213,10 @@ class WithoutDraws(TorchFunctionMode):
     """Leaves out the random initialisation of PyTorch's layers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func.__name__ in ('normal_', 'uniform_', 'kaiming_uniform_'):   # tensors and torch.nn.init have them
+        if func.__name__ in (
+            'normal_',
+            'uniform_',
+            'kaiming_uniform_',
+        ):  # tensors and torch.nn.init have them
             return args[0] if args else kwargs['tensor']
         return func(*args, **(kwargs or {}))

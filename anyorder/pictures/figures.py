@@ -1,4 +1,5 @@
 """How is a figure drawn? Panels of curves: one number a panel, one colour a label, a band over the runs of a label."""
+
 import itertools
 import os
 import statistics
@@ -35,7 +36,7 @@ PANELS = {
     'solved': 'puzzles solved',
     'right': 'blanks right',
 }
-UNITS = {   # a number without one is in nats per token
+UNITS = {  # a number without one is in nats per token
     'seconds': 'seconds',
     'distinct_2': 'share of all',
     'solved': 'share',
@@ -75,10 +76,17 @@ def mean_curve(group, x, y):
     where = [[place(entry, x) for entry in entries] for entries in runs]
     if len(runs) < 2 or any(at != where[0] for at in where):
         return None
-    points = list(zip(*runs))   # for every update the entries of all runs
+    points = list(zip(*runs))  # for every update the entries of all runs
     values = [[entry[y] for entry in entries] for entries in points]
-    return ([entries[0][x] if x == 'order' else statistics.fmean(entry[x] for entry in entries) for entries in points],
-            [statistics.fmean(row) for row in values], [min(row) for row in values], [max(row) for row in values])
+    return (
+        [
+            entries[0][x] if x == 'order' else statistics.fmean(entry[x] for entry in entries)
+            for entries in points
+        ],
+        [statistics.fmean(row) for row in values],
+        [min(row) for row in values],
+        [max(row) for row in values],
+    )
 
 
 def draw_group(axis, group, x, y, label, style):
@@ -90,8 +98,11 @@ def draw_group(axis, group, x, y, label, style):
     if mean is not None and mean[0]:
         xs, means, least, greatest = mean
         is_point = len(xs) == 1 and x != 'members'
-        notes.add('points: mean of the seeds; bars: from the least to the greatest' if is_point else
-                  'lines: mean of the seeds; bands: from the least to the greatest')
+        notes.add(
+            'points: mean of the seeds; bars: from the least to the greatest'
+            if is_point
+            else 'lines: mean of the seeds; bands: from the least to the greatest'
+        )
         if is_point:
             reach = [means[0] - least[0]], [greatest[0] - means[0]]
             axis.errorbar(xs, means, reach, fmt='none', ecolor=style['color'], elinewidth=1)
@@ -108,26 +119,41 @@ def draw_group(axis, group, x, y, label, style):
         bound = x == 'members' and len(xs) == 1
         if bound or xs and any('level' in entry for entry in entries):
             dashed = {'linestyle': '--'} if bound else {}
-            axis.axhline(values[0], label=label if bound else None, **style | {'marker': None} | dashed)
+            axis.axhline(
+                values[0], label=label if bound else None, **style | {'marker': None} | dashed
+            )
             if any(errors):
-                axis.axhspan(values[0] - errors[0], values[0] + errors[0], color=style['color'], alpha=0.1, linewidth=0)
+                axis.axhspan(
+                    values[0] - errors[0],
+                    values[0] + errors[0],
+                    color=style['color'],
+                    alpha=0.1,
+                    linewidth=0,
+                )
         if xs and not bound:
-            axis.errorbar(xs, values, errors if any(errors) else None, label=label, elinewidth=1, **style)
-        label = None if xs else label   # one entry in the legend
+            axis.errorbar(
+                xs, values, errors if any(errors) else None, label=label, elinewidth=1, **style
+            )
+        label = None if xs else label  # one entry in the legend
     return notes
 
 
 def set_axes(axis, x, y, xs):
     """Scales, ticks that can be read, and names; `xs` holds every x that is drawn."""
     from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
+
     if x in ('members', 'steps', 'passes', 'seconds', 'slots', 'puzzle_seconds'):
         axis.set_xscale('log', base=2 if x in ('members', 'steps', 'passes') else 10)
-        if len(xs) <= 8 and x in ('members', 'steps', 'seconds'):   # the others' means are no round numbers
+        if len(xs) <= 8 and x in (
+            'members',
+            'steps',
+            'seconds',
+        ):  # the others' means are no round numbers
             axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
         elif x != 'passes':
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     if x in ('tokens', 'iter'):
-        axis.xaxis.set_major_formatter(EngFormatter(sep=''))   # 2M
+        axis.xaxis.set_major_formatter(EngFormatter(sep=''))  # 2M
     if y == 'seconds':
         axis.set_yscale('log')
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -140,14 +166,17 @@ def set_axes(axis, x, y, xs):
     axis.set_title(PANELS.get(f'{y} by {x}', PANELS.get(y, y)))
     axis.set_xlabel(AXES.get(f'{y} by {x}', AXES.get(x, x)))
     if x == 'order':
-        axis.margins(x=0.12)   # names are wide
+        axis.margins(x=0.12)  # names are wide
         axis.tick_params('x', rotation=20 if sum(map(len, xs)) > 40 else 0)
 
 
 def style(color, marker, line=0):
     """The style with the color-th colour, the marker-th marker and the line-th line; a second round is dashed."""
-    return {'color': COLORS[color % len(COLORS)], 'marker': MARKERS[marker % len(MARKERS)],
-            'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3]}
+    return {
+        'color': COLORS[color % len(COLORS)],
+        'marker': MARKERS[marker % len(MARKERS)],
+        'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3],
+    }
 
 
 def styles(groups):
@@ -155,19 +184,31 @@ def styles(groups):
     one kind of line. Unmasking by a threshold looks like its policy, but hollow, in blocks dashed; a `level` is grey.
     In puzzles, labels RUN: POLICY, a run has a colour, a policy a marker."""
     keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
-    levels, puzzles = ({label for label in groups if key in keys[label]} for key in ('level', 'solved'))
+    levels, puzzles = (
+        {label for label in groups if key in keys[label]} for key in ('level', 'solved')
+    )
     found, colors, markers, rounds = {}, {}, {}, Counter()
     for label in groups:
         run, _, way = label.rpartition(': ')
         if label in levels:
-            found[label] = style(0, 0, rounds[way]) | {'color': LEVEL, 'marker': '*', 'markersize': 8, 'zorder': 3}
+            found[label] = style(0, 0, rounds[way]) | {
+                'color': LEVEL,
+                'marker': '*',
+                'markersize': 8,
+                'zorder': 3,
+            }
         elif levels:
             (policy, *_), solid = way.split(), way.removesuffix(' threshold')
-            color, marker = colors.setdefault(policy, len(colors)), markers.setdefault(solid, len(markers))
+            color, marker = (
+                colors.setdefault(policy, len(colors)),
+                markers.setdefault(solid, len(markers)),
+            )
             hollow = {'markerfacecolor': 'white'} if way != solid else {}
             found[label] = style(color, marker, rounds[way] + (solid != policy)) | hollow
         elif puzzles and run:
-            found[label] = style(colors.setdefault(run, len(colors)), markers.setdefault(way, len(markers)))
+            found[label] = style(
+                colors.setdefault(run, len(colors)), markers.setdefault(way, len(markers))
+            )
         else:
             found[label] = style(len(found), len(found))
         rounds[way] += 1
@@ -178,33 +219,59 @@ def draw(runs, panels, path):
     """Panels [(x, y), ...] of runs [(label, entries)] into `path`; returns the figure. ValueError if one is empty."""
     for x, y in panels:
         if not any(curve(entries, x, y)[0] for _, entries in runs):
-            there = sorted(set().union(*itertools.chain(*(entries for _, entries in runs))) - {'setting'})
-            raise ValueError(f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}')
+            there = sorted(
+                set().union(*itertools.chain(*(entries for _, entries in runs))) - {'setting'}
+            )
+            raise ValueError(
+                f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}'
+            )
     import matplotlib
+
     matplotlib.use('agg')
     import matplotlib.pyplot as plt
+
     groups = {}
     for label, entries in runs:
         groups.setdefault(label, []).append(entries)
-    width, height = (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)   # inches; a page shows three panels as small as two
+    width, height = (
+        (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)
+    )  # inches; a page shows three panels as small as two
     with plt.style.context(STYLE), whole_files(behind_link(path)) as (temporary,):
-        figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(width * len(panels), height), squeeze=False
+        )
         units = [UNITS.get(y, 'nats per token' if y in PANELS else y) for _, y in panels]
         style_of, notes = styles(groups), set()
         for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
-            if unit != left:   # the panels of one unit say it once
+            if unit != left:  # the panels of one unit say it once
                 axis.set_ylabel(unit)
             longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
-            lines = {'linewidth': 1.0, 'marker': None} if longest > 100 else {'marker': None} if longest > 40 else {}
-            for number, (label, group) in enumerate(groups.items()):   # matplotlib hides a label that begins with _
+            lines = (
+                {'linewidth': 1.0, 'marker': None}
+                if longest > 100
+                else {'marker': None}
+                if longest > 40
+                else {}
+            )
+            for number, (label, group) in enumerate(
+                groups.items()
+            ):  # matplotlib hides a label that begins with _
                 notes |= draw_group(axis, group, x, y, str(number), style_of[label] | lines)
             set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
-        handles = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())}
-        names = {str(number): label for number, label in enumerate(groups) if str(number) in handles}
+        handles = {
+            text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())
+        }
+        names = {
+            str(number): label for number, label in enumerate(groups) if str(number) in handles
+        }
         longest = max(map(len, names.values()), default=0)
-        widest = 0.7 + 0.09 * longest   # inches of an entry, its line and margins included
-        legend = figure.legend([handles[number] for number in names], list(names), loc='outside lower center',
-                               ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))))
+        widest = 0.7 + 0.09 * longest  # inches of an entry, its line and margins included
+        legend = figure.legend(
+            [handles[number] for number in names],
+            list(names),
+            loc='outside lower center',
+            ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))),
+        )
         for text, name in zip(legend.get_texts(), names.values()):
             text.set_text(name)
         legend.set_title('\n'.join(sorted(notes)))

@@ -1,4 +1,5 @@
 """What does a token look like, and where does it stand among others?"""
+
 import unicodedata
 from itertools import groupby
 
@@ -7,7 +8,7 @@ def token_texts(tokens, tokenizer):
     """The text of each token, and a dot for None, a blank. A letter of several tokens stands at the last of them, if
     all of them are there."""
     texts = ['·' if token is None else tokenizer.decode([token]) for token in tokens]
-    is_part = ['\ufffd' in text for text in texts]   # part of a letter
+    is_part = ['\ufffd' in text for text in texts]  # part of a letter
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
         places, letters = list(run), []
         for i in places if in_part else ():
@@ -20,8 +21,14 @@ def token_texts(tokens, tokenizer):
 
 def columns_of(text):
     """How many columns of equal width the letters of a text take."""
-    return sum(0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
-               for letter in text)
+    return sum(
+        0
+        if unicodedata.combining(letter)
+        else 2
+        if unicodedata.east_asian_width(letter) in 'WF'
+        else 1
+        for letter in text
+    )
 
 
 def shown_text(tokens, tokenizer, columns):
@@ -31,7 +38,7 @@ def shown_text(tokens, tokenizer, columns):
     texts = token_texts(tokens, tokenizer)
     width = max(map(columns_of, texts))
     cells = [' ' * (width - columns_of(text)) + text for text in texts]
-    return '\n'.join(' '.join(cells[i:i + columns]) for i in range(0, len(cells), columns))
+    return '\n'.join(' '.join(cells[i : i + columns]) for i in range(0, len(cells), columns))
 
 
 def lay_out(texts, width):

@@ -9,6 +9,7 @@ A task has
 
 nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also has read(path),
 the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in cells."""
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -26,18 +27,26 @@ class NaeSat:
     Nothing is given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
 
     def __init__(self, n_latents, n_observations, seed):
-        if n_latents < 3 or not 1 <= n_observations <= n_latents * (n_latents - 1) * (n_latents - 2) // 6:
-            raise ValueError('nae_sat wants 3 latents or more and as many observations as there are triples at most, '
-                             f'got {n_latents} and {n_observations}')
+        if (
+            n_latents < 3
+            or not 1 <= n_observations <= n_latents * (n_latents - 1) * (n_latents - 2) // 6
+        ):
+            raise ValueError(
+                'nae_sat wants 3 latents or more and as many observations as there are triples at most, '
+                f'got {n_latents} and {n_observations}'
+            )
         self.n_latents, rng, triples = n_latents, np.random.default_rng(seed), {}
         self.columns = 25
-        self.groups = {'latents': (0, n_latents), 'observations': (n_latents, n_latents + n_observations)}
+        self.groups = {
+            'latents': (0, n_latents),
+            'observations': (n_latents, n_latents + n_observations),
+        }
         while len(triples) < n_observations:
             triples[tuple(sorted(rng.choice(n_latents, 3, replace=False).tolist()))] = True
-        self.triples = np.array(list(triples))                                              # (P, 3)
+        self.triples = np.array(list(triples))  # (P, 3)
 
     def observations(self, latents):
-        bits = latents[:, self.triples]                                                     # (B, P, 3)
+        bits = latents[:, self.triples]  # (B, P, 3)
         return (bits.min(2) != bits.max(2)).astype(latents.dtype)
 
     def make(self, n_rows, rng, wanted, n_variants=1):
@@ -48,36 +57,45 @@ class NaeSat:
         return tokens, np.zeros(tokens.shape, bool)
 
     def key(self, tokens):
-        return tokens[:, :self.n_latents]
+        return tokens[:, : self.n_latents]
 
     def check_answer(self, tokens, given, answer):
         """(which tokens of `answer` count, which are right), all (B, N): observations, which must agree with the
         latents of the answer itself. A token below 0 is no bit, and agrees with nothing."""
-        latents = answer[:, :self.n_latents]
-        agree = answer[:, self.n_latents:] == self.observations(latents)
+        latents = answer[:, : self.n_latents]
+        agree = answer[:, self.n_latents :] == self.observations(latents)
         agree &= (latents[:, self.triples] >= 0).all(2)
-        return (np.arange(answer.shape[1]) >= self.n_latents) & ~given, np.pad(agree, ((0, 0), (self.n_latents, 0)))
+        return (np.arange(answer.shape[1]) >= self.n_latents) & ~given, np.pad(
+            agree, ((0, 0), (self.n_latents, 0))
+        )
 
 
 class Task(NamedTuple):
     """A kind of puzzles."""
-    about: str              # what it is, for --help
-    rules: Callable         # its class, called with the options
-    symbols: Sequence       # the texts of its tokens
-    options: tuple = ()     # options of data/puzzles.py that say which puzzles these are; meta.json keeps them
-    made: tuple = ()        # (option, in words): options that only say which of the puzzles are made
-    n_train: int = 100000   # puzzles to train on
-    quick: bool = False     # whether a set that is missing is made when it is asked for
+
+    about: str  # what it is, for --help
+    rules: Callable  # its class, called with the options
+    symbols: Sequence  # the texts of its tokens
+    options: tuple = ()  # options of data/puzzles.py that say which puzzles these are; meta.json keeps them
+    made: tuple = ()  # (option, in words): options that only say which of the puzzles are made
+    n_train: int = 100000  # puzzles to train on
+    quick: bool = False  # whether a set that is missing is made when it is asked for
 
 
-SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}   # shares of all solutions, by a hash
+SHARES = {
+    'test': (0, 1 / 6),
+    'val': (1 / 6, 1 / 3),
+    'train': (1 / 3, 1),
+}  # shares of all solutions, by a hash
 UP_TO = (('largest', 'up to {} houses'),)
 TASKS = {
     'sudoku4': Task('quick, 4 x 4', partial(Sudoku, 4), '1234', n_train=20000, quick=True),
     'sudoku': Task('9 x 9', partial(Sudoku, 9), '123456789'),
     'zebra4': Task('3 or 4 houses and attributes', partial(Zebra, 4), zebra_texts(4), made=UP_TO),
     'zebra': Task('3 to 6 houses and attributes', partial(Zebra, 6), zebra_texts(6), made=UP_TO),
-    'nae_sat': Task('latents and observations', NaeSat, '01', ('seed', 'n_latents', 'n_observations')),
+    'nae_sat': Task(
+        'latents and observations', NaeSat, '01', ('seed', 'n_latents', 'n_observations')
+    ),
 }
 
 
@@ -92,9 +110,11 @@ def judge_of(kind):
     if 'puzzle' in kind:
         return make_task(kind['puzzle'])
     columns = (kind.get('shape') or (0, 0))[1]
-    return SimpleNamespace(columns=columns, groups={'all': (0, 2 ** 31)}, check_answer=blanks_right)
+    return SimpleNamespace(columns=columns, groups={'all': (0, 2**31)}, check_answer=blanks_right)
 
 
 def make_task(puzzle):
     """The rules, generator and solver of {'task': its name} and its options, as meta.json has them."""
-    return task_of(puzzle['task']).rules(**{name: value for name, value in puzzle.items() if name != 'task'})
+    return task_of(puzzle['task']).rules(
+        **{name: value for name, value in puzzle.items() if name != 'task'}
+    )

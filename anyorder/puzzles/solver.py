@@ -1,8 +1,9 @@
 """How many solutions has a puzzle? An exact solver for many puzzles at once. The one rule that it knows is the unit:
 variables that take every value once, as the cells of a row do, or the colours of the houses."""
+
 import numpy as np
 
-MOST_BRANCHES = 10 ** 6   # of all puzzles that are solved together; then the rest is left undecided
+MOST_BRANCHES = 10**6  # of all puzzles that are solved together; then the rest is left undecided
 
 
 def propagate(can, units, narrow=None, owner=None):
@@ -13,18 +14,22 @@ def propagate(can, units, narrow=None, owner=None):
     units    (units, variables) float32, 1 where a variable belongs to a unit
     narrow   other rules: (can, owner) -> narrower can; row i descends from puzzle owner[i]"""
     can, active = can.copy(), np.arange(len(can))
-    peers = ((units.T @ units > 0) & ~np.eye(units.shape[1], dtype=bool)).astype(np.float32)    # (variables, variables)
+    peers = ((units.T @ units > 0) & ~np.eye(units.shape[1], dtype=bool)).astype(
+        np.float32
+    )  # (variables, variables)
     while len(active):
         before = can[active]
         now = before if narrow is None else narrow(before, owner[active])
         single = (now & (now.sum(2, keepdims=True) == 1)).astype(np.float32)
-        now = now & (np.matmul(peers, single) == 0)               # what a peer has is taken
+        now = now & (np.matmul(peers, single) == 0)  # what a peer has is taken
         alone = np.matmul(units, now.astype(np.float32)) == 1
         only = now & (np.matmul(units.T, alone.astype(np.float32)) > 0)
-        now = np.where(only.any(2, keepdims=True), only, now)     # the only variable of a unit for that value
+        now = np.where(
+            only.any(2, keepdims=True), only, now
+        )  # the only variable of a unit for that value
         can[active] = now
         active = active[(now != before).any((1, 2)) & now.any(2).all(1)]
-    has_place = (np.matmul(units, can.astype(np.float32)) > 0).all((1, 2))   # saves branches
+    has_place = (np.matmul(units, can.astype(np.float32)) > 0).all((1, 2))  # saves branches
     return can, can.any(2).all(1) & has_place
 
 
@@ -40,12 +45,12 @@ def count_solutions(can, units, narrow=None):
         owner = owner[still]
         can, sound = propagate(can[still], units, narrow, owner)
         owner, can = owner[sound], can[sound]
-        left = can.sum(2)                                     # (B, variables)
+        left = can.sum(2)  # (B, variables)
         done = (left == 1).all(1)
         np.add.at(count, owner[done], 1)
         solution[owner[done]] = can[done].argmax(2)
         owner, can, left = owner[~done], can[~done], left[~done]
-        if len(owner):                                        # branch where the fewest are left
+        if len(owner):  # branch where the fewest are left
             variable = np.where(left > 1, left, can.shape[2] + 1).argmin(1)
             which, value = can[np.arange(len(can)), variable].nonzero()
             branch = can[which]

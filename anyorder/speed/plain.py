@@ -1,4 +1,5 @@
 """What is our speed compared with? The plain way, without any of our shortcuts, and the limits of a device."""
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -40,14 +41,21 @@ def plain_generate(model, order, ends, temperature=1.0):
         def attend(layer, q, k, v, known=known, mask=mask):
             if cache[layer] is not None:
                 k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
-            cache[layer] = torch.stack([k, v])[:, :, :, :known + 1]
-            attention = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+            cache[layer] = torch.stack([k, v])[:, :, :, : known + 1]
+            attention = (
+                (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5)
+                .masked_fill(~mask, -torch.inf)
+                .softmax(-1)
+            )
             return attention.to(v.dtype) @ v
-        logits = plain_logits(model, x, cond, attend)[:, known - kept:].float()
+
+        logits = plain_logits(model, x, cond, attend)[:, known - kept :].float()
         values, ranked = (logits / temperature).sort(descending=True)
         p = values.softmax(-1)
         p = p.masked_fill(p.cumsum(-1) - p > 1.0, 0)
-        new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[..., 0]
+        new = ranked.gather(-1, torch.multinomial(p.flatten(0, 1), 1).view(B, end - known, 1))[
+            ..., 0
+        ]
         idx.scatter_(1, order[:, known:end], new)
         kept, known = known + 1, end
     return idx
@@ -56,10 +64,14 @@ def plain_generate(model, order, ends, temperature=1.0):
 def plain_nll(model, idx, order):
     """The loss of training, nll (B, N): N + 1 slots, the last for nothing, AdaLN for every slot, all logits at once."""
     t, B, nowhere = model.transformer, len(order), torch.zeros_like(order[:, :1])
-    token = torch.cat([t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1)        # (B, N + 1, C)
+    token = torch.cat(
+        [t.wnonee.weight.expand(B, 1, -1), t.wte(idx.gather(1, order))], 1
+    )  # (B, N + 1, C)
     x = token + t.wpe(torch.cat([nowhere, order + 1], 1))
     cond = t.wtpe(torch.cat([order, nowhere], 1))
-    logits = plain_logits(model, x, cond, lambda _, *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True))[:, :-1]
+    logits = plain_logits(
+        model, x, cond, lambda _, *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True)
+    )[:, :-1]
     return F.cross_entropy(logits.transpose(1, 2), idx.gather(1, order), reduction='none')
 
 
@@ -67,7 +79,9 @@ def plain_update(model, optimizer, average, tokens, batch_size, device):
     """An update in float32: a permutation drawn for each row, the average of the weights tensor by tensor."""
     N = model.config.block_size
     starts = [int(i) for i in torch.randint(len(tokens) - N, (batch_size,))]
-    idx = torch.stack([torch.from_numpy(tokens[i:i + N].astype(np.int64)) for i in starts]).to(device)
+    idx = torch.stack([torch.from_numpy(tokens[i : i + N].astype(np.int64)) for i in starts]).to(
+        device
+    )
     order = torch.stack([torch.randperm(N) for _ in starts]).to(device)
     loss = plain_nll(model, idx, order).mean()
     optimizer.zero_grad()
@@ -82,7 +96,7 @@ def plain_update(model, optimizer, average, tokens, batch_size, device):
 
 def device_limits(device, dtype):
     """(FLOP/s of a large matrix product, bytes/s that a large copy reads and writes), measured."""
-    x = torch.randn(2 ** 26, device=device)
+    x = torch.randn(2**26, device=device)
     y = torch.empty_like(x)
     return matmul_flops(device, dtype), 2 * 4 * len(x) / seconds(lambda: y.copy_(x), device, 6)
 
@@ -93,14 +107,22 @@ def generation_limit(model, batch_size, ends, flop_rate, byte_rate, weight_bytes
     draws no token costs 4 C^2, for keys and values. A drawn token costs 2 C V."""
     c, total, last, known = model.config, 0.0, 0, 0
     C, L = c.n_embd, c.n_layer
-    weights = sum(p.numel() for name, p in model.named_parameters()
-                  if '.h.' in name and 'adaLN' not in name or 'lm_head' in name)
+    weights = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if '.h.' in name and 'adaLN' not in name or 'lm_head' in name
+    )
     for end in ends:
-        first, n_drawn = min(last + 1, known), end - known   # in a row; slot n_known of the last step stays
+        first, n_drawn = (
+            min(last + 1, known),
+            end - known,
+        )  # in a row; slot n_known of the last step stays
         drawn_keys = n_drawn * (known + 1)
         keys = (known * (known + 1) - first * (first + 1)) // 2 + drawn_keys
-        flops = 24 * C ** 2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (keys * (L - 1) + drawn_keys)
-        flops += 4 * C ** 2 * (known - first) + 2 * C * c.vocab_size * n_drawn
+        flops = 24 * C**2 * ((end - first) * (L - 1) + n_drawn) + 4 * C * (
+            keys * (L - 1) + drawn_keys
+        )
+        flops += 4 * C**2 * (known - first) + 2 * C * c.vocab_size * n_drawn
         read = weights + batch_size * known * 2 * C * L
         total += max(batch_size * flops / flop_rate, read * weight_bytes / byte_rate)
         last, known = known, end

@@ -46,7 +46,7 @@ LM1B = [
     ('regex', r'^\s+|\s+$', ''),
     ('http : / / ', 'http://'),
     ('https : / / ', 'https://'),
-    ('regex', r" \'(\w+)", r"'\1"),
+    ('regex', r' \'(\w+)', r"'\1"),
     ('regex', r' (\w+) \. ', r' \1. '),
     ('regex', r' (\w+) \.$', r' \1.'),
     (' ? ', '? '),
@@ -58,18 +58,13 @@ LM1B = [
     (' ; ', '; '),
     (' / ', '/'),
     ('regex', r'\" ([^\"]+) \"', r'"\1"'),
-    ('regex', r"\' ([^\']+) \'", r"'\1'"),
+    ('regex', r'\' ([^\']+) \'', r"'\1'"),
     ('regex', r'\( ([^\(\)]+) \)', r'(\1)'),
     ('regex', r'\[ ([^\[\]]+) \]', r'[\1]'),
     ('$ ', '$'),
     ('£ ', '£'),
 ]
-LAMBADA = [
-    ('regex', r'^\s+|\s+$', ''),
-    ('“', '"'),
-    ('”', '"'),
-    ('regex', '^', '\n'),
-]
+LAMBADA = [('regex', r'^\s+|\s+$', ''), ('“', '"'), ('”', '"'), ('regex', '^', '\n')]
 
 # what prepared.benchmark makes of a row: `config` and `field` are the hub's, splits the ones that are measured
 BENCHMARKS = {

@@ -1,11 +1,12 @@
 """Which documents stand in several splits of a set? A document is known by a hash of 64 bits of its tokens."""
+
 import itertools
 from array import array
 
 import numpy as np
 
-BLOCK = 1 << 16      # bytes that are hashed at once
-LEARNED = 'train'    # the split that others must not share
+BLOCK = 1 << 16  # bytes that are hashed at once
+LEARNED = 'train'  # the split that others must not share
 
 
 class Hashes:
@@ -19,9 +20,9 @@ class Hashes:
     def update(self, piece):
         data = self.rest + piece
         if len(data) > BLOCK:
-            n_hashed = (len(data) - 1) // BLOCK * BLOCK   # the last block is hashed with the end
+            n_hashed = (len(data) - 1) // BLOCK * BLOCK  # the last block is hashed with the end
             for start in range(0, n_hashed, BLOCK):
-                self.state = hash((self.state, data[start:start + BLOCK]))
+                self.state = hash((self.state, data[start : start + BLOCK]))
             data = data[n_hashed:]
         if not data.endswith(self.end):
             self.rest = data
@@ -46,13 +47,19 @@ def say_shared(hashes, kept):
     """'' or a sentence on the documents that two splits share, of {split: Hashes}; nothing of two that were `kept`."""
     shared, found = [], {}
     for split in sorted(hashes, key=lambda split: split != LEARNED):
-        found[split] = np.asarray(hashes[split].found)   # the same memory
+        found[split] = np.asarray(hashes[split].found)  # the same memory
         found[split].sort()
     for first, second in itertools.combinations(found, 2):
         places = np.searchsorted(found[first], found[second])
-        n = int((found[first].take(places, mode='clip') == found[second]).sum()) if len(found[first]) else 0
+        n = (
+            int((found[first].take(places, mode='clip') == found[second]).sum())
+            if len(found[first])
+            else 0
+        )
         if n and not {first, second} <= kept.keys():
-            shared.append(f'{n:,} of {len(found[second]):,} documents of {second} stand in {first} too')
+            shared.append(
+                f'{n:,} of {len(found[second]):,} documents of {second} stand in {first} too'
+            )
     if not shared:
         return ''
     return f'{", ".join(shared)}: a model knows duplicates of what it learned, so leave them out of the source'

@@ -1,4 +1,5 @@
 """How does a prompt with blanks become tokens, and the positions that are to be written?"""
+
 import itertools
 import json
 import os
@@ -54,7 +55,11 @@ def encode(text, tokenizer):
 
 def spans(text, tokenizer):
     """`encode`, with the place of each token: [(token, start, end)], in letters of the text."""
-    read = partial(tokenizer.spans, shown=True) if isinstance(tokenizer, HuggingFace) else tokenizer.spans
+    read = (
+        partial(tokenizer.spans, shown=True)
+        if isinstance(tokenizer, HuggingFace)
+        else tokenizer.spans
+    )
     if tokenizer.eos is None or getattr(tokenizer, 'special', {}).get(END_OF_TEXT) == tokenizer.eos:
         return read(text)
     found = []
@@ -71,8 +76,8 @@ def spans(text, tokenizer):
 def behind_beginning(found, prefix):
     """The spans of a whole text without the tokens `prefix`, which its model puts before every text: a text that is
     written with its beginning, as chat templates are, has it once."""
-    written = [token for token, _, _ in found[:len(prefix)]]
-    return found[len(prefix):] if prefix and written == [*prefix] else found
+    written = [token for token, _, _ in found[: len(prefix)]]
+    return found[len(prefix) :] if prefix and written == [*prefix] else found
 
 
 class Spelling:
@@ -81,31 +86,39 @@ class Spelling:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.n_tokens = 0
-        self.unknown = []        # what no token spells
-        self.first_text = ''     # where the first of it stands
-        self.behind_space = []   # texts with a blank behind a space
+        self.unknown = []  # what no token spells
+        self.first_text = ''  # where the first of it stands
+        self.behind_space = []  # texts with a blank behind a space
 
     def add(self, text, found):
         """Count a text and its spans. A token that is unknown is no likelihood of what stands in the text. Where a
         vocabulary has none for what it lacks, each letter that is left out counts as one."""
         self.n_tokens += len(found)
-        unknown = self.tokenizer.unspelt(text, found) if isinstance(self.tokenizer, HuggingFace) else []
+        unknown = (
+            self.tokenizer.unspelt(text, found) if isinstance(self.tokenizer, HuggingFace) else []
+        )
         if unknown and self.tokenizer.unknown is None:
             self.n_tokens += len(unknown)
         if unknown and not self.unknown:
             place = text.index(unknown[0])
-            self.first_text = text[max(0, place - 20):place + 40]
+            self.first_text = text[max(0, place - 20) : place + 40]
         self.unknown += unknown
 
     def say(self):
         if self.unknown:
-            print(f'{len(self.unknown):,} of {self.n_tokens:,} tokens are unknown to {self.tokenizer.name}, the first '
-                  f'is {self.unknown[0][:40]!r} in {self.first_text!r}: the model does not read what stands there, and '
-                  'its numbers are not of these texts', file=sys.stderr)
+            print(
+                f'{len(self.unknown):,} of {self.n_tokens:,} tokens are unknown to {self.tokenizer.name}, the first '
+                f'is {self.unknown[0][:40]!r} in {self.first_text!r}: the model does not read what stands there, and '
+                'its numbers are not of these texts',
+                file=sys.stderr,
+            )
         if self.behind_space:
             text = self.behind_space[0][-30:]
-            print(f'a blank behind {text!r}: its last space is a token by itself, which texts hardly have there; write '
-                  f'{text[:-1] + "[[2]]"!r}, and the first token of the blank begins with the space', file=sys.stderr)
+            print(
+                f'a blank behind {text!r}: its last space is a token by itself, which texts hardly have there; write '
+                f'{text[:-1] + "[[2]]"!r}, and the first token of the blank begins with the space',
+                file=sys.stderr,
+            )
 
 
 def parse_prompts(prompts, tokenizer, length, prefix=()):
@@ -117,7 +130,9 @@ def parse_prompts(prompts, tokenizer, length, prefix=()):
         try:
             rows.append(parse_prompt(prompt, tokenizer, length, prefix, spelling))
         except ValueError as e:
-            raise ValueError(f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)) from None
+            raise ValueError(
+                f'prompt {n} of {len(prompts)}: {e}' if len(prompts) > 1 else str(e)
+            ) from None
     spelling.say()
     return rows
 
@@ -131,17 +146,19 @@ def parse_prompt(prompt, tokenizer, length, prefix=(), spelling=None):
     if not isinstance(prompt, str):
         return Template(row_pieces(np.asarray(prompt), tokenizer.n_tokens), length)
     pieces = spaces_into_blanks(split_blanks(prompt), tokenizer)
-    return Template(encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer)), length)
+    return Template(
+        encode_pieces(pieces, tokenizer, prefix, spelling or Spelling(tokenizer)), length
+    )
 
 
 def spaces_into_blanks(pieces, tokenizer):
     """The pieces with the space before an [[=answer]] in the answer, where the token of its word begins with it."""
     pieces = list(pieces)
     for i in range(1, len(pieces)):
-        (text, _), (answer, kind) = pieces[i - 1:i + 1]
+        (text, _), (answer, kind) = pieces[i - 1 : i + 1]
         if kind == 'answer':
             border = len(text) - joined_spaces(text, answer, tokenizer)
-            pieces[i - 1:i + 1] = [(text[:border], 'known'), (text[border:] + answer, 'answer')]
+            pieces[i - 1 : i + 1] = [(text[:border], 'known'), (text[border:] + answer, 'answer')]
     return pieces
 
 
@@ -158,7 +175,7 @@ def joined_spaces(text, follows, tokenizer):
 def encode_pieces(pieces, tokenizer, prefix, spelling):
     """The pieces with tokens in place of texts. They are tokenized one by one, and spell what is typed."""
     found = []
-    before = None   # the text right before a piece; '' behind a blank, None at the start
+    before = None  # the text right before a piece; '' behind a blank, None at the start
     for i, (value, kind) in enumerate(pieces):
         if not isinstance(value, str):
             found.append((value, kind))
@@ -180,7 +197,7 @@ def encode_pieces(pieces, tokenizer, prefix, spelling):
 
 def is_lone_space(text, found, tokenizer):
     """Whether a text ends in a token of spaces, the last of which a letter behind it would join."""
-    if not found or not text[found[-1][1]:].isspace():
+    if not found or not text[found[-1][1] :].isspace():
         return False
     return any(joined_spaces(text, letter, tokenizer) for letter in 'aest')
 
@@ -200,14 +217,18 @@ def spans_behind(before, text, tokenizer):
     for found in itertools.chain([alone], ways):
         if found is not None and shown(ids + [token for token, _, _ in found], tokenizer) == right:
             return found
-    raise ValueError(f'{tokenizer.name} has no tokens for {text[:20]!r} right behind {before[-20:] or "a blank"!r}, '
-                     'within a word: move the border of the blank to where a word begins')
+    raise ValueError(
+        f'{tokenizer.name} has no tokens for {text[:20]!r} right behind {before[-20:] or "a blank"!r}, '
+        'within a word: move the border of the blank to where a word begins'
+    )
 
 
 def shown(ids, tokenizer):
     """The text of tokens, in which unknown ones that touch are one, as many tokenizers read them."""
     runs = itertools.groupby(ids, lambda token: token == tokenizer.unknown)
-    return tokenizer.decode([token for is_unknown, run in runs for token in list(run)[:1 if is_unknown else None]])
+    return tokenizer.decode(
+        [token for is_unknown, run in runs for token in list(run)[: 1 if is_unknown else None]]
+    )
 
 
 def behind(left, text, tokenizer):
@@ -232,28 +253,48 @@ class Template:
         self.unknown = [i for i, (_, kind) in enumerate(pieces) if kind == 'unknown']
         n = sum(self.sizes())
         if n > length:
-            raise ValueError(f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
-                             'choose a larger length or a shorter prompt')
+            raise ValueError(
+                f'the prompt has {n} tokens, blanks included, and does not fit into length={length}: '
+                'choose a larger length or a shorter prompt'
+            )
         for i in self.unknown:
             least, most = pieces[i][0]
             if (most or 0) > least + length - n:
-                raise ValueError(f'a blank of {least} to {most} tokens has room for {least + length - n} at most in '
-                                 f'length={length}: choose a larger length or fewer tokens')
-            before = [kind for value, kind in pieces[:i] if kind in ('unknown', 'rest') or kind == 'known' and value]
-            if before[-1:] == ['rest'] or not any(v for v, kind in pieces[i:self.end_of(i)] if kind == 'known'):
-                raise ValueError('nothing tells the length of a [[?]] that no text follows, or right behind a [[..]]: '
-                                 'write text there, or [[n]], or [[..]] with a stop')
+                raise ValueError(
+                    f'a blank of {least} to {most} tokens has room for {least + length - n} at most in '
+                    f'length={length}: choose a larger length or fewer tokens'
+                )
+            before = [
+                kind
+                for value, kind in pieces[:i]
+                if kind in ('unknown', 'rest') or kind == 'known' and value
+            ]
+            if before[-1:] == ['rest'] or not any(
+                v for v, kind in pieces[i : self.end_of(i)] if kind == 'known'
+            ):
+                raise ValueError(
+                    'nothing tells the length of a [[?]] that no text follows, or right behind a [[..]]: '
+                    'write text there, or [[n]], or [[..]] with a stop'
+                )
 
     def end_of(self, i):
         """The number of the piece before which ends what follows the blank of piece i: the next [[?]] or [[..]]."""
         kinds = [kind for _, kind in self.pieces]
-        return next((k for k in range(i + 1, len(kinds)) if kinds[k] in ('unknown', 'rest')), len(kinds))
+        return next(
+            (k for k in range(i + 1, len(kinds)) if kinds[k] in ('unknown', 'rest')), len(kinds)
+        )
 
     def sizes(self, lengths=()):
         """Tokens of each piece, see lay_out; 0 for [[..]]."""
         lengths = dict(zip(self.unknown, lengths))
-        return [len(value) if isinstance(value, list) else lengths.get(i, value[0]) if kind == 'unknown' else value
-                for i, (value, kind) in enumerate(self.pieces)]
+        return [
+            len(value)
+            if isinstance(value, list)
+            else lengths.get(i, value[0])
+            if kind == 'unknown'
+            else value
+            for i, (value, kind) in enumerate(self.pieces)
+        ]
 
     def lay_out(self, lengths=()):
         """The text with these `lengths` of the first blanks of unknown length; the others have their least one. As
@@ -268,16 +309,20 @@ class Template:
             tokens += value if isinstance(value, list) else [0] * n
         kinds = np.repeat(kinds, sizes)
         known, answer = ((kinds == kind).tolist() for kind in ('known', 'answer'))
-        return tokens, known, answer, starts, [starts[i:i + 2] for i in rest]
+        return tokens, known, answer, starts, [starts[i : i + 2] for i in rest]
 
 
 def row_pieces(row, n_tokens):
     """The pieces of a row (N,) of tokens, in which -1 is a blank."""
     flat = row.dtype.kind in 'iuf' and row.ndim == 1
-    wrong = [token for token in row.tolist() if not (flat and -1 <= token < n_tokens and token % 1 == 0)]
+    wrong = [
+        token for token in row.tolist() if not (flat and -1 <= token < n_tokens and token % 1 == 0)
+    ]
     if wrong or not row.size:
-        raise ValueError(f'a row must hold integers from 0 to {n_tokens - 1}, and -1 for a blank, got '
-                         f'{wrong[0] if wrong else "nothing"!s:.60}')
+        raise ValueError(
+            f'a row must hold integers from 0 to {n_tokens - 1}, and -1 for a blank, got '
+            f'{wrong[0] if wrong else "nothing"!s:.60}'
+        )
     return [(1, 'blank') if token < 0 else ([int(token)], 'known') for token in row.tolist()]
 
 
@@ -285,11 +330,13 @@ def split_blanks(prompt):
     """The pieces of a prompt, as in a Template, but with texts. A blank ends at the first ]]; \\[[ is a plain [[."""
     try:
         prompt.encode()
-    except UnicodeEncodeError:   # half of a pair of surrogates, or a byte that is no UTF-8
+    except UnicodeEncodeError:  # half of a pair of surrogates, or a byte that is no UTF-8
         raise ValueError(f'a prompt must be text in UTF-8, got {ascii(prompt)[:60]}') from None
     pieces = [('', 'known')]
     for part in re.split(r'(\\\[\[|\[\[(?!\[).*?\]\])', prompt, flags=re.DOTALL):
-        blank = re.fullmatch(r'\[\[(\.\.|\?|=.+|[1-9]\d{0,17}(-\d{1,18})?)\]\]', part, flags=re.DOTALL)
+        blank = re.fullmatch(
+            r'\[\[(\.\.|\?|=.+|[1-9]\d{0,17}(-\d{1,18})?)\]\]', part, flags=re.DOTALL
+        )
         if blank and blank[1] == '..':
             pieces += [(0, 'rest'), ('', 'known')]
         elif blank and blank[1] == '?':
@@ -299,13 +346,17 @@ def split_blanks(prompt):
         elif blank and blank[2]:
             least, most = map(int, blank[1].split('-'))
             if least > most:
-                raise ValueError(f'a blank has from its least to its most tokens, as [[2-12]], got {part}')
+                raise ValueError(
+                    f'a blank has from its least to its most tokens, as [[2-12]], got {part}'
+                )
             pieces += [((least, most), 'unknown'), ('', 'known')]
         elif blank:
             pieces += [(int(blank[1]), 'blank'), ('', 'known')]
         elif '[[' in part and part != r'\[[':
-            raise ValueError('a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]] '
-                             f'(\\[[ is a plain [[), got {part[:40]!r}')
+            raise ValueError(
+                'a blank is [[n]], [[..]], [[=text]], or of unknown length [[?]] or [[2-12]] '
+                f'(\\[[ is a plain [[), got {part[:40]!r}'
+            )
         else:
             pieces[-1] = (pieces[-1][0] + part.replace(r'\[[', '[['), 'known')
     if len(pieces) == 1:

@@ -1,5 +1,6 @@
 """What is a prepared set? A folder with meta.json, see meta.py, and a file <split>.bin for each split: tokens as
 little-endian uint16, or as uint32 where more than 2^15 tokens may be marked as given."""
+
 import contextlib
 import glob
 import hashlib
@@ -15,11 +16,15 @@ from anyorder.machine.terminal import progress
 from anyorder.tokens.meta import SplitMeta, meta_path, read_meta, write_meta
 from anyorder.tokens.tokenizers import TOKENIZERS
 
-GIVEN = 1 << 15      # in a token of 16 bits of a set with given positions
-PADDING = -1         # in a block, behind a document that is shorter
-PIECE = 1 << 11      # tokens that are looked at together to find where a document ends
-PART = 1 << 18       # tokens that are looked at together where all are: what is made of them is small beside a set
-CHECKED = 1 << 25    # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
+GIVEN = 1 << 15  # in a token of 16 bits of a set with given positions
+PADDING = -1  # in a block, behind a document that is shorter
+PIECE = 1 << 11  # tokens that are looked at together to find where a document ends
+PART = (
+    1 << 18
+)  # tokens that are looked at together where all are: what is made of them is small beside a set
+CHECKED = (
+    1 << 25
+)  # tokens of a split that are compared with n_tokens; to read all of a large one takes minutes
 
 
 @contextlib.contextmanager
@@ -39,18 +44,20 @@ def print_meta(out, meta, before, force):
     done = 'there already (--force replaces it)' if meta == before and not force else 'written'
     print(f'{os.path.join(out, meta.name)}: {done}, tokenizer {meta.tokenizer}')
     width = max(len(split.source) for split in meta.splits.values()) + 2
-    print(f"{'split':<8}{'rows':>10}{'tokens':>16}{'bytes of text':>16}  {'source':<{width}}sha256")
+    print(f'{"split":<8}{"rows":>10}{"tokens":>16}{"bytes of text":>16}  {"source":<{width}}sha256')
     for name, split in meta.splits.items():
         n_bytes = f'{split.text_bytes:,}' if split.text_bytes else '-'
-        print(f'{name:<8}{split.rows:>10,}{split.tokens:>16,}{n_bytes:>16}  {split.source:<{width}}'
-              f'{split.sha256[:16]}...')
+        print(
+            f'{name:<8}{split.rows:>10,}{split.tokens:>16,}{n_bytes:>16}  {split.source:<{width}}'
+            f'{split.sha256[:16]}...'
+        )
 
 
 def parts_of(tokens, size=None):
     """Yields (place of the first token, tokens) of pieces of a stream, PART tokens each."""
     size = size or PART
     for start in range(0, len(tokens), size):
-        yield start, tokens[start:start + size]
+        yield start, tokens[start : start + size]
 
 
 class Ends:
@@ -60,17 +67,20 @@ class Ends:
     def __init__(self, tokens, eos):
         self.tokens, self.eos = tokens, eos
         counts = [np.count_nonzero(part == eos) for _, part in parts_of(tokens, PIECE)]
-        self.before = np.append(0, np.cumsum(counts, dtype=np.int64))   # (pieces + 1,)
+        self.before = np.append(0, np.cumsum(counts, dtype=np.int64))  # (pieces + 1,)
 
     def __len__(self):
         return int(self.before[-1])
 
     def __getitem__(self, numbers):
         """(B,) ends of the documents of these numbers (B,)."""
-        pieces, ends = np.searchsorted(self.before, numbers, 'right') - 1, np.empty(len(numbers), np.int64)
+        pieces, ends = (
+            np.searchsorted(self.before, numbers, 'right') - 1,
+            np.empty(len(numbers), np.int64),
+        )
         for piece in np.unique(pieces):
             start, asked = piece * PIECE, pieces == piece
-            found = np.flatnonzero(self.tokens[start:start + PIECE] == self.eos)
+            found = np.flatnonzero(self.tokens[start : start + PIECE] == self.eos)
             ends[asked] = start + found[numbers[asked] - self.before[piece]] + 1
         return ends
 
@@ -82,7 +92,7 @@ class Ends:
             new = np.diff(ends, prepend=last)
             if len(new) and new.max() > np.iinfo(lengths.dtype).max:
                 lengths = lengths.astype(np.min_scalar_type(new.max()))
-            lengths[row:row + len(new)] = new
+            lengths[row : row + len(new)] = new
             row += len(new)
             last = ends[-1] if len(ends) else last
         return lengths
@@ -91,9 +101,14 @@ class Ends:
 @dataclass
 class Split:
     """The tokens of a split."""
-    packed: np.ndarray     # as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
-    marked: bool = False   # whether the highest bit of a token says that it is given
-    ends: np.ndarray | Ends | None = None   # of a stream whose documents are rows: where each of them ends, (rows,)
+
+    packed: (
+        np.ndarray
+    )  # as on disk: a stream (n,), in which a block may start anywhere, or rows (rows, N)
+    marked: bool = False  # whether the highest bit of a token says that it is given
+    ends: np.ndarray | Ends | None = (
+        None  # of a stream whose documents are rows: where each of them ends, (rows,)
+    )
 
     @property
     def mark(self):
@@ -137,9 +152,12 @@ def bin_path(directory, split):
 
 def whole_splits(directory, meta):
     """{split: its SplitMeta}, for the splits whose files have the size that it says; of no Meta there are none."""
-    return {name: split for name, split in (meta.splits if meta else {}).items()
-            if os.path.exists(bin_path(directory, name))
-            and os.path.getsize(bin_path(directory, name)) == dtype_of(meta).itemsize * split.tokens}
+    return {
+        name: split
+        for name, split in (meta.splits if meta else {}).items()
+        if os.path.exists(bin_path(directory, name))
+        and os.path.getsize(bin_path(directory, name)) == dtype_of(meta).itemsize * split.tokens
+    }
 
 
 def is_there(directory, meta, wanted, source, same, force):
@@ -151,9 +169,11 @@ def is_there(directory, meta, wanted, source, same, force):
         return False
     if there == wanted and same and all(have[split].source == source for split in there):
         return True
-    raise ValueError(f"{directory} holds {', '.join(there)} already, from {have[there[0]].source} with the "
-                     f"tokenizer {meta.tokenizer}: --force replaces it, --name=OTHER writes elsewhere, "
-                     '--split=NAME adds a split')
+    raise ValueError(
+        f'{directory} holds {", ".join(there)} already, from {have[there[0]].source} with the '
+        f'tokenizer {meta.tokenizer}: --force replaces it, --name=OTHER writes elsewhere, '
+        '--split=NAME adds a split'
+    )
 
 
 def write_splits(directory, meta, kept, source, splits, unit='row', digests=None):
@@ -163,15 +183,22 @@ def write_splits(directory, meta, kept, source, splits, unit='row', digests=None
     os.makedirs(directory, exist_ok=True)
     try:
         with whole_files(*(bin_path(directory, split) for split in splits)) as paths:
-            bars = (progress(rows, total=n, desc=f'{split}.bin', unit=unit) for split, (n, rows) in splits.items())
+            bars = (
+                progress(rows, total=n, desc=f'{split}.bin', unit=unit)
+                for split, (n, rows) in splits.items()
+            )
             new = {}
             for split, path, bar in zip(splits, paths, bars):
                 more = [digests[split]] if digests else []
                 new[split] = write_rows(path, bar, splits[split][0], source, more)
             if empty := [name for name, split in new.items() if not split.tokens]:
-                raise ValueError(f'{empty[0]} of {source} would be empty: name its --split, or a longer source')
+                raise ValueError(
+                    f'{empty[0]} of {source} would be empty: name its --split, or a longer source'
+                )
             flush(*paths)
-            if os.path.exists(meta_path(directory)):   # who is killed from here on leaves no entry of another file
+            if os.path.exists(
+                meta_path(directory)
+            ):  # who is killed from here on leaves no entry of another file
                 write_meta(directory, meta.with_splits(kept))
     finally:
         if not os.listdir(directory):
@@ -186,7 +213,7 @@ def write_rows(path, rows, n_rows, source, digests):
     n_tokens, text_bytes, sha = 0, 0, hashlib.sha256()
     with open(path, 'wb') as f:
         for tokens, n_bytes in rows:
-            written = np.ascontiguousarray(tokens)   # a stream may be as large as its file: no copy
+            written = np.ascontiguousarray(tokens)  # a stream may be as large as its file: no copy
             f.write(written)
             sha.update(written)
             for digest in digests:
@@ -204,15 +231,19 @@ def read_split(directory, meta, split):
         raise ValueError(f'{path} has {os.path.getsize(path)} bytes, {n} expected: {again}')
     tokenizer = TOKENIZERS.get(meta.tokenizer)
     if tokenizer and tokenizer.n_tokens != meta.n_tokens:
-        raise ValueError(f'{directory} has {meta.n_tokens} {meta.tokenizer} tokens, there are '
-                         f'{tokenizer.n_tokens} now: {again}')
+        raise ValueError(
+            f'{directory} has {meta.n_tokens} {meta.tokenizer} tokens, there are '
+            f'{tokenizer.n_tokens} now: {again}'
+        )
     tokens = np.memmap(path, dtype=dtype, mode='r')
     found = Split(tokens, meta.given, Ends(tokens, meta.eos) if meta.prompts else None)
     if meta.prompts and tokens[-1] != meta.eos:
         raise ValueError(f'{path} does not end with the end of a document: {again}')
-    largest = largest_id(tokens, found.mark - 1 if found.marked else 0xffff)
+    largest = largest_id(tokens, found.mark - 1 if found.marked else 0xFFFF)
     if largest >= meta.n_tokens:
-        raise ValueError(f'{path} has the token {largest}, {meta.tokenizer} tokens are below {meta.n_tokens}: {again}')
+        raise ValueError(
+            f'{path} has the token {largest}, {meta.tokenizer} tokens are below {meta.n_tokens}: {again}'
+        )
     if meta.row_length:
         found.packed = tokens.reshape(-1, meta.row_length)
     return found
@@ -223,4 +254,8 @@ def largest_id(tokens, mask):
     n_pieces = 64 if len(tokens) > CHECKED else 1
     size = min(len(tokens), CHECKED) // n_pieces
     starts = [i * (len(tokens) - size) // max(1, n_pieces - 1) for i in range(n_pieces)]
-    return max(int((part & mask).max()) for start in starts for _, part in parts_of(tokens[start:start + size]))
+    return max(
+        int((part & mask).max())
+        for start in starts
+        for _, part in parts_of(tokens[start : start + size])
+    )

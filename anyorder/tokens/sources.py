@@ -2,6 +2,7 @@
 
 Documents are anything that has len() and can be iterated more than once. A document is a text, or a pair
 (prompt, text). A long text comes in pieces, all but the last of them Begun. <|endoftext|> ends a document."""
+
 import ast
 import csv
 import hashlib
@@ -28,18 +29,26 @@ def pydocs():
     """The language reference in pydoc_data and the docstrings of the standard library: a document a topic or module.
     Docstrings seen before are left out. Distributions of Python differ, since some leave modules out."""
     from pydoc_data.topics import topics
+
     seen, documents = set(), [cleandoc(text) for _, text in sorted(topics.items())]
     for folder, folders, files in os.walk(sysconfig.get_path('stdlib')):
-        folders[:] = sorted(set(folders) - {'site-packages', 'dist-packages', 'test', 'tests', '__pycache__'})
+        folders[:] = sorted(
+            set(folders) - {'site-packages', 'dist-packages', 'test', 'tests', '__pycache__'}
+        )
         for file in sorted(f for f in files if f.endswith('.py')):
             try:
                 with open(os.path.join(folder, file), 'rb') as f:
                     tree = ast.parse(f.read())
-            except (SyntaxError, ValueError):   # templates and deliberately broken files are no English
+            except (
+                SyntaxError,
+                ValueError,
+            ):  # templates and deliberately broken files are no English
                 continue
             nodes = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
             strings = dict.fromkeys(ast.get_docstring(node) or '' for node in nodes)
-            new = [s for s in strings if len(s) >= 40 and s not in seen]   # shorter ones are hardly sentences
+            new = [
+                s for s in strings if len(s) >= 40 and s not in seen
+            ]  # shorter ones are hardly sentences
             seen.update(new)
             if new:
                 documents.append('\n\n'.join(new))
@@ -68,7 +77,11 @@ def texts_in(folder):
     for where, folders, found in os.walk(folder, onerror=note, followlinks=True):
         below = [os.path.join(where, name) for name in sorted(folders) if name[0] != '.']
         folders[:] = [os.path.basename(path) for path in below if is_new(path)]
-        names += [os.path.join(where, name) for name in found if name[0] != '.' and name.lower().endswith('.txt')]
+        names += [
+            os.path.join(where, name)
+            for name in found
+            if name[0] != '.' and name.lower().endswith('.txt')
+        ]
 
     files = []
     for path in sorted(names):
@@ -107,14 +120,17 @@ def files_of(path):
     files, left_out = texts_in(path) if os.path.isdir(path) else ([], {})
     if not files:
         why = f'; {say_left_out(path)}' if left_out else ''
-        raise ValueError(f'no file {path}, and no folder in which there is a .txt or which `datasets` saved{why}')
+        raise ValueError(
+            f'no file {path}, and no folder in which there is a .txt or which `datasets` saved{why}'
+        )
     return files
 
 
 @dataclass
 class Documents:
     """What a generator yields, read anew each time. The length is counted, which finds a wrong row before all else."""
-    read: Callable   # () -> the generator
+
+    read: Callable  # () -> the generator
 
     def __iter__(self):
         return self.read()
@@ -123,7 +139,7 @@ class Documents:
         return sum(not isinstance(document, Begun) for document in self)
 
 
-PIECE = 1 << 17   # letters
+PIECE = 1 << 17  # letters
 
 
 def texts(paths):
@@ -153,7 +169,7 @@ def is_one_piece(text):
 
 
 def slices(text):
-    return (text[i:i + PIECE] for i in range(0, len(text), PIECE))
+    return (text[i : i + PIECE] for i in range(0, len(text), PIECE))
 
 
 def parted(chunks):
@@ -166,7 +182,7 @@ def parted(chunks):
             if is_begun or text.strip():
                 yield text
             is_begun, is_parted = False, True
-        while len(rest) >= PIECE + len(END_OF_TEXT):   # whose beginning may end the chunk
+        while len(rest) >= PIECE + len(END_OF_TEXT):  # whose beginning may end the chunk
             yield Begun(rest[:PIECE])
             rest, is_begun = rest[PIECE:], True
     if is_begun or rest.strip() or not is_parted:
@@ -174,13 +190,14 @@ def parted(chunks):
 
 
 def csv_rows(path):
-    csv.field_size_limit(2 ** 31 - 1)
+    csv.field_size_limit(2**31 - 1)
     with reading_text(path, '') as f:
         yield from csv.DictReader(f, strict=True)
 
 
 def parquet_rows(path):
     from pyarrow.parquet import ParquetFile
+
     with reading(path, 'a .parquet', 'fetch or write it again'), open(path, 'rb') as f:
         yield from table_rows(ParquetFile(f).iter_batches(1000))
 
@@ -204,16 +221,22 @@ def documents_of(rows, source, text_key='text', prompt_key=''):
             with reading(where, 'JSON', 'write {"text": "..."} in valid Unicode'):
                 row = {**json.loads(row)}
         if None in row:
-            raise ValueError(f'{where} has more fields than the first line has names: put texts with commas in quotes')
+            raise ValueError(
+                f'{where} has more fields than the first line has names: put texts with commas in quotes'
+            )
         prompt = ('prompt' if 'prompt' in row else '') if prompt_key == 'auto' else prompt_key
         keys = [prompt, text_key] if prompt else [text_key]
         first = first or keys
         if keys != first or not row.keys() >= {*keys}:
-            raise ValueError(f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
-                             "fields by --text_key and --prompt_key of prepare.py, or no prompt by --prompt_key=''")
+            raise ValueError(
+                f'{where} has the fields {[*row]}, but a document is {first} in every row: name other '
+                "fields by --text_key and --prompt_key of prepare.py, or no prompt by --prompt_key=''"
+            )
         for key in keys:
             if not is_text(row[key]):
-                raise ValueError(f'{key} in {where} must be a string in valid Unicode: write one, or leave the row out')
+                raise ValueError(
+                    f'{key} in {where} must be a string in valid Unicode: write one, or leave the row out'
+                )
         if prompt:
             yield pair(row[prompt], row[text_key], where)
         elif is_one_piece(row[text_key]):
@@ -238,7 +261,9 @@ def pair(prompt, text, where):
     if not text:
         raise ValueError(f'{where} has a prompt, but its text is empty: leave the row out')
     if END_OF_TEXT in prompt + text:
-        raise ValueError(f'{where} has {END_OF_TEXT} amid its prompt and text, which are one document: leave it out')
+        raise ValueError(
+            f'{where} has {END_OF_TEXT} amid its prompt and text, which are one document: leave it out'
+        )
     return prompt, text
 
 
@@ -252,7 +277,9 @@ def open_texts(path, by_line=False, **keys):
     if kind in ROWS:
         return Documents(partial(documents_of, partial(ROWS[kind], path), path, **keys))
     if not {*keys.values()} <= {'text', 'auto', ''}:
-        raise ValueError(f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a .jsonl')
+        raise ValueError(
+            f'{path} is text without fields: --text_key and --prompt_key are for rows, as of a .jsonl'
+        )
     if by_line or kind == 'raw':
         return Documents(partial(texts_of_lines, paths))
     return Documents(partial(texts, paths))
@@ -260,7 +287,11 @@ def open_texts(path, by_line=False, **keys):
 
 def dataset_documents(found, source, **keys):
     """The Documents of a Dataset of the library `datasets`."""
-    return Documents(partial(documents_of, lambda: table_rows(found.with_format('arrow').iter(1000)), source, **keys))
+    return Documents(
+        partial(
+            documents_of, lambda: table_rows(found.with_format('arrow').iter(1000)), source, **keys
+        )
+    )
 
 
 def own_splits(names, split, source):
@@ -268,7 +299,9 @@ def own_splits(names, split, source):
     its validation, or its train or only split alone."""
     val = 'val' if 'val' in names else 'validation'
     wanted = [split] if split else ['train', 'val'] if {'train', val} <= {*names} else ['']
-    found = {s: {'val': val, '': names[0] if len(names) == 1 else 'train'}.get(s, s) for s in wanted}
+    found = {
+        s: {'val': val, '': names[0] if len(names) == 1 else 'train'}.get(s, s) for s in wanted
+    }
     if not {*found.values()} <= {*names}:
         raise ValueError(f'{source} has the splits {", ".join(names)}: name one of them by --split')
     return found
@@ -278,14 +311,25 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
     """(what meta.json says of it, {split: Documents}) of a source of one's own; '' is still to be divided. A data set
     on the hub, or a DatasetDict in a folder, has splits of its own."""
     if not source:
-        raise ValueError(f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME')
+        raise ValueError(
+            f'name the source of your own as --source=FILE ({KINDS}), =FOLDER or =hf:OWNER/NAME'
+        )
     keys, name = {'text_key': text_key, 'prompt_key': prompt_key}, plain_name(source)
-    said = ''.join(f', {key} {own!r}' for key, own in keys.items() if own != {'text_key': 'text'}.get(key, 'auto'))
+    said = ''.join(
+        f', {key} {own!r}'
+        for key, own in keys.items()
+        if own != {'text_key': 'text'}.get(key, 'auto')
+    )
     if source.startswith('hf:'):
         name, parts = source, source[3:].split('/')
-        sets = from_hub('/'.join(parts[:2]), '/'.join(parts[2:]) or None, None, f'text --source={source}')
-    elif any(os.path.isfile(os.path.join(source, file)) for file in ('state.json', 'dataset_dict.json')):
+        sets = from_hub(
+            '/'.join(parts[:2]), '/'.join(parts[2:]) or None, None, f'text --source={source}'
+        )
+    elif any(
+        os.path.isfile(os.path.join(source, file)) for file in ('state.json', 'dataset_dict.json')
+    ):
         from datasets import load_from_disk
+
         with reading(source, 'a folder that `datasets` saved', 'fetch or save it again'):
             sets = load_from_disk(source)
     else:
@@ -298,28 +342,38 @@ def open_source(source, split, text_key='text', prompt_key='auto'):
 
 def from_hub(repository, name, split, command):
     """A data set on the Hugging Face hub: its `split`, or of None all of them. `name` is its configuration or None."""
-    if not {'HF_HUB_OFFLINE', 'HF_ENDPOINT'} & os.environ.keys() and not urllib.request.getproxies():
+    if (
+        not {'HF_HUB_OFFLINE', 'HF_ENDPOINT'} & os.environ.keys()
+        and not urllib.request.getproxies()
+    ):
         try:
             socket.create_connection(('huggingface.co', 443), 10).close()
-        except OSError:   # what is cached loads at once, and all else fails at once, not after half a minute of retries
+        except OSError:  # what is cached loads at once, and all else fails at once, not after half a minute of retries
             os.environ['HF_HUB_OFFLINE'] = '1'
     from datasets import load_dataset
+
     quiet_hub()
     n_proc = max(1, (os.cpu_count() or 2) // 2) if split == 'train' else None
     try:
         try:
             return load_dataset(repository, name, split=split, num_proc=n_proc)
-        except RuntimeError:   # a repository that is still a script: the hub's own conversion of it
-            return load_dataset(repository, name, split=split, num_proc=n_proc, revision='refs/convert/parquet')
-    except Exception as e:     # the hub's errors have many classes; most mean that it was not reached
+        except RuntimeError:  # a repository that is still a script: the hub's own conversion of it
+            return load_dataset(
+                repository, name, split=split, num_proc=n_proc, revision='refs/convert/parquet'
+            )
+    except Exception as e:  # the hub's errors have many classes; most mean that it was not reached
         said = ' '.join(str(e).split())[:200]
-        raise ValueError(f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}: {said}); on a '
-                         f'machine with a network: python data/prepare.py {command}, or --source=FILE') from None
+        raise ValueError(
+            f'cannot load {repository} from the Hugging Face hub ({type(e).__name__}: {said}); on a '
+            f'machine with a network: python data/prepare.py {command}, or --source=FILE'
+        ) from None
 
 
 def openwebtext():
     """OpenWebText, 8,013,769 documents. `datasets` downloads and caches about 25 GB."""
-    return dataset_documents(from_hub('Skylion007/openwebtext', None, 'train', 'openwebtext'), 'openwebtext')
+    return dataset_documents(
+        from_hub('Skylion007/openwebtext', None, 'train', 'openwebtext'), 'openwebtext'
+    )
 
 
 def plain_name(path):
@@ -334,6 +388,6 @@ def name_source(path, said=''):
         if file != path:
             sha.update(os.fsencode(os.path.relpath(file, path)))
         with open(file, 'rb') as f:
-            while chunk := f.read(2 ** 20):
+            while chunk := f.read(2**20):
                 sha.update(chunk)
     return f'{plain_name(path)}{said}, sha256 {sha.hexdigest()[:12]}'

@@ -1,4 +1,5 @@
 """How does Muon step? An orthogonal matrix for each matrix of a hidden layer, also where one weight holds three."""
+
 import math
 
 import torch
@@ -34,7 +35,9 @@ class Muon(torch.optim.Muon):
         update = p.grad.lerp(momentum, group['momentum']).bfloat16()
         if is_split(update):
             update = update.full_tensor()
-        n_matrices = 3 if p.size(0) == 3 * p.size(1) else 1   # of the hidden weights c_attn alone is so
+        n_matrices = (
+            3 if p.size(0) == 3 * p.size(1) else 1
+        )  # of the hidden weights c_attn alone is so
         A, B = p.size(0) // n_matrices, p.size(1)
         how = group['ns_coefficients'], group['ns_steps'], group['eps']
         steps = torch.cat([orthogonal(part, *how) for part in update.chunk(n_matrices)])

@@ -1,10 +1,11 @@
 """What a training run leaves in out_dir, so that it needs no watching:
 
-    ckpt.pt              the newest checkpoint, always whole
-    ckpt_0001000.pt      the checkpoints before it, as many as `keep_checkpoints`, by iteration
-    log.jsonl            one entry a line
-    wandb.json           with --wandb_log=True: how far wandb has the log, see anyorder/training/chart.py
-    .lock                locked while a process trains there"""
+ckpt.pt              the newest checkpoint, always whole
+ckpt_0001000.pt      the checkpoints before it, as many as `keep_checkpoints`, by iteration
+log.jsonl            one entry a line
+wandb.json           with --wandb_log=True: how far wandb has the log, see anyorder/training/chart.py
+.lock                locked while a process trains there"""
+
 import glob
 import itertools
 import json
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 try:
     import fcntl
-except ImportError:   # Windows
+except ImportError:  # Windows
     fcntl = None
 
 import torch
@@ -54,11 +55,17 @@ def open_newest(out_dir):
                 said += f'; {name} is whole: {shlex.join(["cp", name, path])}, then resume again'
                 break
         else:
-            said += '; --init_from=auto starts a run, and resumes it once it has saved' * (not os.path.exists(path))
+            said += '; --init_from=auto starts a run, and resumes it once it has saved' * (
+                not os.path.exists(path)
+            )
         raise ValueError(said) from None
     needed = {'config', 'iter_num', 'ema_model', 'n_seen', 'logged', 'totals'}
-    if not needed <= checkpoint.entries.keys() or not isinstance(checkpoint.entries.get('optimizer'), list):
-        raise ValueError(f'{path} holds no run that can be resumed: start from its weights with --init_from={path}')
+    if not needed <= checkpoint.entries.keys() or not isinstance(
+        checkpoint.entries.get('optimizer'), list
+    ):
+        raise ValueError(
+            f'{path} holds no run that can be resumed: start from its weights with --init_from={path}'
+        )
     return checkpoint
 
 
@@ -73,9 +80,15 @@ def read_entry(line):
     entry = None
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)
-    is_entry = isinstance(entry, dict) and 'iter' in entry and all(
-        type(value) is float or type(value) is int and abs(value) < 2 ** 63
-        for name, value in entry.items() if name != 'environment')
+    is_entry = (
+        isinstance(entry, dict)
+        and 'iter' in entry
+        and all(
+            type(value) is float or type(value) is int and abs(value) < 2**63
+            for name, value in entry.items()
+            if name != 'environment'
+        )
+    )
     return entry if is_entry else {}
 
 
@@ -83,13 +96,16 @@ class RunFolder:
     """The files of a run in `out_dir`. The first process writes them, the others only count."""
 
     def __init__(self, out_dir, keep_checkpoints=0, resumed=None, environment=None):
-        self.log_path, self.ckpt_path = os.path.join(out_dir, 'log.jsonl'), os.path.join(out_dir, 'ckpt.pt')
+        self.log_path, self.ckpt_path = (
+            os.path.join(out_dir, 'log.jsonl'),
+            os.path.join(out_dir, 'ckpt.pt'),
+        )
         self.chart_path = os.path.join(out_dir, 'wandb.json')
         self.out_dir = out_dir
-        self.keep_checkpoints = keep_checkpoints   # how many checkpoints before the newest are kept
-        self.saved = resumed                       # iteration of ckpt.pt, None before there is one
-        self.mine = resumed is not None            # whether the files belong to this run, or first move aside
-        self.environment = environment or {}       # in each checkpoint and in the next line of the log
+        self.keep_checkpoints = keep_checkpoints  # how many checkpoints before the newest are kept
+        self.saved = resumed  # iteration of ckpt.pt, None before there is one
+        self.mine = resumed is not None  # whether the files belong to this run, or first move aside
+        self.environment = environment or {}  # in each checkpoint and in the next line of the log
         self.unsaid = {'environment': environment} if environment else {}
         self.writes, self.lock = processes()[0] == 0, None
 
@@ -100,13 +116,21 @@ class RunFolder:
         with self.writing(self.out_dir):
             if not self.mine:
                 return
-            there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)['iter_num']
+            there = torch.load(self.ckpt_path, map_location='cpu', weights_only=True, mmap=True)[
+                'iter_num'
+            ]
             if there != self.saved:
-                raise ValueError(f'{self.ckpt_path} was written by another process since this one read it: start again')
+                raise ValueError(
+                    f'{self.ckpt_path} was written by another process since this one read it: start again'
+                )
             if os.path.exists(self.log_path):
                 with open(self.log_path, 'rb') as f:
-                    kept = [line for line in f if line.endswith(b'\n')   # a line that cannot be read stays
-                            and read_entry(line).get('iter', 0) <= self.saved]
+                    kept = [
+                        line
+                        for line in f
+                        if line.endswith(b'\n')  # a line that cannot be read stays
+                        and read_entry(line).get('iter', 0) <= self.saved
+                    ]
                 replace_file(self.log_path, b''.join(kept))
 
     def take_lock(self):
@@ -116,8 +140,10 @@ class RunFolder:
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f'another process trains in {self.out_dir}: wait, or use another --out_dir') from None
-        except (AttributeError, OSError):   # Windows, file systems without locks
+            raise ValueError(
+                f'another process trains in {self.out_dir}: wait, or use another --out_dir'
+            ) from None
+        except (AttributeError, OSError):  # Windows, file systems without locks
             pass
 
     def log(self, entry):
@@ -136,11 +162,17 @@ class RunFolder:
         if self.writes:
             with self.writing(f'{self.ckpt_path} of iteration {iter_num}'):
                 self.set_aside()
-                kept = self.keep() if self.keep_checkpoints and self.saved not in (None, iter_num) else None
+                kept = (
+                    self.keep()
+                    if self.keep_checkpoints and self.saved not in (None, iter_num)
+                    else None
+                )
                 write_checkpoint(self.ckpt_path, checkpoint)
-            if kept:   # only now, so that an older one is there if the save fails
-                older = [name for name in numbered(self.out_dir) if number_of(name) <= number_of(kept)]
-                for name in older[:-self.keep_checkpoints]:
+            if kept:  # only now, so that an older one is there if the save fails
+                older = [
+                    name for name in numbered(self.out_dir) if number_of(name) <= number_of(kept)
+                ]
+                for name in older[: -self.keep_checkpoints]:
                     with suppress(OSError):
                         os.remove(name)
         self.saved = iter_num
@@ -157,7 +189,9 @@ class RunFolder:
             yield
         except (OSError, RuntimeError, KeyboardInterrupt) as e:
             why = getattr(e, 'strerror', None) or str(e) or 'interrupted'
-            raise ValueError(f'{what} could not be written ({why.splitlines()[0]}): {self.way_on()}') from None
+            raise ValueError(
+                f'{what} could not be written ({why.splitlines()[0]}): {self.way_on()}'
+            ) from None
 
     def set_aside(self):
         """Before a new run writes its first file, give the files of an earlier run other names."""
@@ -166,7 +200,11 @@ class RunFolder:
         paths = self.ckpt_path, *numbered(self.out_dir), self.log_path, self.chart_path
         there = [path for path in paths if os.path.exists(path)]
         if there:
-            n = next(n for n in itertools.count(1) if not any(os.path.exists(f'{path}.old-{n}') for path in there))
+            n = next(
+                n
+                for n in itertools.count(1)
+                if not any(os.path.exists(f'{path}.old-{n}') for path in there)
+            )
             for path in there:
                 os.replace(path, f'{path}.old-{n}')
             say(f'files of an earlier run in {self.out_dir} are now *.old-{n}')
@@ -177,7 +215,7 @@ class RunFolder:
         path = os.path.join(self.out_dir, f'ckpt_{self.saved:07d}.pt')
         try:
             os.link(self.ckpt_path, path)
-        except OSError:   # a file system without links, or the name is there
+        except OSError:  # a file system without links, or the name is there
             with whole_files(path) as (temporary,):
                 shutil.copyfile(self.ckpt_path, temporary)
         return path

@@ -2,6 +2,7 @@
 
 A split weight is a DTensor: it knows its whole shape, and each process holds some of its rows. Checkpoints
 hold whole tensors: processes.whole makes them, processes.part_of splits them again."""
+
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -22,7 +23,7 @@ class RecomputedBlock(Block):
 def recompute(model):
     """The model itself, whose blocks are now computed twice: a third more work, and far less memory for activations."""
     for block in model.transformer.h:
-        block.__class__ = RecomputedBlock   # the weights and their names stay as they are
+        block.__class__ = RecomputedBlock  # the weights and their names stay as they are
     return model
 
 

@@ -1,4 +1,5 @@
 """How does a run begin? From nothing, where it stopped, or the weights of another; the same in all processes."""
+
 import os
 import shlex
 import sys
@@ -23,10 +24,14 @@ from configurator import Config, at_least, check_choice
 from model import AOGPT, EMA, AOGPTConfig
 
 # a checkpoint fixes these
-SHAPE = tuple(f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout'))
-BOUNDS = ((('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
-          (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
-          (('l2r_ratio', 'fim_ratio'), '0 to 1', lambda x: 0 <= x <= 1))
+SHAPE = tuple(
+    f.name for f in fields(AOGPTConfig) if f.name not in ('vocab_size', 'n_tokens', 'dropout')
+)
+BOUNDS = (
+    (('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
+    (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
+    (('l2r_ratio', 'fim_ratio'), '0 to 1', lambda x: 0 <= x <= 1),
+)
 
 
 def resolve_start(init_from, out_dir):
@@ -49,23 +54,38 @@ def start_checkpoint(config):
     resumes = start == 'resume'
     checkpoint = open_newest(config.out_dir) if resumes else Checkpoint(start)
     shape = {name: getattr(checkpoint.config, name) for name in SHAPE}
-    saved = {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
-    given = {name: config[name] for name in sorted(config.given)} | {'order': order_option(config, saved)}
+    saved = (
+        {name: value for name, value in checkpoint.run.items() if name in config} if resumes else {}
+    )
+    given = {name: config[name] for name in sorted(config.given)} | {
+        'order': order_option(config, saved)
+    }
     fixed = shape | {name: saved[name] for name in ('optimizer',) if name in saved}
     overruled = [name for name, value in fixed.items() if given.get(name, value) != value]
     for name in overruled:
         if name in config.typed:
-            raise ValueError(f'{name}={given[name]} contradicts the checkpoint, which has {fixed[name]}: leave it out')
+            raise ValueError(
+                f'{name}={given[name]} contradicts the checkpoint, which has {fixed[name]}: leave it out'
+            )
     if overruled and processes()[0] == 0:
-        print('the checkpoint overrules the config file: '
-              + ', '.join(f'{name} {given[name]} -> {fixed[name]}' for name in overruled))
+        print(
+            'the checkpoint overrules the config file: '
+            + ', '.join(f'{name} {given[name]} -> {fixed[name]}' for name in overruled)
+        )
     given |= {name: fixed[name] for name in overruled}
-    resolved = Config(config | saved | given | shape | {'out_dir': config.out_dir, 'init_from': start})
+    resolved = Config(
+        config | saved | given | shape | {'out_dir': config.out_dir, 'init_from': start}
+    )
     if not resumes:
         return checkpoint, resolved, []
-    changed = [f'{name} {saved[name]!s:.80} -> {value!s:.80}' for name, value in given.items()
-               if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')]
-    old, new = (f'{lr_of(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved))
+    changed = [
+        f'{name} {saved[name]!s:.80} -> {value!s:.80}'
+        for name, value in given.items()
+        if name in saved and value != saved[name] and name not in ('init_from', 'out_dir')
+    ]
+    old, new = (
+        f'{lr_of(checkpoint.iter_num, options):.3g}' for options in (config | saved, resolved)
+    )
     if old != new:
         changed.append(f'learning rate at once {old} -> {new}')
     return checkpoint, resolved, changed
@@ -73,36 +93,73 @@ def start_checkpoint(config):
 
 def check_options(c, world_size):
     """Raise ValueError for options that nobody else checks before data, model and device are touched."""
-    at_least(c, 1, 'batch_size', 'gradient_accumulation_steps', 'eval_interval', 'eval_iters', 'log_interval',
-             'save_interval')
-    at_least(c, 0, 'keep_checkpoints', 'max_iters', 'n_threads', 'min_lr', 'warmup_iters',
-             'lr_decay_iters', 'weight_decay', 'grad_clip', 'seed')
+    at_least(
+        c,
+        1,
+        'batch_size',
+        'gradient_accumulation_steps',
+        'eval_interval',
+        'eval_iters',
+        'log_interval',
+        'save_interval',
+    )
+    at_least(
+        c,
+        0,
+        'keep_checkpoints',
+        'max_iters',
+        'n_threads',
+        'min_lr',
+        'warmup_iters',
+        'lr_decay_iters',
+        'weight_decay',
+        'grad_clip',
+        'seed',
+    )
     check_choice('compile', c.compile, 'auto', True, False)
     if c.gradient_accumulation_steps % world_size:
-        total, same = c.batch_size * c.gradient_accumulation_steps, same_update(c, world_size, c.batch_size)
-        again = f'{launcher(processes()[1])} {shlex.join(sys.argv)} {same}'   # of an option the last value counts
-        way = (f'with the same {total} sequences in an update, of other blocks and orders: {again}' if same else
-               f'its {total} sequences of an update neither: make batch_size times it a multiple of {world_size}')
-        raise ValueError(f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
-                         f'{world_size} processes; {way}')
+        total, same = (
+            c.batch_size * c.gradient_accumulation_steps,
+            same_update(c, world_size, c.batch_size),
+        )
+        again = f'{launcher(processes()[1])} {shlex.join(sys.argv)} {same}'  # of an option the last value counts
+        way = (
+            f'with the same {total} sequences in an update, of other blocks and orders: {again}'
+            if same
+            else f'its {total} sequences of an update neither: make batch_size times it a multiple of {world_size}'
+        )
+        raise ValueError(
+            f'gradient_accumulation_steps={c.gradient_accumulation_steps} cannot be shared by '
+            f'{world_size} processes; {way}'
+        )
     check_folder('out_dir', c.out_dir)
-    network = model_config(c)   # which checks its own options
+    network = model_config(c)  # which checks its own options
     for names, rule, holds in BOUNDS:
         for name in names:
             if not holds(c[name]):
                 raise ValueError(f'{name} must be {rule}, got {c[name]}')
     if c.min_lr > c.learning_rate:
-        raise ValueError(f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: give --min_lr, too')
+        raise ValueError(
+            f'min_lr must be at most learning_rate={c.learning_rate}, got {c.min_lr}: give --min_lr, too'
+        )
     check_choice('optimizer', c.optimizer, *OPTIMIZERS)
     if c.l2r_ratio and network.slots.masked_loss:
-        raise ValueError(f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}')
+        raise ValueError(
+            f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}'
+        )
     order = order_of(c)
-    if c.fim_ratio and (order['kind'] != 'l2r' or network.slots.masked_loss or c.block_size <= N_MARKS):
-        raise ValueError('fim_ratio lets a left-to-right model fill in a middle: order must be l2r, attention causal, '
-                         f"block_size at least {N_MARKS + 1}, got {order['kind']}, {c.attention} and {c.block_size}")
+    if c.fim_ratio and (
+        order['kind'] != 'l2r' or network.slots.masked_loss or c.block_size <= N_MARKS
+    ):
+        raise ValueError(
+            'fim_ratio lets a left-to-right model fill in a middle: order must be l2r, attention causal, '
+            f'block_size at least {N_MARKS + 1}, got {order["kind"]}, {c.attention} and {c.block_size}'
+        )
     if network.slots.masked_loss and order['kind'] != 'random':
-        raise ValueError(f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}")
-    if not wants_shape(family_of(order['kind']).orders):   # which comes with the data
+        raise ValueError(
+            f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}"
+        )
+    if not wants_shape(family_of(order['kind']).orders):  # which comes with the data
         check_order(order, c.block_size, c.block_size)
 
 
@@ -114,19 +171,27 @@ def never_reached(c):
         return ''
     last = f'{lr_of(n - 1, c):.3g}'
     if n <= warmup:
-        return (f'warmup_iters={warmup} does not end before max_iters={n}: the learning rate rises to {last}, never to '
-                f'learning_rate={c.learning_rate:.3g}')
-    if c.min_lr == c.learning_rate:   # there is no decay
+        return (
+            f'warmup_iters={warmup} does not end before max_iters={n}: the learning rate rises to {last}, never to '
+            f'learning_rate={c.learning_rate:.3g}'
+        )
+    if c.min_lr == c.learning_rate:  # there is no decay
         return ''
     if decay <= warmup:
-        return (f'lr_decay_iters={decay} does not lie after warmup_iters={warmup}: the learning rate falls from '
-                f'{c.learning_rate:.3g} to min_lr={c.min_lr:.3g} in one update')
+        return (
+            f'lr_decay_iters={decay} does not lie after warmup_iters={warmup}: the learning rate falls from '
+            f'{c.learning_rate:.3g} to min_lr={c.min_lr:.3g} in one update'
+        )
     if decay < n:
-        return (f'lr_decay_iters={decay} comes before max_iters={n}: the learning rate stays at min_lr={c.min_lr:.3g} '
-                'from then on')
+        return (
+            f'lr_decay_iters={decay} comes before max_iters={n}: the learning rate stays at min_lr={c.min_lr:.3g} '
+            'from then on'
+        )
     if decay > n:
-        return (f'lr_decay_iters={decay} comes after max_iters={n}: the learning rate ends at {last}, above '
-                f'min_lr={c.min_lr:.3g}')
+        return (
+            f'lr_decay_iters={decay} comes after max_iters={n}: the learning rate ends at {last}, above '
+            f'min_lr={c.min_lr:.3g}'
+        )
     return ''
 
 
@@ -134,18 +199,26 @@ def same_update(c, world_size, largest):
     """What to type so that `world_size` processes share an update of as many sequences, in micro-batches of at most
     `largest`, and validation has no fewer blocks; '' where nothing does."""
     each, rest = divmod(c.batch_size * c.gradient_accumulation_steps, world_size)
-    batch_size = max((n for n in range(1, min(largest, each) + 1) if rest == each % n == 0), default=0)
+    batch_size = max(
+        (n for n in range(1, min(largest, each) + 1) if rest == each % n == 0), default=0
+    )
     if not batch_size:
         return ''
-    return (f'--batch_size={batch_size} --gradient_accumulation_steps={each * world_size // batch_size} '
-            f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)}')
+    return (
+        f'--batch_size={batch_size} --gradient_accumulation_steps={each * world_size // batch_size} '
+        f'--eval_iters={-(-c.eval_iters * c.batch_size // batch_size)}'
+    )
 
 
 def model_config(config, n_tokens=None):
     """AOGPTConfig of the options, with a vocabulary of n_tokens padded to a multiple of 64."""
-    n_rows = n_tokens and n_tokens + N_MARKS * (config.fim_ratio > 0)   # the marks of fill-in-the-middle are padding
+    n_rows = n_tokens and n_tokens + N_MARKS * (
+        config.fim_ratio > 0
+    )  # the marks of fill-in-the-middle are padding
     vocabulary = {'vocab_size': -(-n_rows // 64) * 64, 'n_tokens': n_tokens} if n_tokens else {}
-    return AOGPTConfig(dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary)
+    return AOGPTConfig(
+        dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary
+    )
 
 
 def start_model(config, checkpoint, n_tokens):
@@ -158,11 +231,15 @@ def start_model(config, checkpoint, n_tokens):
     weights = 'raw' if config.init_from == 'resume' or 'ema_model' not in entries else 'ema'
     model = model_from_checkpoint(entries | {'model_args': sizes}, weights)
     if model.config.n_real != n_tokens:
-        raise ValueError(f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
-                         f'it was trained with the tokenizer {checkpoint.tokenizer.name}')
+        raise ValueError(
+            f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
+            f'it was trained with the tokenizer {checkpoint.tokenizer.name}'
+        )
     if config.fim_ratio and model.config.vocab_size < n_tokens + N_MARKS:
-        raise ValueError(f'fim_ratio wants {N_MARKS} rows beside the {n_tokens} tokens in the vocabulary of the '
-                         f'checkpoint, which has {model.config.vocab_size} rows: start from scratch')
+        raise ValueError(
+            f'fim_ratio wants {N_MARKS} rows beside the {n_tokens} tokens in the vocabulary of the '
+            f'checkpoint, which has {model.config.vocab_size} rows: start from scratch'
+        )
     return model
 
 
@@ -174,18 +251,33 @@ def started_from(config, checkpoint, model):
     name = checkpoint.name
     if os.path.exists(name):
         name = os.path.basename(os.path.abspath(name)) + '/' * os.path.isdir(name)
-    return [*checkpoint.run.get('started_from', []), {'name': name, 'digest': digest(model, checkpoint.config)}]
+    return [
+        *checkpoint.run.get('started_from', []),
+        {'name': name, 'digest': digest(model, checkpoint.config)},
+    ]
 
 
 def check_start(model, resumed, data, config):
     """Raise ValueError unless all processes go on from the same iteration and weights, on the same data and options."""
-    own = {name: value for name, value in config.items() if name not in ('out_dir', 'data_dir', 'device', 'n_threads')}
-    own |= {'the iteration to go on from': resumed, 'the data': data.hashes, 'the weights': digest(model)}
+    own = {
+        name: value
+        for name, value in config.items()
+        if name not in ('out_dir', 'data_dir', 'device', 'n_threads')
+    }
+    own |= {
+        'the iteration to go on from': resumed,
+        'the data': data.hashes,
+        'the weights': digest(model),
+    }
     every = gather(own)
-    differing = [name for name in own if any(other.get(name) != every[0].get(name) for other in every)]
+    differing = [
+        name for name in own if any(other.get(name) != every[0].get(name) for other in every)
+    ]
     if differing:
         of_first = ', '.join(sorted({str(other.get(differing[0]))[:80] for other in every}))
-        raise ValueError(f'the processes differ in {", ".join(differing)} ({of_first}): give all one command and data')
+        raise ValueError(
+            f'the processes differ in {", ".join(differing)} ({of_first}): give all one command and data'
+        )
 
 
 def start_state(config, checkpoint, model, kind, device):
@@ -193,8 +285,10 @@ def start_state(config, checkpoint, model, kind, device):
     if config.init_from == 'resume':
         differs = [field for field, value in checkpoint.set.items() if kind.get(field) != value]
         if differs:
-            raise ValueError(f'the checkpoint has another kind of set than {config.dataset} is ({", ".join(differs)}): '
-                             f'start from its weights with --init_from={config.out_dir}/ckpt.pt')
+            raise ValueError(
+                f'the checkpoint has another kind of set than {config.dataset} is ({", ".join(differs)}): '
+                f'start from its weights with --init_from={config.out_dir}/ckpt.pt'
+            )
     splits = config.shard and processes()[1] > 1
     model = lean(model.train()).to('cpu' if splits else device)
     if config.recompute:
@@ -203,8 +297,14 @@ def start_state(config, checkpoint, model, kind, device):
     if splits:
         shard(model, device)
         shard(ema.model, device)
-    optimizers = make_optimizers(model, config.optimizer, config.learning_rate, config.muon_learning_rate,
-                                 config.weight_decay, (config.beta1, config.beta2))
+    optimizers = make_optimizers(
+        model,
+        config.optimizer,
+        config.learning_rate,
+        config.muon_learning_rate,
+        config.weight_decay,
+        (config.beta1, config.beta2),
+    )
     state = TrainState(model, optimizers, ema)
     if config.init_from == 'resume':
         state.resume(checkpoint.entries)
@@ -221,5 +321,8 @@ def make_run_model(model, compiled, device):
     run_model = torch.compile(model) if compiled else model
     if processes()[1] == 1:
         return run_model
-    return DistributedDataParallel(run_model, device_ids=[device] if device.type == 'cuda' else None,
-                                   gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        run_model,
+        device_ids=[device] if device.type == 'cuda' else None,
+        gradient_as_bucket_view=True,
+    )

@@ -1,4 +1,5 @@
 """What is an update? Learning rate, optimizers, the batch and its loss, and the validation of the EMA weights."""
+
 import math
 import time
 from contextlib import nullcontext
@@ -28,7 +29,9 @@ def get_lr(it, learning_rate, min_lr, warmup_iters, lr_decay_iters):
 def lr_of(it, config):
     """get_lr of a run with these options."""
     decay_iters = config['lr_decay_iters'] or config['max_iters']
-    return get_lr(it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters)
+    return get_lr(
+        it, config['learning_rate'], config['min_lr'], config['warmup_iters'], decay_iters
+    )
 
 
 OPTIMIZERS = ('adamw', 'muon')
@@ -46,8 +49,10 @@ def make_optimizers(model, optimizer, learning_rate, muon_learning_rate, weight_
     for name, p in model.named_parameters():
         hidden = optimizer == 'muon' and is_hidden(name, p)
         params['hidden' if hidden else 'matrices' if p.dim() > 1 else 'vectors'].append(p)
-    groups = [{'params': params['matrices'], 'weight_decay': weight_decay, 'lr_ratio': 1.0},
-              {'params': params['vectors'], 'weight_decay': 0.0, 'lr_ratio': 1.0}]
+    groups = [
+        {'params': params['matrices'], 'weight_decay': weight_decay, 'lr_ratio': 1.0},
+        {'params': params['vectors'], 'weight_decay': 0.0, 'lr_ratio': 1.0},
+    ]
     optimizers = [torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)]
     if hidden := params['hidden']:
         groups = [{'params': hidden, 'lr_ratio': muon_learning_rate / learning_rate}]
@@ -60,11 +65,13 @@ class TrainState:
 
     def __init__(self, model, optimizers, ema):
         self.model, self.optimizers, self.ema, self.device = model, optimizers, ema, model.device
-        self.run_model = model   # the model as updates run it, see make_run_model
-        self.iter_num = 0        # updates done
-        self.n_summed = 0        # tokens that all processes saw until `sum_seen` was called last
-        self.n_own = 0           # and that this one has seen since, an int or on the device; padding is no token
-        self.logged = 0          # iter_num at the last line of the log
+        self.run_model = model  # the model as updates run it, see make_run_model
+        self.iter_num = 0  # updates done
+        self.n_summed = 0  # tokens that all processes saw until `sum_seen` was called last
+        self.n_own = (
+            0  # and that this one has seen since, an int or on the device; padding is no token
+        )
+        self.logged = 0  # iter_num at the last line of the log
         # sums since that line of an update's mean loss, its gradient norm, and whether both were finite
         self.totals = torch.zeros(3, device=self.device, dtype=widest(self.device))
 
@@ -75,26 +82,41 @@ class TrainState:
 
     def sum_seen(self):
         """Add up what the processes have seen since the last call; all of them call it at once."""
-        self.n_summed += int(summed(torch.zeros((), dtype=torch.long, device=self.device) + self.n_own))
+        self.n_summed += int(
+            summed(torch.zeros((), dtype=torch.long, device=self.device) + self.n_own)
+        )
         self.n_own = 0
 
     def entries(self):
         """The entries of a checkpoint that `resume` reads, beside weights and average."""
         self.sum_seen()
-        return {'iter_num': self.iter_num, 'draws': DRAWS, 'optimizer': [o.state_dict() for o in self.optimizers],
-                'n_seen': self.n_seen, 'logged': self.logged, 'totals': self.totals.cpu()}
+        return {
+            'iter_num': self.iter_num,
+            'draws': DRAWS,
+            'optimizer': [o.state_dict() for o in self.optimizers],
+            'n_seen': self.n_seen,
+            'logged': self.logged,
+            'totals': self.totals.cpu(),
+        }
 
     def resume(self, checkpoint):
         """Go on from the entries of a checkpoint, whose weights the model has. The run's options of optimizers stay."""
         for o, saved in zip(self.optimizers, checkpoint['optimizer'], strict=True):
             params = [p for group in o.param_groups for p in group['params']]
-            moments = {i: {name: part_of(x, params[i]) for name, x in of_one.items()}
-                       for i, of_one in saved['state'].items()}
+            moments = {
+                i: {name: part_of(x, params[i]) for name, x in of_one.items()}
+                for i, of_one in saved['state'].items()
+            }
             o.load_state_dict({'state': moments, 'param_groups': o.state_dict()['param_groups']})
-        average, own = model_from_checkpoint(checkpoint, 'ema').state_dict(), self.ema.model.state_dict()
+        average, own = (
+            model_from_checkpoint(checkpoint, 'ema').state_dict(),
+            self.ema.model.state_dict(),
+        )
         self.ema.model.load_state_dict({name: part_of(p, own[name]) for name, p in average.items()})
         self.ema.n_updates = checkpoint['ema_model']['num_updates']
-        self.iter_num, self.n_summed, self.logged = (checkpoint[name] for name in ('iter_num', 'n_seen', 'logged'))
+        self.iter_num, self.n_summed, self.logged = (
+            checkpoint[name] for name in ('iter_num', 'n_seen', 'logged')
+        )
         self.totals = checkpoint['totals'].to(self.device)
 
     def averages(self, advice, with_weights):
@@ -102,7 +124,7 @@ class TrainState:
         waits for the device here alone. Raises ValueError, which ends with `advice`, unless all are finite.
         `with_weights` wants finite weights too, which may overflow after losses that are finite."""
         self.sum_seen()
-        loss, norm, n_finite = summed(self.totals).div_(processes()[1]).tolist()   # the mean is kept
+        loss, norm, n_finite = summed(self.totals).div_(processes()[1]).tolist()  # the mean is kept
         n_iters = self.iter_num - self.logged
         loss, norm = loss / n_iters, norm / n_iters
         norms = f'gradient norm {norm:.4g}'
@@ -111,8 +133,10 @@ class TrainState:
             norms += f', weight norm {size:.4g}'
         if n_finite < n_iters or with_weights and not math.isfinite(size):
             since = min(self.logged + int(n_finite) + 1, self.iter_num)
-            raise ValueError(f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
-                             f'lower the learning rate and {advice}')
+            raise ValueError(
+                f'loss {loss:.4g}, {norms}: not finite since iteration {since}, and not saved; '
+                f'lower the learning rate and {advice}'
+            )
         return loss, norm
 
     def start_line(self):
@@ -125,8 +149,12 @@ def draw_batch(split, config, masked_loss, device):
     """The Batch of a micro-batch on `device`, from torch's default generators. n_known is uniform over the blanks."""
     idx = random_blocks(split, config.batch_size, config.block_size)
     (B, N), n_visits = idx.shape, visits_of(idx) if split.ends is not None else None
-    idx, n_visits = ((x.pin_memory() if device.type == 'cuda' else x).to(device, non_blocking=True)
-                     if x is not None else None for x in (idx, n_visits))
+    idx, n_visits = (
+        (x.pin_memory() if device.type == 'cuda' else x).to(device, non_blocking=True)
+        if x is not None
+        else None
+        for x in (idx, n_visits)
+    )
     order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
     n_known, n_given, n_blanks = None, order.new_zeros(B), order.new_full((B,), N)
     if split.marked:
@@ -142,7 +170,9 @@ def draw_micro_batches(state, split, config, micros):
     to their ends, and the marks, which are read and never predicted, are no blanks."""
     batches, model = [], state.model
     for micro in micros:
-        torch.manual_seed(derive_seed(config.seed, state.iter_num, micro))   # blocks, orders, known visits, middles
+        torch.manual_seed(
+            derive_seed(config.seed, state.iter_num, micro)
+        )  # blocks, orders, known visits, middles
         batch = draw_batch(split, config, model.slots.masked_loss, state.device)
         if config.get('fim_ratio'):
             idx = middle_last(batch.idx, config.fim_ratio, model.config.n_real)
@@ -167,24 +197,30 @@ def update(state, split, lr, config):
     device, (rank, world_size) = state.device, processes()
     micros = range(rank, config.gradient_accumulation_steps, world_size)
     batches = draw_micro_batches(state, split, config, micros)
-    n_blanks = summed(sum(batch.n_blanks.sum() for batch in batches)).to(widest(device))   # of the whole update
+    n_blanks = summed(sum(batch.n_blanks.sum() for batch in batches)).to(
+        widest(device)
+    )  # of the whole update
     mean_blanks = n_blanks / config.gradient_accumulation_steps
     loss = torch.zeros((), device=device, dtype=widest(device))
     for micro, batch in zip(micros, batches):
-        if state.model.config.dropout:   # the only draws of torch's generator behind the batch
+        if state.model.config.dropout:  # the only draws of torch's generator behind the batch
             torch.manual_seed(derive_seed(config.seed, 'dropout', state.iter_num, micro))
-        waits = micro != micros[-1] and hasattr(state.run_model, 'no_sync')  # gradients are exchanged after the last
+        waits = micro != micros[-1] and hasattr(
+            state.run_model, 'no_sync'
+        )  # gradients are exchanged after the last
         with state.run_model.no_sync() if waits else nullcontext():
-            with autocast(device, config.dtype, cache=False):   # every weight is read once
-                nll = state.run_model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)   # (B, N)
+            with autocast(device, config.dtype, cache=False):  # every weight is read once
+                nll = state.run_model(
+                    batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits
+                )  # (B, N)
                 nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits)
-                if config.get('fim_ratio'):   # columns are positions
+                if config.get('fim_ratio'):  # columns are positions
                     nll = nll.masked_fill(is_mark(batch.idx, state.model), 0)
                 micro_loss = nll.sum() / mean_blanks.to(nll.dtype) / len(micros)
             micro_loss.backward()
         loss += nll.detach().sum(dtype=loss.dtype) / mean_blanks / len(micros)
     norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.grad_clip or math.inf)
-    norm = norm.full_tensor() if is_split(norm) else norm   # which stays on the device
+    norm = norm.full_tensor() if is_split(norm) else norm  # which stays on the device
     for o in state.optimizers:
         for group in o.param_groups:
             group['lr'] = lr * group['lr_ratio']
@@ -196,7 +232,10 @@ def update(state, split, lr, config):
     state.n_own += sum(batch.n_tokens() for batch in batches)
 
 
-PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}   # the part of all pairs of slots that training needs; others need all
+PAIRS = {
+    'causal': 1 / 2,
+    'mixed': 2 / 3,
+}  # the part of all pairs of slots that training needs; others need all
 
 
 def training_flops(model, batch_size, N=None):
@@ -207,12 +246,23 @@ def training_flops(model, batch_size, N=None):
     c, N = model.config, N or model.config.block_size
     tokens = batch_size * N
     n_more = int(c.target_position == 'two_stream')
-    matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    matrices = {
+        name: m.weight.numel()
+        for name, m in model.named_modules()
+        if isinstance(m, torch.nn.Linear)
+    }
     adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
-    of_content = sum(n for name, n in matrices.items() if '.h.' in name and (
-        f'.h.{c.n_layer - 1}.' not in name or 'c_attn' in name))   # in the last layer it gives keys alone
-    attention = 2 * tokens * (c.n_layer * (n_more + 1) - n_more) * N * c.n_embd * PAIRS.get(c.attention, 1)
-    return 6 * (tokens * (sum(matrices.values()) - adaln + n_more * of_content) + N * adaln + attention)
+    of_content = sum(
+        n
+        for name, n in matrices.items()
+        if '.h.' in name and (f'.h.{c.n_layer - 1}.' not in name or 'c_attn' in name)
+    )  # in the last layer it gives keys alone
+    attention = (
+        2 * tokens * (c.n_layer * (n_more + 1) - n_more) * N * c.n_embd * PAIRS.get(c.attention, 1)
+    )
+    return 6 * (
+        tokens * (sum(matrices.values()) - adaln + n_more * of_content) + N * adaln + attention
+    )
 
 
 class Clock:
@@ -227,17 +277,23 @@ class Clock:
         self.peak, self.max_iters = peak, config.max_iters
 
     def start(self, state):
-        self.began, self.began_iter, self.began_seen = time.perf_counter(), state.iter_num, state.n_seen
+        self.began, self.began_iter, self.began_seen = (
+            time.perf_counter(),
+            state.iter_num,
+            state.n_seen,
+        )
 
     def read(self, state):
         """What the log says of the iterations since the last start."""
         seconds = time.perf_counter() - self.began
         tokens_per_sec = (state.n_seen - self.began_seen) / seconds
-        of_token = self.flops_per_iter / self.tokens_per_iter   # FLOPs of one process
+        of_token = self.flops_per_iter / self.tokens_per_iter  # FLOPs of one process
         seconds_of_iter = seconds / (state.iter_num - self.began_iter)
-        return {'tokens_per_sec': round(tokens_per_sec, 1),
-                'mfu': round(of_token * tokens_per_sec / self.peak, 4),
-                'seconds_left': round((self.max_iters - state.iter_num) * seconds_of_iter, 1)}
+        return {
+            'tokens_per_sec': round(tokens_per_sec, 1),
+            'mfu': round(of_token * tokens_per_sec / self.peak, 4),
+            'seconds_left': round((self.max_iters - state.iter_num) * seconds_of_iter, 1),
+        }
 
 
 def validate(model, blocks, given, config):
@@ -258,7 +314,14 @@ def validate(model, blocks, given, config):
             n_given, n_blanks = (n.unsqueeze(1) for n in (batch.n_given, batch.n_blanks))
             known = draw_known(range(n), n_blanks, n_given=n_given)[mine, 0]
         nats = torch.zeros(n + -n % world_size, dtype=torch.float64)
-        nats[places] = block_nll(model, blocks[mine], batch.order[mine], config.batch_size, config.dtype, n_known=known,
-                                 n_given=batch.n_given[mine])
+        nats[places] = block_nll(
+            model,
+            blocks[mine],
+            batch.order[mine],
+            config.batch_size,
+            config.dtype,
+            n_known=known,
+            n_given=batch.n_given[mine],
+        )
         result[name] = summed(nats)[:n]
     return result

@@ -10,11 +10,12 @@ A command begins when all of its limit is left of the minutes, and is ended at i
 again; what failed, was ended or interrupted is. After every command results.json in `out` has all commands, their
 seconds, what they said and the numbers of their tables. NAME.json and the page NAME.md in `pages` say the same; NAME is
 the device's. What each command says, checkpoints and data that are missing are in `out` too."""
+
 import os
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-if __name__ == '__main__':   # the project's folder in place of this one
+if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = ROOT
 import json
 import re
@@ -88,7 +89,11 @@ def lines_of(c, steps):
     yield 'train_small_32', 150, f'bench.py train {SMALL} --batch_size=32 --plain='
     yield 'train_medium_8', 150, f'bench.py train {MEDIUM} --batch_size=8 --plain='
     yield 'train_medium_16', 150, f'bench.py train {MEDIUM} --batch_size=16 --plain='
-    yield 'train_small_eager', 60, f'bench.py train {SMALL} --batch_size=16 --plain= --compile=False'
+    yield (
+        'train_small_eager',
+        60,
+        f'bench.py train {SMALL} --batch_size=16 --plain= --compile=False',
+    )
 
     sample = f'bench.py sample {SMALL} --windows=32'
     yield 'sample_1_eager', 90, f'{sample} --batch_size=1 --plain= --cuda_graphs=False'
@@ -198,24 +203,48 @@ def run(words, path, limit):
             failed = f'ended with code {e.returncode}'
         except subprocess.TimeoutExpired:
             failed = f'took more than {limit} s'
-    text = re.sub(r'[^\n]*\r', '', Path(path).read_text(encoding='utf-8', errors='replace'))   # without bars
-    found = ((line, re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line)) for line in text.splitlines())
-    rows = [{'label': ' '.join(re.match(r'\D*', line)[0].split()),
-             'numbers': [float(number.replace(',', '')) for number in numbers]}
-            for line, numbers in found if len(numbers) > 1]
-    return {'command': shlex.join(['python', *words]), 'seconds': round(time.perf_counter() - began, 1),
-            'failed': failed, 'text': text, 'rows': rows}
+    text = re.sub(
+        r'[^\n]*\r', '', Path(path).read_text(encoding='utf-8', errors='replace')
+    )  # without bars
+    found = (
+        (line, re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line))
+        for line in text.splitlines()
+    )
+    rows = [
+        {
+            'label': ' '.join(re.match(r'\D*', line)[0].split()),
+            'numbers': [float(number.replace(',', '')) for number in numbers],
+        }
+        for line, numbers in found
+        if len(numbers) > 1
+    ]
+    return {
+        'command': shlex.join(['python', *words]),
+        'seconds': round(time.perf_counter() - began, 1),
+        'failed': failed,
+        'text': text,
+        'rows': rows,
+    }
 
 
 def page(results, c):
     """The Markdown page: nothing stands on it that no command has said."""
-    lines = [f'# {results["machine"]["device"]}', '', f'{results["machine"]}, by `python results/gpu/run.py`.']
+    lines = [
+        f'# {results["machine"]["device"]}',
+        '',
+        f'{results["machine"]}, by `python results/gpu/run.py`.',
+    ]
     lines += ['', '**Toy sizes: the commands run, and nothing is said of speed.**'] if c.toy else []
     for part, question in PARTS.items():
         made = {name: step for name, step in results['steps'].items() if name.split('_')[0] == part}
         lines += ['', f'## {part}', '', question if made else f'{question} Not measured.']
         for step in made.values():
-            lines += ['', '```', f'$ {step["command"]}   ({step["seconds"]:,.0f} s)', *step['text'].splitlines()[-40:]]
+            lines += [
+                '',
+                '```',
+                f'$ {step["command"]}   ({step["seconds"]:,.0f} s)',
+                *step['text'].splitlines()[-40:],
+            ]
             lines += [f'FAILED: {step["failed"]}', '```'] if step['failed'] else ['```']
         if made.get('text_curve', {}).get('failed') == '':
             lines += ['', f'![nats per token by time]({c.name}_text.png)']
@@ -228,28 +257,38 @@ def main(config):
         raise ValueError(f'parts must be of {",".join(PARTS)}, got {",".join(unknown)}')
     device, _ = resolve_device(config.device, 'auto')
     config['device'], here = str(device), environment(device)
-    del here['commit']   # the pages are files of the project, and change it
+    del here['commit']  # the pages are files of the project, and change it
     config['name'] = re.sub(r'\W+', '_', here['device'].removeprefix('NVIDIA ')).lower()
     os.chdir(ROOT)
     for option in ('out', 'pages'):
         check_folder(option, config[option])
         os.makedirs(config[option], exist_ok=True)
-    with locked(config.out):   # also because two programs would time each other
+    with locked(config.out):  # also because two programs would time each other
         run_all(config, chosen, end, here)
 
 
 def run_all(config, chosen, end, here):
     """Run the commands of the parts `chosen` that are not finished, until the time `end`, on the machine `here`."""
-    path, results = f'{config.out}/results.json', {'machine': here, 'steps': {}}   # steps: {name: see run}
+    path, results = (
+        f'{config.out}/results.json',
+        {'machine': here, 'steps': {}},
+    )  # steps: {name: see run}
     if os.path.exists(path):
         results = json.loads(Path(path).read_text(encoding='utf-8'))
     if results['machine'] != here:
-        raise ValueError(f'{path} comes from {results["machine"]}, this is {here}: choose another --out')
+        raise ValueError(
+            f'{path} comes from {results["machine"]}, this is {here}: choose another --out'
+        )
     steps = results['steps']
     for name, words, limit in commands(config, steps):
         old, limit = steps.get(name), 300 if config.toy else limit
         command = shlex.join(['python', *words])
-        if name.split('_')[0] not in chosen or old and not old['failed'] and old['command'] == command:
+        if (
+            name.split('_')[0] not in chosen
+            or old
+            and not old['failed']
+            and old['command'] == command
+        ):
             continue
         if end - time.monotonic() < limit:
             print(f'left for later: {name}, which may take {limit} s', flush=True)
@@ -261,7 +300,9 @@ def run_all(config, chosen, end, here):
         write_json(f'{config.pages}/{config.name}.json', results)
         replace_file(f'{config.pages}/{config.name}.md', page(results, config).encode())
     failed = [name for name, step in steps.items() if step['failed']]
-    print(f'{len(steps) - len(failed)} commands finished: {config.pages}/{config.name}.md', flush=True)
+    print(
+        f'{len(steps) - len(failed)} commands finished: {config.pages}/{config.name}.md', flush=True
+    )
     if failed:
         sys.exit(f'failed: {", ".join(failed)}')
 
