@@ -124,9 +124,8 @@ def random_tokens(config):
 
 
 STEPS = [16, 64, 256, 1024]
-ACCEPTANCE = (
-    0.93  # nearly the share of the drafts of trained models that are right, see results/lossless.md
-)
+# nearly the share of the drafts of trained models that are right, see results/lossless.md
+ACCEPTANCE = 0.93
 
 
 class FixedAcceptance(Drawing):

@@ -9,9 +9,7 @@ The same command goes on. Hardware, time, result: not yet run. What a small mode
 init_from = 'auto:gpt2'  # 'auto:DIR' for a folder of Hugging Face
 out_dir = 'out/adapt_gpt2'
 dataset = 'openwebtext'
-gradient_accumulation_steps = (
-    32  # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
-)
+gradient_accumulation_steps = 32  # 16 * 32 * 1024 = 524,288 tokens an update
 max_iters = 20000  # 10 billion tokens
 learning_rate = 3e-4
 min_lr = 3e-5

@@ -16,9 +16,7 @@ n_layer = 24
 n_head = 16
 n_embd = 1024
 batch_size = 8
-gradient_accumulation_steps = (
-    64  # 8 * 64 * 1024 = 524,288 tokens an update, over all processes together
-)
+gradient_accumulation_steps = 64  # 8 * 64 * 1024 = 524,288 tokens an update
 max_iters = 460000  # where the released checkpoint stands
 learning_rate = 3e-4
 eval_iters = 40

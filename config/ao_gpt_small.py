@@ -19,8 +19,6 @@ decay of 0.03."""
 out_dir = 'out/ao_gpt_small'
 init_from = 'auto'  # the same command goes on after a stop
 dataset = 'openwebtext'
-gradient_accumulation_steps = (
-    32  # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
-)
+gradient_accumulation_steps = 32  # 16 * 32 * 1024 = 524,288 tokens an update
 max_iters = 250000  # where the released checkpoint stands
 eval_iters = 20

@@ -22,6 +22,4 @@ ema_decay = 0.99
 eval_interval = 340
 eval_iters = 24
 save_interval = 500
-n_threads = (
-    1  # tensors this small: a second thread brings little and spins when the machine is shared
-)
+n_threads = 1  # a second thread brings little for tensors this small

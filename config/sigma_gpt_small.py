@@ -10,8 +10,6 @@ init_from = 'auto'  # the same command goes on after a stop
 dataset = 'openwebtext'
 target_position = 'input'
 gpt2_blocks = True
-gradient_accumulation_steps = (
-    32  # 16 * 32 * 1024 = 524,288 tokens an update, over all processes together
-)
+gradient_accumulation_steps = 32  # 16 * 32 * 1024 = 524,288 tokens an update
 max_iters = 1000000  # where the released checkpoint stands
 eval_iters = 20

@@ -13,9 +13,7 @@ block_size = 16
 n_layer = 3
 n_head = 4
 n_embd = 64
-dropout = (
-    0.1  # 168 solutions would be learnt by heart: with it the rules are, and unseen ones are solved
-)
+dropout = 0.1  # else the 168 solutions are learnt by heart and not the rules
 gate_init = 1.0
 batch_size = 128
 l2r_ratio = 0.0
