@@ -1,12 +1,12 @@
-"""The findings, at a size of minutes to hours: train what one needs, evaluate it, draw its figures, print its tables.
+"""The findings, at a size of minutes to hours: train, evaluate, draw figures, print tables.
 
     python results/run.py orders --seeds=1,2,3
     python results/run.py sudoku --jobs=2 --data_dir=elsewhere
     python results/run.py orders --out=out/longer -- --max_iters=12000
 
-A table has the mean over the seeds, its standard error and their number. What is finished is not made again, unless
-it evaluates weights or data that are others now. Make one finding at a time in a folder, since they share runs.
-Options behind -- go to every train.py."""
+A table has the mean over the seeds, its standard error and their number. What is finished is not
+made again, unless it evaluates weights or data that are others now. Make one finding at a time in a
+folder, since they share runs. Options behind -- go to every train.py."""
 
 import hashlib
 import itertools
@@ -50,7 +50,7 @@ class Finding:
 
 
 def measured(evaluation, runs):
-    """The lines of a picture that shows one evaluation of several runs, {label: RUN}."""
+    """Return the lines of a picture that shows one evaluation of several runs, {label: RUN}."""
     return {label: f'{run}/{evaluation}' for label, run in runs.items()}
 
 
@@ -202,7 +202,8 @@ FINDINGS = {
         },
     ),
     'swaps': Finding(
-        'pi-learners: one order each between left to right and random; an any-order model along them',
+        'pi-learners: one order each between left to right and random; '
+        'an any-order model along them',
         {
             'swaps': Picture(
                 '--y=val_own',
@@ -382,9 +383,10 @@ EVALUATIONS = {
 
 
 def runs_of(seed, out):
-    """What train.py is given for each run of this seed, {RUN: options as in a shell}.
+    """Return what train.py is given for each run of this seed, {RUN: options as in a shell}.
 
-    A seed has orders of its own. `out` is the folder of the runs, some of which begin from the weights of others."""
+    A seed has orders of its own. `out` is the folder of the runs, some of which begin from the
+    weights of others."""
     return (
         text_runs(seed)
         | adapted_runs(seed, out)
@@ -397,7 +399,7 @@ def runs_of(seed, out):
     )
 
 
-# a network that takes minutes, 2 min 20 s on one core: 32 bytes at a time of the English inside Python
+# a network that takes 2 min 20 s on one core: 32 bytes at a time of the English inside Python
 BASE = (
     'config/quickstart.py --block_size=32 --n_head=2 --n_embd=64 --batch_size=64 --max_iters=3000 '
     '--eval_interval=150 --log_interval=150 --save_interval=3000'
@@ -406,7 +408,7 @@ BASE = (
 
 def text_runs(seed):
     any_order = f'{BASE} --l2r_ratio=0'
-    # in place of Muon, at the rate and decay that a sweep at this size found best: results/optimizer.md
+    # in place of Muon, at the best rate and decay of a sweep at this size: results/optimizer.md
     adamw = f'{BASE} --optimizer=adamw --learning_rate=2e-2 --min_lr=2e-3 --weight_decay=0.2'
     encoder = f'{BASE} --attention=bidirectional --l2r_ratio=0'
     two_stream = f'{BASE} --target_position=two_stream'
@@ -613,7 +615,7 @@ def plan(lines, c, more):
 
 
 def path_of(line, seed, c):
-    """The folder of a run, or the JSON file of its evaluation: what plot.py reads."""
+    """Return the folder of a run, or the JSON file of its evaluation: what plot.py reads."""
     path = f'{c.out}/{line.replace("/", "_")}_seed{seed}'
     if '/' in line:
         path += '.json'
@@ -645,14 +647,14 @@ def make_all(stages, jobs, read):
 
 
 def to_make(stage, read):
-    """[(path, words)] of a stage that are not made. Raises ValueError, see is_made."""
+    """Return [(path, words)] of a stage that are not made. Raises ValueError, see is_made."""
     return [(path, words) for path, words in stage.items() if not is_made(path, words, read(words))]
 
 
 def is_made(path, words, reads):
-    """Whether this command has made `path` of what it `reads` now: both stand at the head of `path`.txt.
+    """Whether this command has made `path` of what it `reads` now, by the head of `path`.txt.
 
-    Evaluations of other weights or data are made anew; trainings are hours, and refused by a ValueError."""
+    Evaluations of other weights or data are made anew. Trainings are hours: a ValueError."""
     if not os.path.exists(f'{path}.txt'):
         return False
     said = Path(f'{path}.txt').read_text(encoding='utf-8')
@@ -678,7 +680,7 @@ def make(path, words, read):
 
 
 def run(path, words, reads):
-    """Run the command. What it says is in `path`.part until it has ended well, then in `path`.txt."""
+    """Run the command. What it says is in `path`.part, and in `path`.txt once it has ended well."""
     command = shlex.join(['python', *words])
     print(f'{command}\n', end='', flush=True)  # in one piece, beside other jobs
     with open(f'{path}.part', 'w', encoding='utf-8') as f:
@@ -694,7 +696,7 @@ def run(path, words, reads):
 
 
 def read_by(words, dataset, c):
-    """A line of what a command reads: hashes of the weights and of the sets that its options name.
+    """Return a line of what a command reads: hashes of weights and sets that its options name.
 
     `dataset` is the set of the finding. A training reads two of its splits."""
     options = dict(word.partition('=')[::2] for word in words)
@@ -717,7 +719,7 @@ def read_by(words, dataset, c):
 
 
 def hash_of(path):
-    """16 hexadecimal digits of the SHA-256 of a file."""
+    """Return 16 hexadecimal digits of the SHA-256 of a file."""
     sha = hashlib.sha256()
     with open(path, 'rb') as f:
         while chunk := f.read(2**20):

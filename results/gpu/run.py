@@ -1,15 +1,17 @@
-"""The first hour on a GPU, in 25 minutes: is the code right there, how fast is it, and what does a model learn?
+"""The first hour on a GPU, in 25 minutes: is all right there, how fast, what does a model learn?
 
     python results/gpu/run.py
-    python results/gpu/run.py --parts=equalities,train --minutes=9   # stops before; the same command goes on
+    python results/gpu/run.py --parts=equalities,train --minutes=9   # the same command goes on
     python results/gpu/run.py --device=cpu --toy=True --out=out/gpu_toy --pages=out/gpu_toy
 
-Needs torch 2.11 or newer and requirements.txt, but no network: the text is `books` in data_dir, else from Python.
+Needs torch 2.11 or newer and requirements.txt, but no network: the text is `books` in data_dir,
+else from Python.
 
-A command begins when all of its limit is left of the minutes, and is ended at its limit. What is finished is not run
-again; what failed, was ended or interrupted is. After every command results.json in `out` has all commands, their
-seconds, what they said and the numbers of their tables. NAME.json and the page NAME.md in `pages` say the same; NAME is
-the device's. What each command says, checkpoints and data that are missing are in `out` too."""
+A command begins when all of its limit is left of the minutes, and is ended at its limit. What is
+finished is not run again; what failed, was ended or interrupted is. After every command
+results.json in `out` has all commands, their seconds, what they said and the numbers of their
+tables. NAME.json and the page NAME.md in `pages` say the same; NAME is the device's. What each
+command says, checkpoints and data that are missing are in `out` too."""
 
 import os
 import sys
@@ -33,13 +35,17 @@ from configurator import configure
 
 # the questions that the parts answer
 PARTS = {
-    'equalities': 'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.',
+    'equalities': (
+        'Is the code right on this device? Cached, frozen, compiled, with graphs, in parts.'
+    ),
     'train': 'Which batch size? Is torch.compile worth it, is MFU 50 %?',
     'sample': 'Do CUDA graphs stay?',
     'grid': 'What do the networks cost to write and to train with?',
     'ensemble': 'Is the context ensemble faster than the plain way here too?',
     'text': 'What does a model of some 30M parameters beside its vocabulary learn in 5 minutes?',
-    'sudoku': 'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?',
+    'sudoku': (
+        'Decoder, encoder and mixed network after equal updates of Sudoku: which solves more?'
+    ),
 }
 
 # fmt: off
@@ -79,7 +85,7 @@ NOT_IN_TOY = ('train_small_16', 'train_small_32', 'train_medium_16')
 
 
 def lines_of(c, steps):
-    """Yield (PART_name, seconds at most, what stands behind `python` in a shell) of all commands, part by part.
+    """Yield (PART_name, seconds at most, what stands behind `python` in a shell) of all commands.
 
     Training takes as long as a rate lets it, which `steps` has when its turn comes."""
     yield 'equalities', 420, '-m pytest -o addopts= -q tests/test_on_device.py'
@@ -89,11 +95,8 @@ def lines_of(c, steps):
     yield 'train_small_32', 150, f'bench.py train {SMALL} --batch_size=32 --plain='
     yield 'train_medium_8', 150, f'bench.py train {MEDIUM} --batch_size=8 --plain='
     yield 'train_medium_16', 150, f'bench.py train {MEDIUM} --batch_size=16 --plain='
-    yield (
-        'train_small_eager',
-        60,
-        f'bench.py train {SMALL} --batch_size=16 --plain= --compile=False',
-    )
+    eager = '--plain= --compile=False'
+    yield 'train_small_eager', 60, f'bench.py train {SMALL} --batch_size=16 {eager}'
 
     sample = f'bench.py sample {SMALL} --windows=32'
     yield 'sample_1_eager', 90, f'{sample} --batch_size=1 --plain= --cuda_graphs=False'
@@ -166,9 +169,9 @@ def sudoku_lines(c, steps):
 
 
 def updates_in(seconds, n_tokens, step):
-    """Return how many updates of `n_tokens` fit into the seconds, at our rate of this `step` of bench.py train.
+    """Return how many updates of `n_tokens` fit into the seconds, None where no rate is known.
 
-    None where it has measured no rate."""
+    step  what bench.py train has said, see run; its line `ours` has our tokens a second"""
     for row in step.get('rows', ()):
         if row['label'].startswith('ours'):
             tokens_per_sec = row['numbers'][1]
@@ -177,7 +180,7 @@ def updates_in(seconds, n_tokens, step):
 
 
 def commands(c, steps):
-    """Yield (PART_name, words behind `python`, seconds at most) of the commands for this device. See lines_of."""
+    """Yield (PART_name, words behind `python`, seconds at most) of what this device runs."""
     for name, limit, line in lines_of(c, steps):
         if c.toy and name in NOT_IN_TOY:
             continue
@@ -192,10 +195,53 @@ def commands(c, steps):
         yield name, words, limit
 
 
+def run_all(config, chosen, end, here):
+    """Run the commands of the parts `chosen` that are not finished, until the time `end`.
+
+    here  what this machine is; results of another one are refused"""
+    path = f'{config.out}/results.json'
+    results = {'machine': here, 'steps': {}}  # steps: {name: see run}
+    if os.path.exists(path):
+        results = json.loads(Path(path).read_text(encoding='utf-8'))
+    if results['machine'] != here:
+        raise ValueError(
+            f'{path} comes from {results["machine"]}, this is {here}: choose another --out'
+        )
+
+    steps = results['steps']
+    for name, words, limit in commands(config, steps):
+        command = shlex.join(['python', *words])
+        if part_of(name) not in chosen or is_finished(steps.get(name), command):
+            continue
+        if config.toy:
+            limit = 300
+        if end - time.monotonic() < limit:
+            print(f'left for later: {name}, which may take {limit} s', flush=True)
+            continue
+        print(command, flush=True)
+        step = run(words, f'{config.out}/{name}.txt', limit)
+        print(f'    {step["seconds"]:,.0f} s {step["failed"]}', flush=True)
+        steps[name] = step
+        save(results, path, config)
+    report(steps, config)
+
+
+def is_finished(step, command):
+    """Whether a step, or None, is of this command and has not failed."""
+    return step is not None and not step['failed'] and step['command'] == command
+
+
+def part_of(name):
+    """Return the part of a command, with which its name begins."""
+    return name.split('_')[0]
+
+
 def run(words, path, limit):
-    """Run a command, whose output goes to `path`. Returns {'command', 'seconds', 'failed', 'text', 'rows'}. Rows are
-    the lines that hold two numbers or more, {'label', 'numbers'}; the label stands before the first digit."""
-    began, failed = time.perf_counter(), ''
+    """Run a command, whose output goes to `path`.
+
+    Returns {'command', 'seconds', 'failed': why or '', 'text', 'rows': see read_rows}."""
+    failed = ''
+    began = time.perf_counter()
     with open(path, 'w', encoding='utf-8') as f:
         try:
             subprocess.run([sys.executable, *words], stdout=f, stderr=f, timeout=limit, check=True)
@@ -203,108 +249,103 @@ def run(words, path, limit):
             failed = f'ended with code {e.returncode}'
         except subprocess.TimeoutExpired:
             failed = f'took more than {limit} s'
-    text = re.sub(
-        r'[^\n]*\r', '', Path(path).read_text(encoding='utf-8', errors='replace')
-    )  # without bars
-    found = (
-        (line, re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line))
-        for line in text.splitlines()
-    )
-    rows = [
-        {
-            'label': ' '.join(re.match(r'\D*', line)[0].split()),
-            'numbers': [float(number.replace(',', '')) for number in numbers],
-        }
-        for line, numbers in found
-        if len(numbers) > 1
-    ]
+    said = Path(path).read_text(encoding='utf-8', errors='replace')
+    text = re.sub(r'[^\n]*\r', '', said)  # without bars
     return {
         'command': shlex.join(['python', *words]),
         'seconds': round(time.perf_counter() - began, 1),
         'failed': failed,
         'text': text,
-        'rows': rows,
+        'rows': read_rows(text),
     }
 
 
+def read_rows(text):
+    """Return the lines that hold two numbers or more, [{'label', 'numbers'}].
+
+    The label stands before the first digit."""
+    rows = []
+    for line in text.splitlines():
+        numbers = re.findall(r'(?<!\S)-?\d[\d,]*\.?\d*(?=%?(?!\S))', line)
+        if len(numbers) > 1:
+            before = re.match(r'\D*', line)[0]
+            label = ' '.join(before.split())
+            rows.append({'label': label, 'numbers': [float(n.replace(',', '')) for n in numbers]})
+    return rows
+
+
+def save(results, path, config):
+    """Write the results to `path`, and the page and its JSON file."""
+    write_json(path, results)
+    write_json(f'{config.pages}/{config.name}.json', results)
+    replace_file(f'{config.pages}/{config.name}.md', page(results, config).encode())
+
+
 def page(results, c):
-    """The Markdown page: nothing stands on it that no command has said."""
-    lines = [
-        f'# {results["machine"]["device"]}',
-        '',
-        f'{results["machine"]}, by `python results/gpu/run.py`.',
-    ]
-    lines += ['', '**Toy sizes: the commands run, and nothing is said of speed.**'] if c.toy else []
-    for part, question in PARTS.items():
-        made = {name: step for name, step in results['steps'].items() if name.split('_')[0] == part}
-        lines += ['', f'## {part}', '', question if made else f'{question} Not measured.']
-        for step in made.values():
-            lines += [
-                '',
-                '```',
-                f'$ {step["command"]}   ({step["seconds"]:,.0f} s)',
-                *step['text'].splitlines()[-40:],
-            ]
-            lines += [f'FAILED: {step["failed"]}', '```'] if step['failed'] else ['```']
-        if made.get('text_curve', {}).get('failed') == '':
-            lines += ['', f'![nats per token by time]({c.name}_text.png)']
+    """Return the Markdown page: nothing stands on it that no command has said."""
+    machine = results['machine']
+    lines = [f'# {machine["device"]}', '', f'{machine}, by `python results/gpu/run.py`.']
+    if c.toy:
+        lines += ['', '**Toy sizes: the commands run, and nothing is said of speed.**']
+    for part in PARTS:
+        made = {}
+        for name, step in results['steps'].items():
+            if part_of(name) == part:
+                made[name] = step
+        lines += section(part, made, c)
     return '\n'.join(lines) + '\n'
 
 
+def section(part, made, c):
+    """Return the lines of a part, whose commands have said `made`, {name: see run}."""
+    question = PARTS[part]
+    if not made:
+        question += ' Not measured.'
+    lines = ['', f'## {part}', '', question]
+    for step in made.values():
+        lines += ['', '```', f'$ {step["command"]}   ({step["seconds"]:,.0f} s)']
+        lines += step['text'].splitlines()[-40:]
+        if step['failed']:
+            lines.append(f'FAILED: {step["failed"]}')
+        lines.append('```')
+    if 'text_curve' in made and not made['text_curve']['failed']:
+        lines += ['', f'![nats per token by time]({c.name}_text.png)']
+    return lines
+
+
+def report(steps, config):
+    """Say what was made. What failed ends the program."""
+    failed = [name for name, step in steps.items() if step['failed']]
+    n_finished = len(steps) - len(failed)
+    print(f'{n_finished} commands finished: {config.pages}/{config.name}.md', flush=True)
+    if failed:
+        sys.exit(f'failed: {", ".join(failed)}')
+
+
 def main(config):
-    chosen, end = config.parts.split(','), time.monotonic() + 60 * config.minutes
-    if unknown := [part for part in chosen if part not in PARTS]:
+    """Run the chosen parts for so many minutes."""
+    end = time.monotonic() + 60 * config.minutes
+    chosen = config.parts.split(',')
+    unknown = [part for part in chosen if part not in PARTS]
+    if unknown:
         raise ValueError(f'parts must be of {",".join(PARTS)}, got {",".join(unknown)}')
+
+    # Name the machine
     device, _ = resolve_device(config.device, 'auto')
-    config['device'], here = str(device), environment(device)
+    config['device'] = str(device)
+    here = environment(device)
     del here['commit']  # the pages are files of the project, and change it
-    config['name'] = re.sub(r'\W+', '_', here['device'].removeprefix('NVIDIA ')).lower()
+    name = here['device'].removeprefix('NVIDIA ')
+    config['name'] = re.sub(r'\W+', '_', name).lower()
+
+    # Make the folders
     os.chdir(ROOT)
     for option in ('out', 'pages'):
         check_folder(option, config[option])
         os.makedirs(config[option], exist_ok=True)
+
     with locked(config.out):  # also because two programs would time each other
         run_all(config, chosen, end, here)
-
-
-def run_all(config, chosen, end, here):
-    """Run the commands of the parts `chosen` that are not finished, until the time `end`, on the machine `here`."""
-    path, results = (
-        f'{config.out}/results.json',
-        {'machine': here, 'steps': {}},
-    )  # steps: {name: see run}
-    if os.path.exists(path):
-        results = json.loads(Path(path).read_text(encoding='utf-8'))
-    if results['machine'] != here:
-        raise ValueError(
-            f'{path} comes from {results["machine"]}, this is {here}: choose another --out'
-        )
-    steps = results['steps']
-    for name, words, limit in commands(config, steps):
-        old, limit = steps.get(name), 300 if config.toy else limit
-        command = shlex.join(['python', *words])
-        if (
-            name.split('_')[0] not in chosen
-            or old
-            and not old['failed']
-            and old['command'] == command
-        ):
-            continue
-        if end - time.monotonic() < limit:
-            print(f'left for later: {name}, which may take {limit} s', flush=True)
-            continue
-        print(command, flush=True)
-        steps[name] = run(words, f'{config.out}/{name}.txt', limit)
-        print(f'    {steps[name]["seconds"]:,.0f} s {steps[name]["failed"]}', flush=True)
-        write_json(path, results)
-        write_json(f'{config.pages}/{config.name}.json', results)
-        replace_file(f'{config.pages}/{config.name}.md', page(results, config).encode())
-    failed = [name for name, step in steps.items() if step['failed']]
-    print(
-        f'{len(steps) - len(failed)} commands finished: {config.pages}/{config.name}.md', flush=True
-    )
-    if failed:
-        sys.exit(f'failed: {", ".join(failed)}')
 
 
 if __name__ == '__main__':
