@@ -31,9 +31,9 @@ if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
 from anyorder.tokens.arrays import prepare_tokens
+from anyorder.tokens.folder import print_meta
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.prepared import DATA_SETS, prepare
-from anyorder.tokens.sets import print_meta
 from configurator import check_choice, configure
 
 WORDS = {name: f'{row.about}; {row.tokenizer} tokens' for name, row in DATA_SETS.items()}
@@ -73,7 +73,8 @@ def main(config):
             raise ValueError(
                 f'tokens have an integer --end, no --tokenizer, got {config.end!r}, {config.tokenizer!r}'
             )
-        meta = prepare_tokens(*where, config.end, config.vocabulary, config.shape, config.force)
+        form = {key: config[key] for key in ('end', 'vocabulary', 'shape')}
+        meta = prepare_tokens(*where, config.force, **form)
     elif config.end is not None or config.vocabulary or config.shape:
         raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')
     else:

@@ -18,9 +18,9 @@ if __name__ == '__main__':  # the project's folder in place of this one
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 from anyorder.machine.terminal import one_line_errors
 from anyorder.puzzles.rules import SHARES, TASKS
+from anyorder.tokens.folder import print_meta
 from anyorder.tokens.meta import read_meta
 from anyorder.tokens.puzzles import prepare_puzzles
-from anyorder.tokens.sets import print_meta
 from configurator import at_least, check_choice, configure
 
 WORDS = {name: task.about for name, task in TASKS.items()}

@@ -24,9 +24,10 @@ from anyorder.likelihood.written import Written, written_nats
 from anyorder.orders import draw_orders, given_first, order_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
+from anyorder.tokens.folder import Folder
 from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
-from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split, write_splits
+from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
 from anyorder.training import update as updates
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
@@ -63,7 +64,7 @@ def write(folder, pairs, tokenizer='bytes', splits=('train', 'val')):
     tok = get_tokenizer(tokenizer)
     meta = Meta(folder.name, tok.name, tok.n_tokens, tok.eos, {}, given=True, prompts=True)
     parts = {split: (len(pairs), encode_documents(pairs, tok)) for split in splits}
-    return write_splits(folder, meta, {}, 'by hand', parts)
+    return Folder(folder, folder.name, None).write(meta, 'by hand', parts)
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_a_replacement_that_is_killed_leaves_no_entry_of_another_file(
             raise KeyboardInterrupt
         write_meta(*args)
 
-    monkeypatch.setattr('anyorder.tokens.sets.write_meta', killed)
+    monkeypatch.setattr('anyorder.tokens.folder.write_meta', killed)
     with pytest.raises(KeyboardInterrupt):
         replaced('other')
     assert read_meta(tmp_path / 'x').splits == {}

@@ -1,16 +1,18 @@
-"""How do arrays of integers become a set? Rows of one length, or the documents of a stream, checked and written."""
+"""How do arrays of integers become a set? Rows of one length, or documents of a stream, checked."""
 
 import json
 import os
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
 from anyorder.machine.files import reading, reading_text
+from anyorder.tokens.folder import check_source_is_new, folder_to_write
 from anyorder.tokens.meta import Meta, kind_of
-from anyorder.tokens.prepared import DATA_SETS, check_source_is_new, divide
-from anyorder.tokens.sets import GIVEN, is_there, parts_of, set_to_write, whole_splits, write_splits
+from anyorder.tokens.prepared import DATA_SETS, divide
+from anyorder.tokens.sets import GIVEN, parts_of
 from anyorder.tokens.sources import name_source
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
@@ -19,67 +21,299 @@ KINDS = '.npy, .npz, .parquet, .jsonl, .jsonl.gz, .jsonl.xz'
 SPLITS = ('train', 'val', 'test')
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a file of integers does not say of them.
+
+    end         the token behind each document of a stream, or None
+    vocabulary  path of a file with a name for each token, or ''
+    shape       'HxW' where a row is a grid, or ''"""
+
+    end: int | None = None
+    vocabulary: str = ''
+    shape: str = ''
+
+    def grid(self):
+        """Return [H, W], or None where rows are no grids."""
+        if not self.shape:
+            return None
+        found = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', self.shape)
+        if not found:
+            raise ValueError(f'shape must be HxW, as 8x8, got {self.shape!r}')
+        return [int(side) for side in found.groups()]
+
+    def names(self):
+        """Return the names of the tokens, or None."""
+        if not self.vocabulary:
+            return None
+        return read_names(home(self.vocabulary))
+
+
+def prepare_tokens(data_dir, name='', source='', split='', force=False, **form):
+    """Write data_dir/name/<split>.bin and meta.json from a file of integers; return the Meta.
+
+    source  path of the file
+    split   what all of it is; '' divides it, or leaves it to an .npz
+    force   replace what is there
+    form    the fields of a Form"""
+    with folder_to_write(data_dir, name or 'tokens', split) as folder:
+        return prepare_into(folder, home(source), split, Form(**form), force)
+
+
+def prepare_into(folder, source, split, form, force):
+    """Prepare the tokens of a file in a Folder; return the Meta. See prepare_tokens."""
+    if not source:
+        raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
+    grid = form.grid()
+    origin = name_source(source)
+
+    # Read
+    tokens = read_tokens(source, split, grid)
+    if form.end is not None:
+        check_end(form.end, tokens)
+
+    # Compare with what is there
+    wanted = tokens.wanted()
+    kept = folder.kept(wanted)
+    meta = describe(tokens, form, folder, kept)
+    kind = kind_of(meta)
+    old_kind = kind_of(folder.meta) if folder.meta else kind
+    if folder.is_done(wanted, origin, old_kind == kind, force):
+        return folder.meta
+    if kept and old_kind != kind:
+        differs = ', '.join(field for field in kind if kind[field] != old_kind.get(field))
+        raise ValueError(
+            f'{folder.path} holds {", ".join(kept)} of another kind ({differs}): name another'
+        )
+    check_source_is_new(origin, kept)
+
+    # Divide and write
+    splits = divide_tokens(tokens, form.end)
+    return folder.write(meta, origin, splits)
+
+
+def describe(tokens, form, folder, kept):
+    """Return the Meta of Tokens. Splits that are `kept` have settled the names and their number."""
+    names = form.names()
+    if kept and not names:
+        names = folder.meta.vocabulary
+    largest = max(tokens.largest(), form.end or 0)
+    n_tokens = largest + 1
+    if names:
+        n_tokens = len(names)
+    elif kept:
+        n_tokens = folder.meta.n_tokens
+    if largest >= n_tokens:
+        counted = 'names' if names else f'in {folder.path}'
+        raise ValueError(
+            f'{tokens.source} has the token {largest}, and there are only {n_tokens} {counted}: '
+            'each token wants one'
+        )
+    return Meta(
+        folder.name,
+        OWN,
+        n_tokens,
+        form.end,
+        kept,
+        given=tokens.marked,
+        row_length=tokens.row_length,
+        shape=tokens.grid,
+        vocabulary=names,
+    )
+
+
+def read_names(path):
+    """Return the names of tokens: a name a line, without blanks."""
+    with reading_text(path, None) as f:
+        names = f.read().splitlines()
+    counts = Counter(names)
+    wrong = [name for name in names if counts[name] > 1 or not is_name(name)]
+    if wrong or not names:
+        got = wrong[0] if wrong else 'nothing'
+        raise ValueError(
+            f'{path} must hold a name a line, each once and without blanks or [[, got {got!r}'
+        )
+    return names
+
+
+def is_name(text):
+    return re.fullmatch(r'\S+', text) and '[[' not in text
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a source, as on disk.
+
+    source      path of the file
+    rows        {split: an array (rows, N), or a list of documents (n,)}; '' is still to be divided
+    most        the largest id that there can be: bit 15 is part of it, or says what is given
+    row_length  N of all rows; None of documents, which are a stream
+    grid        [H, W] where a row is a grid, or None"""
+
+    source: str
+    rows: dict
+    most: int
+    row_length: int | None
+    grid: list | None
+
+    @property
+    def marked(self):
+        return self.most < GIVEN
+
+    def wanted(self):
+        """Return the names of the splits that they become."""
+        if '' in self.rows:
+            return ['train', 'val']
+        return sorted(self.rows)
+
+    def largest(self):
+        """Return the largest id."""
+        largest = 0
+        for rows in self.rows.values():
+            for row in rows:
+                for _, part in parts_of(row):
+                    largest = max(largest, int((part & self.most).max()))
+        return largest
+
+
+def read_tokens(source, split, grid):
+    """Return the Tokens of a file, the whole of which is this split. Each row is a grid [H, W]."""
+    arrays = splits_of(source, split)
+    marked = any(given is not None for _, given in arrays.values())
+    most = GIVEN - 1 if marked else 0xFFFF
+    n = grid and grid[0] * grid[1]
+
+    rows = {}
+    lengths = {}
+    for s, (tokens, given) in arrays.items():
+        what = f'{s or "the array"} of {source}'
+        packed = pack(tokens, given, n, most, what)
+        if not sum(map(len, packed)):
+            raise ValueError(f'{what} is empty')
+        rows[s] = packed
+        lengths[s] = packed.shape[1] if isinstance(packed, np.ndarray) else None
+
+    row_length, *others = {*lengths.values()}
+    if others:
+        raise ValueError(
+            f'all splits must be rows of one length, or all streams, got {lengths} '
+            '(None is a stream)'
+        )
+    return Tokens(source, rows, most, row_length, grid)
+
+
+def splits_of(path, split):
+    """Return {split: (tokens, given or None)} of a file; '' is still to be divided."""
+    arrays = read_arrays(path)
+    if '' in arrays:
+        return {split: (arrays[''], None)}
+    there = [s for s in SPLITS if s in arrays]
+    known = {*there, 'given', *(f'given_{s}' for s in there)}
+    if not there or arrays.keys() - known:
+        got = ', '.join(arrays) or 'nothing'
+        raise ValueError(
+            f'an .npz must hold the arrays {", ".join(SPLITS)}, and given_train, ... or given, '
+            f'got {got}'
+        )
+    if split:
+        raise ValueError(f'{path} names its splits itself: leave --split={split} out')
+
+    found = {}
+    for s in there:
+        given = arrays.get(f'given_{s}', arrays.get('given'))
+        if given is None and len(arrays) > len(there):
+            raise ValueError(
+                f'{path} says what is given in some splits, but not in {s}: add given_{s}'
+            )
+        found[s] = arrays[s], given
+    return found
+
+
 def read_arrays(path):
-    """{name: array} of an .npz, else {'': tokens}: an array, or a list of documents."""
+    """Return {name: array} of an .npz, else {'': tokens}: an array, or a list of documents."""
     ending = os.path.splitext(path)[1].lower()
     if not path.lower().endswith(tuple(KINDS.split(', '))):
         raise ValueError(f'{path} must end in {KINDS}')
-    with reading(
-        path, 'integers', 'save arrays by numpy, without pickled objects, or lists of integers'
-    ):
+    way_out = 'save arrays by numpy, without pickled objects, or lists of integers'
+    with reading(path, 'integers', way_out):
         if ending == '.npz':
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
         if ending == '.npy':
             return {'': np.load(path, mmap_mode='r', allow_pickle=False)}
-        if ending == '.parquet':
-            from pyarrow.parquet import read_table
+        lists = read_column(path) if ending == '.parquet' else read_lines(path)
+        return {'': [document_of(tokens) for tokens in lists]}
 
-            with open(path, 'rb') as f:
-                (column,) = read_table(f).columns
-            return {'': [document_of(tokens) for tokens in column.to_pylist()]}
-        with reading_text(path, '\n') as f:
-            return {'': [document_of(json.loads(line)) for line in f if line.strip()]}
+
+def read_column(path):
+    """Return the lists in the only column of a .parquet."""
+    from pyarrow.parquet import read_table
+
+    with open(path, 'rb') as f:
+        (column,) = read_table(f).columns
+    return column.to_pylist()
+
+
+def read_lines(path):
+    """Yield the list in each line of a .jsonl."""
+    with reading_text(path, '\n') as f:
+        for line in f:
+            if line.strip():
+                yield json.loads(line)
 
 
 def document_of(tokens):
-    """The array (n,) of a list, in 16 bits where its numbers fit; others are refused later, as they are."""
-    found = np.array(tokens) if len(tokens) else np.array(tokens, int)
+    """Return the array (n,) of a list, in 16 bits where its numbers fit. Others are refused later."""
+    dtype = None if len(tokens) else int
+    found = np.array(tokens, dtype)
     if found.ndim != 1:
         raise ValueError('lists in lists')
-    fits = (
-        found.dtype.kind in 'iu'
-        and (found.min(initial=0) >= 0)
-        and (found.max(initial=0) <= 0xFFFF)
-    )
-    return found.astype('<u2') if fits else found
+    if found.dtype.kind not in 'iu':
+        return found
+    if found.min(initial=0) < 0 or found.max(initial=0) > 0xFFFF:
+        return found
+    return found.astype('<u2')
 
 
-def splits_of(path, split):
-    """{split: (tokens, given or None)} of a source; '' is still to be divided."""
-    arrays = read_arrays(path)
-    if '' in arrays:
-        return {split: (arrays[''], None)}
-    there = [s for s in SPLITS if s in arrays]
-    if not there or arrays.keys() - {*there, 'given', *(f'given_{s}' for s in there)}:
-        raise ValueError(
-            f'an .npz must hold the arrays {", ".join(SPLITS)}, and given_train, ... or given, got '
-            f'{", ".join(arrays) or "nothing"}'
-        )
-    if split:
-        raise ValueError(f'{path} names its splits itself: leave --split={split} out')
-    found = {s: (arrays[s], arrays.get(f'given_{s}', arrays.get('given'))) for s in there}
-    if lacking := [
-        s for s, (_, given) in found.items() if given is None and len(arrays) > len(there)
-    ]:
-        raise ValueError(
-            f'{path} says what is given in some splits, but not in {lacking[0]}: add given_{lacking[0]}'
-        )
-    return found
+def pack(tokens, given, n, most, what):
+    """Return tokens as they stand on disk: rows (rows, N), or a list of documents (n,).
+
+    tokens  an array, or a list of documents
+    given   bools for an array, or None
+    n       the length of rows; None takes the array as it is
+    most    the largest token
+    what    what they are, for errors"""
+    if isinstance(tokens, list):
+        return pack_documents(tokens, n, most, what)
+    return pack_array(tokens, given, n, most, what)
+
+
+def pack_documents(documents, n, most, what):
+    """Pack documents; with `n` as rows (rows, n). See pack."""
+    packed = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(documents)]
+    if not n or not packed:
+        return packed
+    for i, part in enumerate(packed):
+        if len(part) != n:
+            raise ValueError(f'list {i} of {what} has {len(part)} tokens, --shape says {n}')
+    return np.stack(packed)
+
+
+def pack_array(array, given, n, most, what):
+    """Pack rows as rows; a stream (n,) as a list of one document. See pack."""
+    packed = check_ids(array, most, what)
+    if given is not None and packed.size:
+        packed = packed | mark_of(given, packed, what)
+    if packed.ndim == 1 and not n:
+        return [packed]
+    if packed.ndim != 2 or n not in (None, packed.shape[1]):
+        wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
+        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}: reshape it')
+    return packed
 
 
 def check_ids(tokens, most, what):
-    """The tokens as uint16. Raises ValueError unless all are whole numbers from 0 to `most`."""
+    """Return tokens as uint16. Raises ValueError unless all are whole numbers from 0 to `most`."""
     if tokens.dtype.kind not in 'iuf':
         raise ValueError(f'{what} must hold integers, got {tokens.dtype}')
     for start, part in parts_of(tokens.reshape(-1)):
@@ -87,25 +321,21 @@ def check_ids(tokens, most, what):
         if tokens.dtype.kind == 'f':
             fits &= part == np.floor(part, where=fits, out=np.zeros(part.shape))
         if not fits.all():
-            place = tuple(map(int, np.unravel_index(start + fits.argmin(), tokens.shape)))
+            first = np.unravel_index(start + fits.argmin(), tokens.shape)
+            place = tuple(map(int, first))
+            hint = ', and bit 15 says what is given' if most < 0xFFFF else ''
             raise ValueError(
-                f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} at {list(place)}'
-                + (', and bit 15 says what is given' if most < 0xFFFF else '')
+                f'{what} must hold integers from 0 to {most:,}, got {tokens[place]} '
+                f'at {list(place)}{hint}'
             )
     return tokens.astype('<u2', copy=False)
 
 
-def largest_in(tokens, most):
-    """The largest of the ids (tokens & most) of a row."""
-    return max(int((part & most).max()) for _, part in parts_of(tokens))
+def mark_of(given, tokens, what):
+    """Return the bit of each token on disk that says what is given: tokens (..., N), given or (N,).
 
-
-def with_end(row, end):
-    return row if end is None else np.append(row, np.array([end], '<u2'))
-
-
-def check_given(given, tokens, what):
-    """`given` as the mark of tokens on disk."""
+    Raises ValueError for another shape or type of `given`, and for a row that is given as a whole.
+    """
     if given.dtype != bool or given.shape not in (tokens.shape, tokens.shape[-1:]):
         raise ValueError(
             f'given of {what} must be bools of shape {tokens.shape} or {tokens.shape[-1:]}, got '
@@ -114,136 +344,41 @@ def check_given(given, tokens, what):
     whole = np.broadcast_to(given, tokens.shape).all(-1)
     if whole.any():
         raise ValueError(
-            f'row {whole.argmax()} of {what} is given as a whole, nothing is left to learn: leave it out'
+            f'row {whole.argmax()} of {what} is given as a whole, nothing is left to learn: '
+            'leave it out'
         )
     return GIVEN * given.astype('<u2')
 
 
-def pack(tokens, given, n, most, what):
-    """Tokens as on disk, with the mark of given ones: rows (rows, N), rows of a length `n`, or a list of documents."""
-    if isinstance(tokens, list):
-        packed = [check_ids(part, most, f'list {i} of {what}') for i, part in enumerate(tokens)]
-        if wrong := [i for i, part in enumerate(packed) if n and len(part) != n]:
-            raise ValueError(
-                f'list {wrong[0]} of {what} has {len(packed[wrong[0]])} tokens, --shape says {n}'
-            )
-        packed = np.stack(packed) if n and packed else packed
-    else:
-        packed = check_ids(tokens, most, what)
-        packed = (
-            packed
-            if given is None or not packed.size
-            else packed | check_given(given, packed, what)
-        )
-        packed = [packed] if packed.ndim == 1 and not n else packed
-    if not isinstance(packed, list) and (packed.ndim != 2 or n not in (None, packed.shape[1])):
-        wanted = f'rows of {n} tokens, by --shape' if n else 'rows (rows, N) or a stream (n,)'
-        raise ValueError(f'{what} must be {wanted}, got an array {packed.shape}: reshape it')
-    if not sum(map(len, packed)):
-        raise ValueError(f'{what} is empty')
-    return packed
-
-
-def read_names(path):
-    """The names of the tokens: a name a line, without blanks."""
-    with reading_text(path, None) as f:
-        names = f.read().splitlines()
-    counts = Counter(names)
-    wrong = [
-        name for name in names if not re.fullmatch(r'\S+', name) or '[[' in name or counts[name] > 1
-    ]
-    if wrong or not names:
+def check_end(end, tokens):
+    """Raise ValueError unless `end` may be written behind each document of Tokens."""
+    if tokens.row_length or not 0 <= end <= tokens.most:
+        found = f'rows of {tokens.row_length}' if tokens.row_length else 'a stream'
         raise ValueError(
-            f'{path} must hold a name a line, each once and without blanks or [[, got '
-            f'{wrong[0] if wrong else "nothing"!r}'
+            f'end must be a token from 0 to {tokens.most:,}, behind the documents of a stream, '
+            f'got {end} for {found}'
         )
-    return names
+    for documents in tokens.rows.values():
+        if len(documents) == 1:  # which may have had its ends already
+            continue
+        if any((document == end).any() for document in documents):
+            raise ValueError(f'end must be a token that no document holds, got {end}')
 
 
-def prepare_tokens(
-    data_dir, name='', source='', split='', end=None, vocabulary='', shape='', force=False
-):
-    """Write data_dir/name/<split>.bin and meta.json from a file of integers; returns the meta. `vocabulary` is the path
-    of the names, `end` the token behind each document of a stream, `shape` 'HxW' says that a row is a grid."""
-    name, data_dir, source, vocabulary = (
-        name or 'tokens',
-        home(data_dir),
-        home(source),
-        home(vocabulary),
-    )
-    with set_to_write(data_dir, name, split) as (directory, meta):
-        return prepare_into(directory, meta, name, source, split, end, vocabulary, shape, force)
-
-
-def prepare_into(directory, meta, name, source, split, end, vocabulary, shape, force):
-    """As `prepare_tokens`, into a folder with this Meta, which no other process writes meanwhile."""
-    if not source:
-        raise ValueError(f'tokens are a file of yours: name it with --source=FILE ({KINDS})')
-    grid = re.fullmatch(r'([1-9]\d{0,4})x([1-9]\d{0,4})', shape)
-    if shape and not grid:
-        raise ValueError(f'shape must be HxW, as 8x8, got {shape!r}')
-    origin, shape = name_source(source), [int(side) for side in grid.groups()] if grid else None
-
-    # the tokens
-    arrays = splits_of(source, split)
-    marked = any(given is not None for _, given in arrays.values())
-    most = GIVEN - 1 if marked else 0xFFFF
-    n = shape and shape[0] * shape[1]
-    rows = {s: pack(*arrays[s], n, most, f'{s or "the array"} of {source}') for s in arrays}
-    lengths = {
-        s: part.shape[1] if isinstance(part, np.ndarray) else None for s, part in rows.items()
-    }
-    row_length, *others = {*lengths.values()}
-    if others:
+def divide_tokens(tokens, end):
+    """Return {split: (number of rows, rows)} for Folder.write, with `end` behind each document."""
+    if tokens.row_length and len(tokens.rows.get('', ())) == 1:
         raise ValueError(
-            f'all splits must be rows of one length, or all streams, got {lengths} (None is a stream)'
+            f'{tokens.source} holds one row, which cannot be divided into train and val: '
+            'name its --split'
         )
-    if end is not None and (row_length or not 0 <= end <= most):
-        raise ValueError(
-            f'end must be a token from 0 to {most:,}, behind the documents of a stream, got {end} for '
-            f'{f"rows of {row_length}" if row_length else "a stream"}'
-        )
-    if end is not None and any(
-        (part == end).any() for parts in rows.values() if len(parts) > 1 for part in parts
-    ):
-        raise ValueError(f'end must be a token that no document holds, got {end}')
+    splits = {}
+    for split, (n, rows) in divide(tokens.rows, DATA_SETS['text'].val_ratio).items():
+        splits[split] = n, ((with_end(row, end), 0) for row in rows)
+    return splits
 
-    # the kind of the set
-    wanted = sorted(rows) if '' not in rows else ['train', 'val']
-    kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
-    names = read_names(vocabulary) if vocabulary else meta.vocabulary if kept else None
-    found = (largest_in(part, most) for parts in rows.values() for part in parts if len(part))
-    largest = max(max(found), end or 0)
-    n_tokens = len(names) if names else meta.n_tokens if kept else largest + 1
-    if largest >= n_tokens:
-        raise ValueError(
-            f'{source} has the token {largest}, and there are only {n_tokens} '
-            f'{"names" if names else f"in {directory}"}: each token wants one'
-        )
-    new = Meta(
-        name,
-        OWN,
-        n_tokens,
-        end,
-        kept,
-        given=marked,
-        row_length=row_length,
-        shape=shape,
-        vocabulary=names,
-    )
-    kind, old_kind = kind_of(new), kind_of(meta or new)
-    if is_there(directory, meta, wanted, origin, old_kind == kind, force):
-        return meta
-    if kept and old_kind != kind:
-        differs = [field for field in kind if kind[field] != old_kind.get(field)]
-        raise ValueError(
-            f'{directory} holds {", ".join(kept)} of another kind ({", ".join(differs)}): name another'
-        )
-    check_source_is_new(origin, kept)
-    if row_length and '' in rows and len(rows['']) < 2:
-        raise ValueError(
-            f'{source} holds one row, which cannot be divided into train and val: name its --split'
-        )
-    parts = divide(rows, DATA_SETS['text'].val_ratio).items()
-    splits = {s: (n, ((with_end(row, end), 0) for row in part)) for s, (n, part) in parts}
-    return write_splits(directory, new, kept, origin, splits)
+
+def with_end(row, end):
+    if end is None:
+        return row
+    return np.append(row, np.array([end], '<u2'))

@@ -1,6 +1,5 @@
-"""Which data sets of text are there, and how is one prepared? Documents become token files, see sets.py."""
+"""Which data sets of text are there, and how is one prepared? Documents become token files."""
 
-import os
 import random
 import re
 from collections.abc import Callable, Iterable
@@ -8,15 +7,9 @@ from dataclasses import dataclass
 
 from anyorder.tokens.benchmarks import BENCHMARKS
 from anyorder.tokens.duplicates import Hashes, hashes_on_disk, say_shared
+from anyorder.tokens.folder import check_source_is_new, folder_to_write
 from anyorder.tokens.meta import Meta
-from anyorder.tokens.sets import (
-    bin_path,
-    dtype_of,
-    is_there,
-    set_to_write,
-    whole_splits,
-    write_splits,
-)
+from anyorder.tokens.sets import bin_path, dtype_of
 from anyorder.tokens.sources import (
     from_hub,
     name_source,
@@ -34,25 +27,38 @@ SPLIT_SEED = 2357
 
 @dataclass
 class DataSet:
-    documents: (
-        Callable | None
-    )  # () -> documents without a --source; (source, split) -> them if it has `splits`
-    tokenizer: str  # default
-    val_ratio: float  # share of the documents for validation
+    """A data set of text that has a name.
+
+    documents  () -> documents without a --source; (source, split) -> them if it has `splits`; None
+    tokenizer  the default
+    val_ratio  share of the documents for validation
+    about      what it is, for --help
+    offline    whether it can be made from nothing but this Python
+    splits     the splits that the set comes with and a protocol wants"""
+
+    documents: Callable | None
+    tokenizer: str
+    val_ratio: float
     about: str
-    offline: bool = False  # can be made from nothing but this Python
-    splits: tuple = ()  # the splits that the set comes with and a protocol wants
+    offline: bool = False
+    splits: tuple = ()
+
+    def open(self, source, wanted):
+        """Return {split: documents}; '' is still to be divided."""
+        if not self.splits:
+            return {'': self.documents()}
+        return {split: self.documents(source, split) for split in wanted}
 
 
 def benchmark(name, repository, config, field, rules, splits, about):
-    """A set for zero-shot perplexity: rows of the hub, or of a local file in the original form, detokenized."""
+    """Return a set for zero-shot perplexity: rows of the hub, or of a local file in the original
+    form, detokenized."""
 
     def documents(source, split):
-        rows = (
-            open_texts(source, by_line=True)
-            if source
-            else from_hub(repository, config, split, f'{name} --split={split}')[field]
-        )
+        if source:
+            rows = open_texts(source, by_line=True)
+        else:
+            rows = from_hub(repository, config, split, f'{name} --split={split}')[field]
         return Detokenized(rows, rules)
 
     return DataSet(documents, 'gpt2', 0, about, splits=tuple(splits))
@@ -69,16 +75,17 @@ class Detokenized:
         begun = ''
         for piece in self.rows:
             begun += piece
-            if not isinstance(piece, Begun):  # a rule may fit across two pieces of a row
-                yield detokenize(begun, self.rules)
-                begun = ''
+            if isinstance(piece, Begun):
+                continue  # a rule may fit across two pieces of a row
+            yield detokenize(begun, self.rules)
+            begun = ''
 
     def __len__(self):
         return len(self.rows)
 
 
 def detokenize(text, rules):
-    """The text after these rules, one after the other, which are written for line ends of Unix."""
+    """Return the text after these rules, one after the other, which are for line ends of Unix."""
     text = text.replace('\r\n', '\n')
     for *kind, old, new in rules:
         text = re.sub(old, new, text) if kind else text.replace(old, new)
@@ -106,37 +113,153 @@ DATA_SETS = {
 }
 
 
+def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', force=False, **keys):
+    """Write data_dir/name/<split>.bin and meta.json of a row of DATA_SETS; return the Meta.
+
+    source     a file, a folder, or hf:OWNER/NAME; '' is the data set's own
+    split      '' is all of them
+    tokenizer  '' is the one of the folder, or of the data set
+    force      replace splits that are there, which stay else
+    keys       text_key and prompt_key of a source with fields"""
+    if data_set not in DATA_SETS:
+        raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
+    with folder_to_write(data_dir, name or data_set, split) as folder:
+        return prepare_into(folder, data_set, home(source or ''), split, tokenizer, force, **keys)
+
+
+def prepare_into(folder, data_set, source, split, tokenizer, force, **keys):
+    """Prepare a row of DATA_SETS in a Folder; return the Meta. See prepare."""
+    row = DATA_SETS[data_set]
+    check_asked(data_set, source, split)
+    if row.splits and source and not split:
+        split = 'test'
+    wanted = [split] if split else sorted(row.splits or ('train', 'val'))
+
+    # Compare with what is there
+    origin, documents = open_or_name(data_set, source, split, **keys)
+    same = not tokenizer or (folder.meta and folder.meta.tokenizer == tokenizer)
+    if folder.is_done(wanted, origin, same, force):
+        return folder.meta
+    kept = folder.kept(wanted)
+    say(say_left_out(source))
+    check_source_is_new(origin, kept)
+
+    # Open the documents
+    documents = documents or row.open(source, wanted)
+    if not all(map(any, documents.values())):
+        raise ValueError(f'{origin} holds no text')
+
+    # Write them as the splits that are kept
+    tok = choose_tokenizer(tokenizer, row, folder, kept)
+    prompts = have_prompts(documents, folder, kept)
+    meta = Meta(folder.name, tok.name, tok.n_tokens, tok.eos, kept, given=prompts, prompts=prompts)
+    splits = {}
+    for s, (n, texts) in divide(documents, row.val_ratio).items():
+        splits[s] = n, encode_documents(texts, tok)
+    if row.splits:  # whose protocol says what they share
+        return folder.write(meta, origin, splits, 'text')
+    return write_and_compare(folder, meta, origin, splits)
+
+
+def check_asked(data_set, source, split):
+    """Raise ValueError where a row of DATA_SETS has no such split, or no source."""
+    row = DATA_SETS[data_set]
+    if split and not source and not row.splits:
+        way_out = '' if row.offline else ', or name a --source'
+        raise ValueError(f'{data_set} is whole: leave out --split={split}{way_out}')
+    if source and row.offline:
+        raise ValueError(
+            f'{data_set} has no --source; of your own: python data/prepare.py text '
+            f'--source={source}'
+        )
+
+
+def open_or_name(data_set, source, split, **keys):
+    """Return (what meta.json says of the documents, {split: documents}). A data set's own are {}:
+    what may be a download waits until it is needed."""
+    row = DATA_SETS[data_set]
+    if row.splits:
+        origin = name_source(source) if source else data_set
+        return origin, {}
+    if source or not row.documents:
+        return open_source(source, split, **keys)
+    return data_set, {}
+
+
+def say(text):
+    """Print a text, if there is one."""
+    if text:
+        print(text)
+
+
+def choose_tokenizer(name, row, folder, kept):
+    """Return the tokenizer of this name; '' is the one of the splits that are `kept`, or of the row.
+
+    Raises ValueError where it is not the one of those splits."""
+    default = folder.meta.tokenizer if kept else row.tokenizer
+    tok = get_tokenizer(name or default)
+    if kept and tok.name != folder.meta.tokenizer:
+        raise ValueError(
+            f'{folder.path} holds {", ".join(kept)} in the tokenizer {folder.meta.tokenizer}, not '
+            f'{tok.name}: one folder has one tokenizer; use another --name'
+        )
+    return tok
+
+
+def have_prompts(documents, folder, kept):
+    """Return whether the documents of all splits, also of those `kept`, have prompts.
+
+    Raises ValueError where only some have."""
+    have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
+    if kept:
+        have.add(folder.meta.prompts)
+    if len(have) > 1:
+        raise ValueError(
+            f"all splits of {folder.name} must have prompts, or none: --prompt_key='' leaves "
+            'prompts out'
+        )
+    return have.pop()
+
+
 def divide(splits, val_ratio):
-    """{split: (number of documents, iterable)} of {split: documents}; '' becomes train and val, a lone one is cut."""
+    """Return {split: (number of documents, iterable)} of {split: documents}.
+
+    The documents of '' become train and val, of which val has a share `val_ratio`. A lone one is
+    cut."""
     if '' not in splits:
         return {split: (len(documents), documents) for split, documents in splits.items()}
-    documents, n = splits[''], len(splits[''])
+    documents = splits['']
+    n = len(documents)
     if n == 1:
-        if isinstance(next(iter(documents)), tuple):
-            raise ValueError(
-                'one document with a prompt cannot be divided into train and val: name its --split'
-            )
-        length = sum(map(len, documents))
-        cut = int(length * (1 - val_ratio))
-        return {
-            'train': (1, part_of(documents, 0, cut)),
-            'val': (1, part_of(documents, cut, length)),
-        }
+        return cut_in_two(documents, val_ratio)
+    n_val = max(1, round(n * val_ratio))
     is_val = bytearray(n)
-    for number in random.Random(SPLIT_SEED).sample(range(n), max(1, round(n * val_ratio))):
+    for number in random.Random(SPLIT_SEED).sample(range(n), n_val):
         is_val[number] = 1
-    n_val = sum(is_val)
     return {
         'train': (n - n_val, chosen(documents, is_val, 0)),
         'val': (n_val, chosen(documents, is_val, 1)),
     }
 
 
+def cut_in_two(pieces, val_ratio):
+    """Return train and val of one document, the end of which is val. See divide."""
+    if isinstance(next(iter(pieces)), tuple):
+        raise ValueError(
+            'one document with a prompt cannot be divided into train and val: name its --split'
+        )
+    length = sum(map(len, pieces))
+    cut = int(length * (1 - val_ratio))
+    return {'train': (1, part_of(pieces, 0, cut)), 'val': (1, part_of(pieces, cut, length))}
+
+
 def part_of(pieces, start, end):
-    """Yields the pieces of one document between two of its places."""
+    """Yield the pieces of one document between two of its places."""
     n = 0
     for piece in pieces:
-        kept = piece[max(0, start - n) : max(0, end - n)]
+        first = max(0, start - n)
+        last = max(0, end - n)
+        kept = piece[first:last]
         n += len(piece)
         if n >= end:
             yield kept
@@ -145,98 +268,22 @@ def part_of(pieces, start, end):
 
 
 def chosen(documents, marks, mark):
-    """Yields the documents that have this mark, of a mark for each."""
+    """Yield the documents that have this mark, of a mark for each."""
     number = 0
     for document in documents:
         if marks[number] == mark:
             yield document
-        number += not isinstance(document, Begun)
+        if not isinstance(document, Begun):
+            number += 1
 
 
-def check_source_is_new(origin, kept):
-    """Raise ValueError if a split that is `kept` is from a source of the same content: no two splits may share text."""
-    _, is_own, content = origin.rpartition(', ')  # its hash or fingerprint
-    twice = [split for split, info in kept.items() if info.source.rpartition(', ')[2] == content]
-    if is_own and twice:
-        raise ValueError(
-            f'{origin} is the source of {twice[0]} already, and no two splits may share text: name '
-            'another file, or divide this one by --force without --split'
-        )
-
-
-def prepare(data_set, data_dir, name='', source='', split='', tokenizer='', force=False, **keys):
-    """Prepare one row of DATA_SETS into data_dir/name; returns its meta. Splits that are there stay unless `force`.
-    `keys` are the text_key and the prompt_key of a source with fields."""
-    if data_set not in DATA_SETS:
-        raise ValueError(f'data set must be one of {", ".join(DATA_SETS)}, got {data_set!r}')
-    name, source = name or data_set, home(source or '')
-    with set_to_write(home(data_dir), name, split) as (directory, meta):
-        return prepare_into(
-            directory, meta, data_set, name, source, split, tokenizer, force, **keys
-        )
-
-
-def prepare_into(directory, meta, data_set, name, source, split, tokenizer, force, **keys):
-    """As `prepare`, into a folder with this Meta, which no other process writes meanwhile."""
-    row = DATA_SETS[data_set]
-    if split and not source and not row.splits:
-        raise ValueError(
-            f'{data_set} is whole: leave out --split={split}'
-            + ', or name a --source' * (not row.offline)
-        )
-    if row.splits and source and not split:
-        split = 'test'
-    wanted = [split] if split else sorted(row.splits or ('train', 'val'))
-    if source and row.offline:
-        raise ValueError(
-            f'{data_set} has no --source; of your own: python data/prepare.py text --source={source}'
-        )
-    origin, documents = name_source(source) if row.splits and source else data_set, {}
-    if not row.splits and (source or not row.documents):
-        origin, documents = open_source(source, split, **keys)
-    if is_there(
-        directory,
-        meta,
-        wanted,
-        origin,
-        not tokenizer or meta and meta.tokenizer == tokenizer,
-        force,
-    ):
-        return meta
-    if os.path.isdir(source or '') and (said := say_left_out(source)):
-        print(said)
-    kept = {s: info for s, info in whole_splits(directory, meta).items() if s not in wanted}
-    check_source_is_new(origin, kept)
-    # by split; '' is still to be divided
-    documents = documents or (
-        {s: row.documents(source, s) for s in wanted} if row.splits else {split: row.documents()}
-    )
-    if not all(map(any, documents.values())):
-        raise ValueError(f'{origin} holds no text')
-    tok = get_tokenizer(tokenizer or (meta.tokenizer if kept else row.tokenizer))
-    if kept and tok.name != meta.tokenizer:
-        raise ValueError(
-            f'{directory} holds {", ".join(kept)} in the tokenizer {meta.tokenizer}, not {tok.name}: '
-            'one folder has one tokenizer; use another --name'
-        )
-    have = {isinstance(next(iter(texts)), tuple) for texts in documents.values()}
-    if len(have | ({meta.prompts} if kept else set())) > 1:
-        raise ValueError(
-            f"all splits of {name} must have prompts, or none: --prompt_key='' leaves prompts out"
-        )
-    (prompts,) = have
-    meta = Meta(name, tok.name, tok.n_tokens, tok.eos, kept, given=prompts, prompts=prompts)
-    splits = {
-        s: (n, encode_documents(texts, tok))
-        for s, (n, texts) in divide(documents, row.val_ratio).items()
-    }
-    if row.splits:  # whose protocol says what they share
-        return write_splits(directory, meta, kept, origin, splits, 'text')
-    form = tok.eos, dtype_of(meta)
-    hashes = {s: Hashes(*form) for s in splits}
-    meta = write_splits(directory, meta, kept, origin, splits, 'text', hashes)
-    for s in kept:
-        hashes[s] = hashes_on_disk(bin_path(directory, s), *form)
-    if said := say_shared(hashes, kept):
-        print(said)
-    return meta
+def write_and_compare(folder, meta, origin, splits):
+    """Write splits, and say which documents stand in several of the set; return the Meta."""
+    kept = meta.splits
+    dtype = dtype_of(meta)
+    hashes = {split: Hashes(meta.eos, dtype) for split in splits}
+    written = folder.write(meta, origin, splits, 'text', hashes)
+    for split in kept:
+        hashes[split] = hashes_on_disk(bin_path(folder.path, split), meta.eos, dtype)
+    say(say_shared(hashes, kept))
+    return written

@@ -103,6 +103,8 @@ def why_unread(path):
 
 def say_left_out(source):
     """'' or a sentence that names what a folder of texts holds and is not read."""
+    if not os.path.isdir(source):
+        return ''
     _, left_out = texts_in(source)
     if not left_out:
         return ''

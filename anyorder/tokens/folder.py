@@ -1,0 +1,150 @@
+"""How is a set written? One command at a time has its folder, and a split is there as a whole or not at all."""
+
+import contextlib
+import glob
+import hashlib
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyorder.machine.files import check_folder, check_names, flush, whole_files
+from anyorder.machine.locks import locked, tidy
+from anyorder.machine.terminal import progress
+from anyorder.tokens.meta import Meta, SplitMeta, meta_path, read_meta, write_meta
+from anyorder.tokens.sets import bin_path, whole_splits
+from configurator import home
+
+
+@contextlib.contextmanager
+def folder_to_write(data_dir, name, split=''):
+    """Yield the Folder data_dir/name, for the body alone: another command that writes the set waits
+    and finds what the body has made. Raises ValueError where a name or the path is none."""
+    check_names(name=name, split=split or 'train')
+    data_dir = home(data_dir)
+    path = os.path.join(data_dir, name)
+    check_folder('--data_dir', data_dir and path)
+    with locked(path):
+        tidy(os.path.join(glob.escape(path), '*'))
+        yield Folder(path, name, read_meta(path))
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder that a set is written to.
+
+    path  where it is, or will be
+    name  of the set
+    meta  the Meta of what is there, or None
+
+    `wanted` are the names of the splits that a command makes, as a list. `origin` is what meta.json
+    says of their source."""
+
+    path: str
+    name: str
+    meta: Meta | None
+
+    def is_done(self, wanted, origin, same, force):
+        """Whether all splits are there, whole, from this origin and made in the `same` way.
+
+        Raises ValueError if some are there and made otherwise, unless `force` replaces them."""
+        whole = whole_splits(self.path, self.meta)
+        there = [split for split in wanted if split in whole]
+        if force or not there:
+            return False
+        if there == wanted and same and all(whole[split].source == origin for split in there):
+            return True
+        raise ValueError(
+            f'{self.path} holds {", ".join(there)} already, from {whole[there[0]].source} with '
+            f'the tokenizer {self.meta.tokenizer}: --force replaces it, --name=OTHER writes '
+            'elsewhere, --split=NAME adds a split'
+        )
+
+    def kept(self, wanted):
+        """Return {split: its SplitMeta} of the whole splits that stay beside the new ones."""
+        whole = whole_splits(self.path, self.meta)
+        return {split: info for split, info in whole.items() if split not in wanted}
+
+    def write(self, meta, origin, splits, unit='row', digests=None):
+        """Write splits beside those of `meta`, which stay; return the Meta of all of them.
+
+        splits   {split: (number of rows, rows)}; a row, or a piece of one, is (tokens as on disk,
+                 number of bytes of its text)
+        unit     what the progress bar calls a row
+        digests  {split: object that is given all its bytes, by an `update` as hashlib has it}"""
+        os.makedirs(self.path, exist_ok=True)
+        try:
+            with whole_files(*(bin_path(self.path, split) for split in splits)) as paths:
+                new = write_files(paths, origin, splits, unit, digests or {})
+                flush(*paths)
+                if os.path.exists(meta_path(self.path)):
+                    # who is killed from here on leaves no entry of another file
+                    write_meta(self.path, meta)
+        finally:
+            if not os.listdir(self.path):
+                os.rmdir(self.path)
+        meta = meta.with_splits(meta.splits | new)
+        write_meta(self.path, meta)
+        return meta
+
+
+def check_source_is_new(origin, kept):
+    """Raise ValueError if a split that is `kept` is from a source of the same content.
+
+    No two splits may share text. An origin ends in the hash or fingerprint of a source of one's own.
+    """
+    _, is_own, content = origin.rpartition(', ')
+    twice = [split for split, info in kept.items() if info.source.rpartition(', ')[2] == content]
+    if is_own and twice:
+        raise ValueError(
+            f'{origin} is the source of {twice[0]} already, and no two splits may share text: '
+            'name another file, or divide this one by --force without --split'
+        )
+
+
+def write_files(paths, origin, splits, unit, digests):
+    """Write a file for each of the splits; return {split: its SplitMeta}. See Folder.write."""
+    new = {}
+    for path, (split, (n_rows, rows)) in zip(paths, splits.items()):
+        bar = progress(rows, total=n_rows, desc=f'{split}.bin', unit=unit)
+        new[split] = write_rows(path, bar, n_rows, origin, digests.get(split))
+    for split, info in new.items():
+        if not info.tokens:
+            raise ValueError(
+                f'{split} of {origin} would be empty: name its --split, or a longer source'
+            )
+    return new
+
+
+def write_rows(path, rows, n_rows, origin, digest=None):
+    """Write `n_rows` rows into `path`, their bytes also into the digest; return their SplitMeta."""
+    n_tokens = 0
+    text_bytes = 0
+    sha = hashlib.sha256()
+    with open(path, 'wb') as f:
+        for tokens, n_bytes in rows:
+            written = np.ascontiguousarray(tokens)  # a stream may be as large as its file: no copy
+            f.write(written)
+            sha.update(written)
+            if digest is not None:
+                digest.update(written.tobytes())
+            n_tokens += len(tokens)
+            text_bytes += n_bytes
+    return SplitMeta(n_rows, n_tokens, text_bytes, sha.hexdigest(), origin)
+
+
+def print_meta(out, meta, before, force):
+    """Print what is in the folder now, and whether it was there before."""
+    done = 'written'
+    if meta == before and not force:
+        done = 'there already (--force replaces it)'
+    print(f'{os.path.join(out, meta.name)}: {done}, tokenizer {meta.tokenizer}')
+
+    width = max(len(split.source) for split in meta.splits.values()) + 2
+    print(f'{"split":<8}{"rows":>10}{"tokens":>16}{"bytes of text":>16}  {"source":<{width}}sha256')
+    for name, split in meta.splits.items():
+        n_bytes = f'{split.text_bytes:,}' if split.text_bytes else '-'
+        print(
+            f'{name:<8}{split.rows:>10,}{split.tokens:>16,}{n_bytes:>16}  '
+            f'{split.source:<{width}}{split.sha256[:16]}...'
+        )
