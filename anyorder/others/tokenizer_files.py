@@ -1,47 +1,48 @@
-"""How is a tokenizer written for transformers? With the same ids. Behind the last one stand the blank, which is written
-<|mask|>, and padding, written <|pad|>. It is no token of a text: trainers take what is padding out of the loss."""
+"""How is a tokenizer written for transformers? With the same ids. Two stand behind the last one.
+
+The blank is written <|mask|>, and padding <|pad|>. Padding is no token of a text: trainers take
+what is padding out of the loss."""
 
 from anyorder.tokens.tokenizers import END_OF_TEXT, Symbols, one_of
 
-MASK, PAD = '<|mask|>', '<|pad|>'
+MASK = '<|mask|>'
+PAD = '<|pad|>'
 BYTE_LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True}
 
 
 def special_ids(tokenizer):
-    """{name in config.json: id} of a tokenizer of anyorder/tokens/tokenizers.py. The blank is its n_tokens, always."""
-    ends = (
-        {}
-        if tokenizer.eos is None
-        else {'bos_token_id': tokenizer.eos, 'eos_token_id': tokenizer.eos}
-    )
-    return ends | {'pad_token_id': tokenizer.n_tokens + 1}
+    """Return {name in config.json: id} of a tokenizer of tokens/tokenizers.py.
+
+    The blank is its n_tokens, always."""
+    ids = {}
+    if tokenizer.eos is not None:
+        ids['bos_token_id'] = tokenizer.eos
+        ids['eos_token_id'] = tokenizer.eos
+    ids['pad_token_id'] = tokenizer.n_tokens + 1
+    return ids
 
 
 def tokenizer_files(tokenizer, n_read):
-    """{file name: its value in JSON} for a tokenizer of anyorder/tokens/tokenizers.py; a model reads `n_read`."""
-    of_symbols = isinstance(tokenizer, Symbols)
-    eos = [] if tokenizer.eos is None or of_symbols else [END_OF_TEXT]
-    mask, pad = (unlike(text, getattr(tokenizer, 'texts', ())) for text in (MASK, PAD))
-    special = [
-        {
-            'id': i,
-            'content': text,
-            'special': True,
-            'normalized': False,
-            'single_word': False,
-            'lstrip': False,
-            'rstrip': False,
-        }
-        for i, text in enumerate([*eos, mask, pad], tokenizer.n_tokens - len(eos))
-    ]
-    parts = word_level(tokenizer) if of_symbols else byte_level(tokenizer.name)
-    ends = [tokenizer.texts[tokenizer.eos]] if of_symbols and tokenizer.eos is not None else eos
-    ends = [
-        end for end in ends if sum(end in text for text in getattr(tokenizer, 'texts', ends)) == 1
-    ]  # in no other
-    names = {'mask_token': mask, 'pad_token': pad} | {
-        name: end for end in ends for name in ('bos_token', 'eos_token')
-    }
+    """Return {file name: its value in JSON} of a tokenizer of tokens/tokenizers.py.
+
+    n_read  how many tokens the model reads at most"""
+    texts = getattr(tokenizer, 'texts', ())
+    mask = unlike(MASK, texts)
+    pad = unlike(PAD, texts)
+    if isinstance(tokenizer, Symbols):
+        parts = word_level(tokenizer)
+        end = end_of_symbols(tokenizer)
+        added = [mask, pad]
+    else:
+        parts = byte_level(tokenizer.name)
+        end = None if tokenizer.eos is None else END_OF_TEXT
+        added = [mask, pad] if end is None else [end, mask, pad]
+
+    first = tokenizer.n_tokens + 2 - len(added)  # the end of a text is among the tokens
+    special = [special_token(first + i, text) for i, text in enumerate(added)]
+    names = {'mask_token': mask, 'pad_token': pad}
+    if end is not None:
+        names |= {'bos_token': end, 'eos_token': end}
     return {
         'tokenizer.json': {
             'version': '1.0',
@@ -63,6 +64,28 @@ def tokenizer_files(tokenizer, n_read):
     }
 
 
+def end_of_symbols(symbols):
+    """Return the text of the token that ends a row, if there is one that no other text holds."""
+    if symbols.eos is None:
+        return None
+    end = symbols.texts[symbols.eos]
+    holding = [text for text in symbols.texts if end in text]
+    return end if len(holding) == 1 else None
+
+
+def special_token(number, text):
+    """Return an entry of added_tokens, of this id and text."""
+    return {
+        'id': number,
+        'content': text,
+        'special': True,
+        'normalized': False,
+        'single_word': False,
+        'lstrip': False,
+        'rstrip': False,
+    }
+
+
 def unlike(text, others):
     """The text, in as many more brackets as it takes to stand in none of the others."""
     while any(text in other for other in others):
@@ -71,14 +94,14 @@ def unlike(text, others):
 
 
 def byte_level(name):
-    """GPT-2's pairs of bytes; or no pairs, where the ids are the bytes."""
-    letters, pairs = byte_letters(), []
-    if name == 'gpt2':  # the file from which tiktoken makes its tokenizer
-        from tiktoken.load import read_file_cached
-
-        path = 'https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe'
-        pairs = [line.split() for line in read_file_cached(path).decode().split('\n')[1:-1]]
-    texts = [*(letters.values() if pairs else map(letters.get, range(256))), *map(''.join, pairs)]
+    """Return the parts of tokenizer.json for GPT-2's pairs of bytes, or for ids that are bytes."""
+    letters = byte_letters()
+    if name == 'gpt2':
+        pairs = gpt2_pairs()
+        texts = [*letters.values(), *map(''.join, pairs)]
+    else:
+        pairs = []
+        texts = [letters[byte] for byte in range(256)]
     model = {
         'type': 'BPE',
         'dropout': None,
@@ -98,30 +121,42 @@ def byte_level(name):
     }
 
 
+def gpt2_pairs():
+    """Return [[left, right]] of the file from which tiktoken makes its tokenizer."""
+    from tiktoken.load import read_file_cached
+
+    path = 'https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe'
+    lines = read_file_cached(path).decode().split('\n')
+    return [line.split() for line in lines[1:-1]]
+
+
 def byte_letters():
-    """{byte: the letter that a byte-level tokenizer.json writes for it}, in the order of GPT-2's first 256 ids. Bytes
-    that print are their own letters, the others are the letters from U+0100 on."""
+    """Return {byte: the letter that a byte-level tokenizer.json writes for it}, by GPT-2's ids.
+
+    Bytes that print are their own letters, the others are the letters from U+0100 on."""
     prints = [
         *range(ord('!'), ord('~') + 1),
         *range(ord('¡'), ord('¬') + 1),
         *range(ord('®'), ord('ÿ') + 1),
     ]
+    letters = {byte: chr(byte) for byte in prints}
     others = [byte for byte in range(256) if byte not in prints]
-    return {byte: chr(byte) for byte in prints} | {
-        byte: chr(256 + i) for i, byte in enumerate(others)
-    }
+    for i, byte in enumerate(others):
+        letters[byte] = chr(256 + i)
+    return letters
 
 
 def word_level(symbols):
-    """A token for each text, with blanks between them; or without, where the longest that fits is taken. No others."""
+    """Return the parts of tokenizer.json for a token a text, and no others.
+
+    Blanks stand between texts that have a separator; else the longest text that fits is taken."""
+    model = {'type': 'WordLevel', 'vocab': symbols.ids, 'unk_token': ''}
+    if symbols.separator:
+        return {'pre_tokenizer': {'type': 'WhitespaceSplit'}, 'decoder': None, 'model': model}
     split = {
         'type': 'Split',
         'pattern': {'Regex': one_of(symbols.texts)},
         'behavior': 'Isolated',
         'invert': False,
     }
-    return {
-        'pre_tokenizer': {'type': 'WhitespaceSplit'} if symbols.separator else split,
-        'decoder': None if symbols.separator else {'type': 'Fuse'},
-        'model': {'type': 'WordLevel', 'vocab': symbols.ids, 'unk_token': ''},
-    }
+    return {'pre_tokenizer': split, 'decoder': {'type': 'Fuse'}, 'model': model}
