@@ -5,8 +5,9 @@
 
     AutoModelForCausalLM.from_pretrained('out/quickstart/hf', trust_remote_code=True)
 
-The folder holds the weights in safetensors, the tokenizer, model.py with views for AutoModel, AutoModelForCausalLM and
-AutoModelForMaskedLM, and a model card, whose licence is left to you. It is a checkpoint for all other commands."""
+The folder holds the weights in safetensors, the tokenizer, model.py with views for AutoModel,
+AutoModelForCausalLM and AutoModelForMaskedLM, and a model card, whose licence is left to you. It is
+a checkpoint for all other commands."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 
@@ -28,75 +29,89 @@ from anyorder.others.exported import read_exported, write_exported
 from anyorder.others.gpt2 import GPT2_N_TOKENS
 from anyorder.training.run_folder import read_log
 
-MEASURED = {
-    'val_any': 'any order (bound)',
-    'val_l2r': 'left to right',
-    'val_own': 'its own order',
-}  # names of a log
+# names of a log, and what the model card calls them
+MEASURED = {'val_any': 'any order (bound)', 'val_l2r': 'left to right', 'val_own': 'its own order'}
 
 
-def validation(ckpt, iter_num):
-    """Rows (name, nats a token): the validation of the average at this iteration, by the log beside the checkpoint. A
-    checkpoint that another run moved aside has none, because the log belongs to the other run."""
-    path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
-    log = (
-        read_log(path)
-        if ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path)
-        else []
-    )
-    last = [entry for entry in log if entry.get('iter') == iter_num][-1:]
-    return [
-        (said, entry[name]) for entry in last for name, said in MEASURED.items() if name in entry
-    ]
-
-
-def main(config):
-    # the plan
+def plan(config):
+    """Check the options. Return the checkpoint's entries, its model and its tokenizer or None."""
     check_folder('out', config.out)
     if os.path.isdir(config.out) and os.listdir(config.out):
         raise ValueError(
-            f'out must name a new folder, and {config.out} holds files: choose another name, or remove it'
+            f'out must name a new folder, and {config.out} holds files: '
+            'choose another name, or remove it'
         )
     entries = load_checkpoint(config.ckpt)
-    ema = entries.get('ema_model')
-    if (
-        config.weights == 'raw'
-        and isinstance(ema, dict)
-        and ema.get('shadow_params') is entries['model']
-    ):
+    if config.weights == 'raw' and has_no_raw_weights(entries):
         raise ValueError(
-            f'{config.ckpt} is a folder of one set of weights, and they are not raw: leave out --weights'
+            f'{config.ckpt} is a folder of one set of weights, and they are not raw: '
+            'leave out --weights'
         )
     model = model_from_checkpoint(entries, config.weights)
-    known = (
-        'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS
-    )  # else the file does not say
-    tokenizer = tokenizer_of(config.ckpt, entries) if known else None
-    measured = validation(config.ckpt, entries.get('iter_num')) if config.weights == 'ema' else []
+    tokenizer = None
+    if 'tokenizer' in entries or model.config.n_real == GPT2_N_TOKENS:
+        tokenizer = tokenizer_of(config.ckpt, entries)
+    return entries, model, tokenizer
 
-    # the work
+
+def has_no_raw_weights(entries):
+    """Whether the weights of a checkpoint are an average that stands for the raw ones too."""
+    ema = entries.get('ema_model')
+    return isinstance(ema, dict) and ema.get('shadow_params') is entries['model']
+
+
+def validation(ckpt, iter_num):
+    """Return rows (name, nats a token): the validation of the average at this iteration.
+
+    The log beside the checkpoint has it. A checkpoint that another run moved aside has none,
+    because the log belongs to the other run."""
+    path = os.path.join(os.path.dirname(ckpt), 'log.jsonl')
+    if not (ckpt.endswith('.pt') and os.path.isfile(ckpt) and os.path.isfile(path)):
+        return []
+    entries = [entry for entry in read_log(path) if entry.get('iter') == iter_num]
+    if not entries:
+        return []
+    last = entries[-1]
+    return [(said, last[name]) for name, said in MEASURED.items() if name in last]
+
+
+def table(config, entries, model, tokenizer, measured):
+    """Return {name: what is said of it}, '' for nothing, of a folder that is written."""
+    known = f'not known for {model.config.n_real} tokens: left out'
+    if tokenizer is not None:
+        known = tokenizer.name
+    validated = [f'{name} {nats:.4f} nats a token' for name, nats in measured]
+    iter_num = entries.get('iter_num', '?')
+    rows = {
+        'checkpoint': f'{config.ckpt}: {config.weights} weights, iteration {iter_num}',
+        'model': f'{model.n_parameters():,} parameters, digest {digest(model)}, read back',
+        'tokenizer': known,
+        'validation': ', '.join(validated),
+    }
+    for name in sorted(os.listdir(config.out)):
+        rows[name] = f'{os.path.getsize(os.path.join(config.out, name)):,} bytes'
+    return rows
+
+
+def main(config):
+    """Write the folder, read it back, and say what is in it."""
+    entries, model, tokenizer = plan(config)
+    measured = []
+    if config.weights == 'ema':
+        measured = validation(config.ckpt, entries.get('iter_num'))
+
     with whole_folder(config.out) as folder:
         write_exported(folder, model, entries, tokenizer, config.weights, measured)
-        if digest(model_from_checkpoint(read_exported(folder), config.weights)) != digest(model):
+        read_back = digest(model_from_checkpoint(read_exported(folder), config.weights))
+        if read_back != digest(model):
             raise ValueError(
-                f'{config.out}: the weights that were read back differ from the weights of the checkpoint'
+                f'{config.out}: the weights that were read back differ from the weights of the '
+                'checkpoint'
             )
 
-    # the table
-    sizes = {
-        name: os.path.getsize(os.path.join(config.out, name))
-        for name in sorted(os.listdir(config.out))
-    }
-    table = {
-        'checkpoint': f'{config.ckpt}: {config.weights} weights, iteration {entries.get("iter_num", "?")}',
-        'model': f'{model.n_parameters():,} parameters, digest {digest(model)}, read back',
-        'tokenizer': tokenizer.name
-        if tokenizer
-        else f'not known for {model.config.n_real} tokens: left out',
-        'validation': ', '.join(f'{name} {nats:.4f} nats a token' for name, nats in measured),
-        **{name: f'{size:,} bytes' for name, size in sizes.items()},
-    }
-    print('\n'.join(f'{name:<24}{value}' for name, value in table.items() if value))
+    for name, said in table(config, entries, model, tokenizer, measured).items():
+        if said:
+            print(f'{name:<24}{said}')
     print(f'written to {config.out}; choose a licence in its README.md before you publish it')
 
 
