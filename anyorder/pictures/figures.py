@@ -1,4 +1,6 @@
-"""How is a figure drawn? Panels of curves: one number a panel, one colour a label, a band over the runs of a label."""
+"""How is a figure drawn? Panels of curves.
+
+A panel is one number, a colour one label, a band the runs of a label."""
 
 import itertools
 import os
@@ -11,13 +13,14 @@ from anyorder.machine.files import behind_link, whole_files
 STYLE = Path(__file__).with_suffix('.mplstyle')
 PICTURES = '.png, .svg, .pdf'
 
-# Okabe and Ito's colours, which colour-blind eyes tell apart, without the yellow; markers for print without colours
+# Okabe and Ito's colours, which colour-blind eyes tell apart, without the yellow; markers for print
+# without colours
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 LEVEL = '#777777'
 
-# The titles of panels and the names of axes: of a number that an entry has, or of such a number by the one on the
-# other axis
+# The titles of panels and the names of axes: of a number that an entry has, or of such a number by
+# the one on the other axis
 PANELS = {
     'loss': 'training loss',
     'val_any': 'validation, any order (bound)',
@@ -59,98 +62,278 @@ AXES = {
 }
 
 
+def having(entries, x, y):
+    """Return the entries that have both numbers."""
+    return [entry for entry in entries if x in entry and y in entry]
+
+
 def curve(entries, x, y):
-    """([x], [y]) of the entries that have both."""
-    points = [(entry[x], entry[y]) for entry in entries if x in entry and y in entry]
-    return [a for a, _ in points], [b for _, b in points]
+    """Return ([x], [y]) of the entries that have both."""
+    points = having(entries, x, y)
+    return [entry[x] for entry in points], [entry[y] for entry in points]
 
 
 def place(entry, x):
-    """What the same point of several runs shares: its update, steps or setting, or x. Times and passes may differ."""
+    """Return what the same point of several runs shares: its update, steps or setting, or x.
+
+    Times and passes may differ."""
     return next(str(entry[key]) for key in ('iter', 'n_steps', 'setting', x) if key in entry)
 
 
 def mean_curve(group, x, y):
-    """(mean xs, means, least, greatest) over the runs of `group`, lists of entries; None unless their places agree."""
-    runs = [[entry for entry in entries if x in entry and y in entry] for entries in group]
-    where = [[place(entry, x) for entry in entries] for entries in runs]
-    if len(runs) < 2 or any(at != where[0] for at in where):
+    """Return (mean xs, means, least, greatest) over the runs of `group`, lists of entries.
+
+    None, unless there are several runs and all have points at the same places."""
+    runs = [having(entries, x, y) for entries in group]
+    where = []
+    for entries in runs:
+        where.append([place(entry, x) for entry in entries])
+    if len(runs) < 2 or any(places != where[0] for places in where):
         return None
-    points = list(zip(*runs))  # for every update the entries of all runs
-    values = [[entry[y] for entry in entries] for entries in points]
-    return (
-        [
-            entries[0][x] if x == 'order' else statistics.fmean(entry[x] for entry in entries)
-            for entries in points
-        ],
-        [statistics.fmean(row) for row in values],
-        [min(row) for row in values],
-        [max(row) for row in values],
-    )
+    points = []
+    for entries in zip(*runs):  # of all runs the entries at one place
+        values = [entry[y] for entry in entries]
+        mean = statistics.fmean(values)
+        points.append((mean_place(entries, x), mean, min(values), max(values)))
+    return tuple(map(list, zip(*points))) or None
 
 
-def draw_group(axis, group, x, y, label, style):
-    """The curves of one label; returns what their bands and bars are, {line of the legend's title}. Several runs with
-    the same places are their mean and a band from the least to the greatest, at a single point a bar. Others are a
-    curve each, with bars of their errors, `y`_error. What does not depend on the members of an ensemble is a level
-    line, and so is the measure of the others, an entry with a `level`."""
-    mean, notes = mean_curve(group, x, y), set()
-    if mean is not None and mean[0]:
-        xs, means, least, greatest = mean
-        is_point = len(xs) == 1 and x != 'members'
-        notes.add(
-            'points: mean of the seeds; bars: from the least to the greatest'
-            if is_point
-            else 'lines: mean of the seeds; bands: from the least to the greatest'
-        )
-        if is_point:
-            reach = [means[0] - least[0]], [greatest[0] - means[0]]
-            axis.errorbar(xs, means, reach, fmt='none', ecolor=style['color'], elinewidth=1)
-        elif len(xs) == 1:
-            axis.axhspan(least[0], greatest[0], color=style['color'], alpha=0.15, linewidth=0)
+def mean_place(entries, x):
+    """Return where on the axis the mean of entries stands, which share the name of an order."""
+    if x == 'order':
+        return entries[0][x]
+    return statistics.fmean(entry[x] for entry in entries)
+
+
+# --------------------------------------------------------------------------------------------------
+# the styles of labels
+
+
+def style(color, marker, line=0):
+    """Return the style of the color-th colour, the marker-th marker and the line-th kind of line.
+
+    A second round of colours is dashed."""
+    n_rounds = color // len(COLORS) + line
+    return {
+        'color': COLORS[color % len(COLORS)],
+        'marker': MARKERS[marker % len(MARKERS)],
+        'linestyle': ('-', '--', ':')[n_rounds % 3],
+    }
+
+
+def styles(groups):
+    """Return {label: style} of groups, {label: [entries, ...]}."""
+    keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
+    levels = {label for label in groups if 'level' in keys[label]}
+    if levels:
+        return styles_of_ways(groups, levels)
+    if any('solved' in keys[label] for label in groups):
+        return styles_of_policies(groups)
+    return {label: style(number, number) for number, label in enumerate(groups)}
+
+
+def styles_of_ways(labels, levels):
+    """Return {label: style} of frontiers, whose labels are WAY or RUN: WAY.
+
+    A way has one colour and a run one kind of line. Unmasking by a threshold looks like its policy,
+    but hollow, in blocks dashed. The labels of `levels` are grey."""
+    found = {}
+    colors = {}
+    markers = {}
+    rounds = Counter()
+    for label in labels:
+        _, _, way = label.rpartition(': ')
+        policy = way.split()[0]
+        solid = way.removesuffix(' threshold')
+        if label in levels:
+            grey = {'color': LEVEL, 'marker': '*', 'markersize': 8, 'zorder': 3}
+            found[label] = style(0, 0, rounds[way]) | grey
         else:
-            axis.fill_between(xs, least, greatest, color=style['color'], alpha=0.2, linewidth=0)
-        group = [[{x: a, y: b} for a, b in zip(xs, means)]]
-    for entries in group:
-        xs, values = curve(entries, x, y)
-        errors = [entry.get(f'{y}_error', 0) for entry in entries if x in entry and y in entry]
-        if any(errors):
-            notes.add('bars and bands: standard error')
-        bound = x == 'members' and len(xs) == 1
-        if bound or xs and any('level' in entry for entry in entries):
-            dashed = {'linestyle': '--'} if bound else {}
-            axis.axhline(
-                values[0], label=label if bound else None, **style | {'marker': None} | dashed
-            )
-            if any(errors):
-                axis.axhspan(
-                    values[0] - errors[0],
-                    values[0] + errors[0],
-                    color=style['color'],
-                    alpha=0.1,
-                    linewidth=0,
-                )
-        if xs and not bound:
-            axis.errorbar(
-                xs, values, errors if any(errors) else None, label=label, elinewidth=1, **style
-            )
-        label = None if xs else label  # one entry in the legend
+            color = colors.setdefault(policy, len(colors))
+            marker = markers.setdefault(solid, len(markers))
+            line = rounds[way]
+            if solid != policy:
+                line += 1
+            found[label] = style(color, marker, line)
+            if way != solid:
+                found[label]['markerfacecolor'] = 'white'
+        rounds[way] += 1
+    return found
+
+
+def styles_of_policies(labels):
+    """Return {label: style} of puzzles: of labels RUN: POLICY a run has a colour, a policy a marker."""
+    found = {}
+    colors = {}
+    markers = {}
+    for label in labels:
+        run, _, policy = label.rpartition(': ')
+        if run:
+            color = colors.setdefault(run, len(colors))
+            found[label] = style(color, markers.setdefault(policy, len(markers)))
+        else:
+            found[label] = style(len(found), len(found))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------
+# the picture
+
+
+def draw(runs, panels, path):
+    """Draw panels [(x, y), ...] of runs [(label, entries)] into `path`, and return the figure.
+
+    Raises ValueError if a panel is empty."""
+    check_panels(runs, panels)
+    import matplotlib
+
+    matplotlib.use('agg')
+    import matplotlib.pyplot as plt
+
+    groups = {}
+    for label, entries in runs:
+        groups.setdefault(label, []).append(entries)
+    style_of = styles(groups)
+    width, height = panel_size(len(panels))
+
+    with plt.style.context(STYLE), whole_files(behind_link(path)) as (temporary,):
+        size = width * len(panels), height
+        figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+        axes = axes[0]
+        notes = set()
+        unit = None
+        for axis, (x, y) in zip(axes, panels):
+            notes |= draw_panel(axis, groups, x, y, style_of)
+            if unit_of(y) != unit:  # the panels of one unit say it once
+                unit = unit_of(y)
+                axis.set_ylabel(unit)
+        add_legend(figure, axes, list(groups), notes)
+        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
+    plt.close(figure)
+    return figure
+
+
+def check_panels(runs, panels):
+    """Raise ValueError unless every panel has a point."""
+    for x, y in panels:
+        if any(having(entries, x, y) for _, entries in runs):
+            continue
+        there = set()
+        for _, entries in runs:
+            there.update(*entries)
+        named = ', '.join(sorted(there - {'setting'})) or 'no entries'
+        raise ValueError(f'no run has {y} by {x}; they have: {named}')
+
+
+def panel_size(n_panels):
+    """Return inches of a panel; a page shows three panels as small as two."""
+    if n_panels < 3:
+        return 5.2, 4.2
+    return 4.2, 4.6
+
+
+def unit_of(y):
+    """Return the unit of a number; one of no panel is named by itself."""
+    if y in UNITS:
+        return UNITS[y]
+    return 'nats per token' if y in PANELS else y
+
+
+def draw_panel(axis, groups, x, y, style_of):
+    """Draw the curves of all groups, {label: [entries, ...]}; return the notes on bands and bars."""
+    xs = set()
+    longest = 0
+    for entries in itertools.chain(*groups.values()):
+        of_run, _ = curve(entries, x, y)
+        xs.update(of_run)
+        longest = max(longest, len(of_run))
+    lines = {}
+    if longest > 40:
+        lines['marker'] = None
+    if longest > 100:
+        lines['linewidth'] = 1.0
+    notes = set()
+    for number, (label, group) in enumerate(groups.items()):
+        # numbers stand for labels: matplotlib hides a label that begins with _
+        notes |= draw_group(axis, group, x, y, str(number), style_of[label] | lines)
+    set_scales(axis, x, y, xs)
+    set_names(axis, x, y, xs)
     return notes
 
 
-def set_axes(axis, x, y, xs):
-    """Scales, ticks that can be read, and names; `xs` holds every x that is drawn."""
+def draw_group(axis, group, x, y, label, style):
+    """Draw the curves of one label; return what their bands and bars are, lines of the legend.
+
+    Several runs with the same places are their mean and a band from the least to the greatest.
+    Others are a curve each, with bars of their errors, `y`_error."""
+    notes = set()
+    mean = mean_curve(group, x, y)
+    if mean is not None:
+        notes.add(draw_spread(axis, mean, x, style))
+        xs, means, _, _ = mean
+        group = [[{x: a, y: b} for a, b in zip(xs, means)]]
+    for entries in group:
+        if not having(entries, x, y):
+            continue
+        if any(errors_of(entries, x, y)):
+            notes.add('bars and bands: standard error')
+        draw_curve(axis, entries, x, y, label, style)
+        label = None  # one entry in the legend
+    return notes
+
+
+def draw_spread(axis, mean, x, style):
+    """Draw a band around a mean_curve, a bar at a single point; return what it says."""
+    xs, means, least, greatest = mean
+    color = style['color']
+    if len(xs) == 1 and x != 'members':
+        reach = [means[0] - least[0]], [greatest[0] - means[0]]
+        axis.errorbar(xs, means, reach, fmt='none', ecolor=color, elinewidth=1)
+        return 'points: mean of the seeds; bars: from the least to the greatest'
+    if len(xs) == 1:
+        axis.axhspan(least[0], greatest[0], color=color, alpha=0.15, linewidth=0)
+    else:
+        axis.fill_between(xs, least, greatest, color=color, alpha=0.2, linewidth=0)
+    return 'lines: mean of the seeds; bands: from the least to the greatest'
+
+
+def errors_of(entries, x, y):
+    return [entry.get(f'{y}_error', 0) for entry in having(entries, x, y)]
+
+
+def draw_curve(axis, entries, x, y, label, style):
+    """Draw one curve and the bars of its errors.
+
+    What does not depend on the members of an ensemble is a level line. So is the measure of the
+    others, an entry with a `level`, beside its point."""
+    xs, values = curve(entries, x, y)
+    errors = errors_of(entries, x, y)
+    if x == 'members' and len(xs) == 1:
+        draw_level(axis, values[0], errors[0], style | {'linestyle': '--'}, label)
+        return
+    if any('level' in entry for entry in entries):
+        draw_level(axis, values[0], errors[0], style)
+    if not any(errors):
+        errors = None
+    axis.errorbar(xs, values, errors, label=label, elinewidth=1, **style)
+
+
+def draw_level(axis, value, error, style, label=None):
+    axis.axhline(value, label=label, **style | {'marker': None})
+    if error:
+        axis.axhspan(value - error, value + error, color=style['color'], alpha=0.1, linewidth=0)
+
+
+def set_scales(axis, x, y, xs):
+    """Set scales and ticks that can be read; `xs` holds every x that is drawn."""
     from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator
 
     if x in ('members', 'steps', 'passes', 'seconds', 'slots', 'puzzle_seconds'):
-        axis.set_xscale('log', base=2 if x in ('members', 'steps', 'passes') else 10)
-        if len(xs) <= 8 and x in (
-            'members',
-            'steps',
-            'seconds',
-        ):  # the others' means are no round numbers
+        base = 2 if x in ('members', 'steps', 'passes') else 10
+        axis.set_xscale('log', base=base)
+        if len(xs) <= 8 and x in ('members', 'steps', 'seconds'):
             axis.xaxis.set_major_locator(FixedLocator(sorted(xs)))
-        elif x != 'passes':
+        elif x != 'passes':  # means of the others are no round numbers
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     if x in ('tokens', 'iter'):
         axis.xaxis.set_major_formatter(EngFormatter(sep=''))  # 2M
@@ -163,118 +346,36 @@ def set_axes(axis, x, y, xs):
             ruler.set_minor_locator(NullLocator())
     if y in ('solved', 'right'):
         axis.set_ylim(-0.03, 1.03)
-    axis.set_title(PANELS.get(f'{y} by {x}', PANELS.get(y, y)))
-    axis.set_xlabel(AXES.get(f'{y} by {x}', AXES.get(x, x)))
+
+
+def set_names(axis, x, y, xs):
+    """Set the title of a panel and the name of its x; the names in `xs` must have room."""
+    both = f'{y} by {x}'
+    axis.set_title(PANELS.get(both, PANELS.get(y, y)))
+    axis.set_xlabel(AXES.get(both, AXES.get(x, x)))
     if x == 'order':
         axis.margins(x=0.12)  # names are wide
-        axis.tick_params('x', rotation=20 if sum(map(len, xs)) > 40 else 0)
+        rotation = 20 if sum(map(len, xs)) > 40 else 0
+        axis.tick_params('x', rotation=rotation)
 
 
-def style(color, marker, line=0):
-    """The style with the color-th colour, the marker-th marker and the line-th line; a second round is dashed."""
-    return {
-        'color': COLORS[color % len(COLORS)],
-        'marker': MARKERS[marker % len(MARKERS)],
-        'linestyle': ('-', '--', ':')[(color // len(COLORS) + line) % 3],
-    }
-
-
-def styles(groups):
-    """{label: style} of groups, {label: [entries, ...]}. In frontiers, labels RUN: WAY, a way has one colour and a run
-    one kind of line. Unmasking by a threshold looks like its policy, but hollow, in blocks dashed; a `level` is grey.
-    In puzzles, labels RUN: POLICY, a run has a colour, a policy a marker."""
-    keys = {label: set().union(*itertools.chain(*group)) for label, group in groups.items()}
-    levels, puzzles = (
-        {label for label in groups if key in keys[label]} for key in ('level', 'solved')
+def add_legend(figure, axes, labels, notes):
+    """Add one legend for all panels, in which every label has its name again, under the notes."""
+    handles = {}
+    for axis in axes:
+        for line, number in zip(*axis.get_legend_handles_labels()):
+            handles[number] = line
+    drawn = [number for number in map(str, range(len(labels))) if number in handles]
+    names = [labels[int(number)] for number in drawn]
+    longest = max(map(len, names), default=0)
+    widest = 0.7 + 0.09 * longest  # inches of an entry, its line and margins included
+    n_fit = int(figure.get_figwidth() / widest)
+    legend = figure.legend(
+        [handles[number] for number in drawn],
+        names,
+        loc='outside lower center',
+        ncols=max(1, min(len(names), n_fit)),
     )
-    found, colors, markers, rounds = {}, {}, {}, Counter()
-    for label in groups:
-        run, _, way = label.rpartition(': ')
-        if label in levels:
-            found[label] = style(0, 0, rounds[way]) | {
-                'color': LEVEL,
-                'marker': '*',
-                'markersize': 8,
-                'zorder': 3,
-            }
-        elif levels:
-            (policy, *_), solid = way.split(), way.removesuffix(' threshold')
-            color, marker = (
-                colors.setdefault(policy, len(colors)),
-                markers.setdefault(solid, len(markers)),
-            )
-            hollow = {'markerfacecolor': 'white'} if way != solid else {}
-            found[label] = style(color, marker, rounds[way] + (solid != policy)) | hollow
-        elif puzzles and run:
-            found[label] = style(
-                colors.setdefault(run, len(colors)), markers.setdefault(way, len(markers))
-            )
-        else:
-            found[label] = style(len(found), len(found))
-        rounds[way] += 1
-    return found
-
-
-def draw(runs, panels, path):
-    """Panels [(x, y), ...] of runs [(label, entries)] into `path`; returns the figure. ValueError if one is empty."""
-    for x, y in panels:
-        if not any(curve(entries, x, y)[0] for _, entries in runs):
-            there = sorted(
-                set().union(*itertools.chain(*(entries for _, entries in runs))) - {'setting'}
-            )
-            raise ValueError(
-                f'no run has {y} by {x}; they have: {", ".join(there) or "no entries"}'
-            )
-    import matplotlib
-
-    matplotlib.use('agg')
-    import matplotlib.pyplot as plt
-
-    groups = {}
-    for label, entries in runs:
-        groups.setdefault(label, []).append(entries)
-    width, height = (
-        (5.2, 4.2) if len(panels) < 3 else (4.2, 4.6)
-    )  # inches; a page shows three panels as small as two
-    with plt.style.context(STYLE), whole_files(behind_link(path)) as (temporary,):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(width * len(panels), height), squeeze=False
-        )
-        units = [UNITS.get(y, 'nats per token' if y in PANELS else y) for _, y in panels]
-        style_of, notes = styles(groups), set()
-        for axis, (x, y), unit, left in zip(axes[0], panels, units, [None, *units]):
-            if unit != left:  # the panels of one unit say it once
-                axis.set_ylabel(unit)
-            longest = max(len(curve(entries, x, y)[0]) for _, entries in runs)
-            lines = (
-                {'linewidth': 1.0, 'marker': None}
-                if longest > 100
-                else {'marker': None}
-                if longest > 40
-                else {}
-            )
-            for number, (label, group) in enumerate(
-                groups.items()
-            ):  # matplotlib hides a label that begins with _
-                notes |= draw_group(axis, group, x, y, str(number), style_of[label] | lines)
-            set_axes(axis, x, y, set().union(*(curve(entries, x, y)[0] for _, entries in runs)))
-        handles = {
-            text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels())
-        }
-        names = {
-            str(number): label for number, label in enumerate(groups) if str(number) in handles
-        }
-        longest = max(map(len, names.values()), default=0)
-        widest = 0.7 + 0.09 * longest  # inches of an entry, its line and margins included
-        legend = figure.legend(
-            [handles[number] for number in names],
-            list(names),
-            loc='outside lower center',
-            ncols=max(1, min(len(names), int(figure.get_figwidth() / widest))),
-        )
-        for text, name in zip(legend.get_texts(), names.values()):
-            text.set_text(name)
-        legend.set_title('\n'.join(sorted(notes)))
-        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
-    plt.close(figure)
-    return figure
+    for text, name in zip(legend.get_texts(), names):
+        text.set_text(name)
+    legend.set_title('\n'.join(sorted(notes)))
