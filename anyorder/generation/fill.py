@@ -106,85 +106,188 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     """Fill the blanks of the canvas as `steps` does, once."""
     revealed = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
-    ends = canvas.known.unsqueeze(1) + revealed  # (B, steps): visits known then
+    ends = (
+        canvas.known.unsqueeze(1) + revealed
+    )  # (B, n_steps): visits that are known after each step
+    last = ends.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run; others cost nothing
-    cache = start_cache(network, part) if use_cache and network.slots.cached else None
-    noise = TokenNoise(network.config.vocab_size, canvas.idx.device) if unmasking.lossless else None
-    for column_of_ends in itertools.count():
+    passes = Passes(network, part, drawing, use_cache, with_logprob)
+    reveal = way_to_reveal(unmasking)
+    for step in itertools.count():
         if not len(part):
             return
-        n_new = (
-            ends[part.rows, min(column_of_ends, ends.size(1) - 1)] - part.known
-        )  # (B,) on the host
-        if not n_new.any():
-            part.n_steps = part.n_steps + 1  # a binomial step may reveal nothing
+        n_new = ends[part.rows, min(step, last)] - part.known  # (B,) on the host
+        if not n_new.any():  # a binomial step may reveal nothing
+            part.n_steps = part.n_steps + 1
             continue
-        if unmasking.lossless:
-            n_new = n_new.clamp(max=unmasking.window)
-        n_targets = unmasking.n_scored(part) if unmasking.adaptive else n_new
-        row, column, visit = part.cells(n_targets)  # (m,) each
-        logits = network.predict(
+
+        n_new, (row, position), token, logits = reveal(unmasking, passes, part, n_new)
+        part.idx[row, position] = token
+        part.step[row, position] = part.n_steps.to(row.device, non_blocking=True)[row]
+        if with_logprob:
+            logprob = passes.logprob(logits, token)
+            part.logprob[row, position] = logprob.to(part.logprob.dtype)
+        part.known = part.known + n_new
+        yield part.n_steps, n_new, part
+
+        part.n_steps = part.n_steps + 1
+        part = without_finished(part, canvas, passes)
+
+
+# One interface, (unmasking, passes, part, n_new) -> (n_new, cells, token, logits): make one pass, and say which
+# blanks of each row are revealed, and as what. n_new (B,), on the host, is at first the most that the schedule
+# allows, and then how many; cells are (row, position), (m,) each, as is token; logits (m, V)
+
+
+def reveal_given(unmasking, passes, part, n_new):
+    """Reveal the next blanks of the order."""
+    cells, logits = passes.run(part, n_new)
+    row, _, visit = cells
+    position = part.order[row, visit]
+    token = passes.draw(part, row, position, logits)
+    return n_new, (row, position), token, logits
+
+
+def reveal_best(unmasking, passes, part, n_new):
+    """Score the blanks, and reveal the best."""
+    _, logits = passes.run(part, unmasking.n_scored(part))
+    n_new, logits = unmasking.choose(part, logits, n_new)
+    passes.forget_target(part)
+    row, _, visit = part.cells(n_new)
+    position = part.order[row, visit]
+    token = passes.draw(part, row, position, logits)
+    return n_new, (row, position), token, logits
+
+
+def reveal_sure(unmasking, passes, part, n_new):
+    """Draw drafts, and reveal those that one token a step would draw."""
+    n_targets = n_new.clamp(max=unmasking.window)
+    cells, logits = passes.run(part, n_targets)
+    row, column, visit = cells
+    position = part.order[row, visit]
+    token = passes.draw_by_noise(part, n_targets, row, position, logits)
+    n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
+    passes.keep_slots(part.known + n_new)  # slots behind these read drafts
+    if passes.with_logprob:  # else nobody reads them
+        logits = logits[sure]
+    return n_new, (row[sure], position[sure]), token[sure], logits
+
+
+def way_to_reveal(unmasking):
+    if unmasking.lossless:
+        return reveal_sure
+    if unmasking.adaptive:
+        return reveal_best
+    return reveal_given
+
+
+class Passes:
+    """The passes of a network that write a canvas, what they remember, and how their tokens are drawn.
+
+    cache   the KVCache of the rows that run, or None
+    noise   the TokenNoise of the drafts of the last pass"""
+
+    def __init__(self, network, part, drawing, use_cache, with_logprob):
+        self.network = network
+        self.drawing = drawing
+        self.with_logprob = with_logprob
+        self.cache = None
+        if use_cache and network.slots.cached:
+            self.cache = start_cache(network, part)
+        self.noise = TokenNoise(network.config.vocab_size, part.idx.device)
+
+    def run(self, part, n_targets):
+        """Predict the next n_targets (B,) visits of each row.
+
+        returns  cells (row, column, visit), (m,) each, as Canvas.cells gives them, and their logits (m, V)"""
+        cells = part.cells(n_targets)
+        row, column, visit = cells
+        logits = self.network.predict(
             part.idx,
             part.order,
             part.known + part.n_drafts,
             n_targets,
-            cache,
-            part.n_visits,
-            (row, column),
-            part.known,
-        )  # (m, V)
+            cache=self.cache,
+            n_visits=part.n_visits,
+            picked=(row, column),
+            first=part.known,
+        )
         if part.allowed is not None:
-            part.allowed.mask(logits, part, row, visit, network.config.n_real, drawing.scores)
-        if unmasking.adaptive:
-            n_new, logits = unmasking.choose(part, logits, n_new)
-            row, column, visit = part.cells(n_new)
-            if cache is not None and network.slots.targets_in_keys:
-                cache.length = part.known  # slot n_known was run for another target
-        position = part.order[row, visit]  # (m,)
-        if drawing.scores:
-            token = part.idx[row, position]
-        elif unmasking.lossless:
-            token = drawing.tokens_by_noise(logits, partial(noise, part, n_targets, row, position))
-        else:
-            token = drawing.tokens(logits, part.u[row, position])
-        if unmasking.lossless:
-            n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
-            row, position, token = row[sure], position[sure], token[sure]
-            if cache is not None:
-                cache.length = part.known + n_new  # slots behind these read drafts
-        part.idx[row, position] = token
-        part.step[row, position] = part.n_steps.to(row.device, non_blocking=True)[row]
-        if with_logprob:
-            logits = logits[sure] if unmasking.lossless else logits
-            logits = drawing.tempered(logits) if drawing.scores else logits
-            part.logprob[row, position] = token_logprob(logits, token).to(part.logprob.dtype)
-        part.known = part.known + n_new
-        yield part.n_steps, n_new, part
-        part.n_steps = part.n_steps + 1
-        left = part.n_blanks > 0
-        if not left.all():
-            canvas.put(part.take(~left))
-            part = part.take(left)
-            if cache is not None:
-                cache.keep(left.nonzero()[:, 0])
+            n_real = self.network.config.n_real
+            part.allowed.mask(logits, part, row, visit, n_real, self.drawing.scores)
+        return cells, logits
+
+    def draw(self, part, row, position, logits):
+        """Draw tokens (m,) by the uniform numbers of their cells. A text that is scored keeps its own."""
+        if self.drawing.scores:
+            return part.idx[row, position]
+        return self.drawing.tokens(logits, part.u[row, position])
+
+    def draw_by_noise(self, part, n_targets, row, position, logits):
+        """Draw tokens (m,) by the noise of their cells, the next n_targets (B,) of each row. A text that is
+        scored keeps its own."""
+        if self.drawing.scores:
+            return part.idx[row, position]
+        noise = partial(self.noise, part, n_targets, row, position)
+        return self.drawing.tokens_by_noise(logits, noise)
+
+    def logprob(self, logits, token):
+        """Return log p (m,) in nats of the tokens: of the law that is scored, else of the untempered model."""
+        if self.drawing.scores:
+            logits = self.drawing.tempered(logits)
+        return token_logprob(logits, token)
+
+    def forget_target(self, part):
+        """Run slot n_known anew in the next pass, if its keys depend on its target: it was run for another one."""
+        if self.network.slots.targets_in_keys:
+            self.keep_slots(part.known)
+
+    def keep_slots(self, n_slots):
+        """Forget all slots of the rows behind the first n_slots (B,)."""
+        if self.cache is not None:
+            self.cache.length = n_slots
+
+    def keep_rows(self, left):
+        """Forget the rows where `left` (B,) bool is False."""
+        if self.cache is not None:
+            self.cache.keep(left.nonzero()[:, 0])
+
+
+def without_finished(part, canvas, passes):
+    """Return the rows that have blanks left, as a canvas. The others go back to the whole canvas."""
+    left = part.n_blanks > 0
+    if left.all():
+        return part
+    canvas.put(part.take(~left))
+    passes.keep_rows(left)
+    return part.take(left)
 
 
 def start_cache(network, part):
-    """A KVCache for the rows of `part`. Prompts of very different lengths are read here: each costs its own tokens."""
-    device, dtype = part.idx.device, product_dtype(network)
+    """Return a KVCache for the rows of `part`. Prompts of very different lengths are read here: each costs its own
+    tokens."""
+    device = part.idx.device
+    dtype = product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)
-    if len(part) and part.known.max() - part.known.min() >= 32:
-        for length in (part.known // 32).unique():
-            near = part.known // 32 == length
-            rows, prompts = near.nonzero()[:, 0], part.take(near)
-            n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
-            own = KVCache(network.config, len(rows), device, dtype, n)
-            network.predict(
-                prompts.idx, prompts.order, prompts.known, 1, own, prompts.known, slice(0)
-            )  # no head
-            cache.k[:, rows, :, :n], cache.v[:, rows, :, :n], cache.length[rows] = (
-                own.k,
-                own.v,
-                own.length,
-            )
+    if not len(part) or part.known.max() - part.known.min() < 32:
+        return cache
+    for length in (part.known // 32).unique():
+        near = part.known // 32 == length
+        rows = near.nonzero()[:, 0]
+        prompts = part.take(near)
+        n = min(int(prompts.known.max()) + 1, prompts.order.size(1))
+        own = KVCache(network.config, len(rows), device, dtype, n)
+        no_head = slice(0)
+        network.predict(
+            prompts.idx,
+            prompts.order,
+            prompts.known,
+            1,
+            cache=own,
+            n_visits=prompts.known,
+            picked=no_head,
+        )
+        cache.k[:, rows, :, :n] = own.k
+        cache.v[:, rows, :, :n] = own.v
+        cache.length[rows] = own.length
     return cache
