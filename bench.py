@@ -81,7 +81,7 @@ import numpy as np
 import torch
 
 from anyorder.fast import freeze, graphed, lean
-from anyorder.generation import Canvas, Drawing, Unmasking, generate, unmask_schedule
+from anyorder.generation import Canvas, Drawing, Lossless, generate, unmask_schedule
 from anyorder.generation.fill import fill
 from anyorder.likelihood.ensemble import (
     check_ensemble,
@@ -185,7 +185,7 @@ def bench_sample(config, device, dtype):
                     config.seed
                 )  # decides which drafts are right: every run takes the same passes
                 canvas = Canvas(torch.zeros_like(order), order, 0, range(B))
-                unmasking = Unmasking(unmask='lossless', window=window)
+                unmasking = Lossless(window)
                 fill(network, canvas, unmasking, FixedAcceptance(), with_logprob=False)
                 return int(canvas.step.max()) + 1
 

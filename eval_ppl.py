@@ -91,7 +91,7 @@ import torch
 from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.datasets import changed_since
 from anyorder.fast import freeze
-from anyorder.generation import PROBABILITIES, SCORES, Drawing, Unmasking
+from anyorder.generation import PROBABILITIES, SCORES, Drawing, Given, Unmasking, unmasking_of
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
@@ -99,7 +99,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
 from anyorder.likelihood.nll import estimate_of, is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
-from anyorder.likelihood.written import Oracle, Written
+from anyorder.likelihood.written import Written, oracle_of
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.processes import (
     end_processes,
@@ -158,15 +158,12 @@ def read_ways(c):
             f'{c.n_steps}; lossless unmasking has the law of one token a step, n_steps=0'
         )
     for text in texts:
-        kind, asked = (Oracle, 'top_prob') if text == 'oracle' else (Unmasking, text)
+        kind, asked = (oracle_of, 'top_prob') if text == 'oracle' else (unmasking_of, text)
         order, policy = order_and_policy(asked, c.block_length)
         how = {'policy': policy} | ({'block_length': c.block_length} if policy != 'given' else {})
-        made = [('', kind(2**31, **how))] * (0 in steps)
-        made += [
-            (f' in {n}', kind(n, c.schedule, unmask=c.unmask, **how))
-            for n in dict.fromkeys(steps)
-            if n
-        ]
+        made = [('', kind(n_steps=2**31, **how))] * (0 in steps)
+        by_schedule = how | {'schedule': c.schedule, 'unmask': c.unmask}
+        made += [(f' in {n}', kind(n_steps=n, **by_schedule)) for n in dict.fromkeys(steps) if n]
         made += [
             (f' >= {p:g}', kind(threshold=p, **how)) for p in thresholds if text in PROBABILITIES
         ]
@@ -180,7 +177,7 @@ def check_options(c):
     if any(name not in ESTIMATES for name in names):
         raise ValueError(f'estimates must be among {", ".join(ESTIMATES)}, got {c.estimates!r}')
     check_choice('protocol', c.protocol, *PROTOCOLS)
-    Unmasking(1, c.schedule)  # which checks the schedule, also where no row has steps
+    Given(1, c.schedule)  # which checks the schedule, also where no row has steps
     at_least(c, 1, 'batch_size', 'n_orders')
     at_least(c, 0, 'n_blocks')
     check_ensemble(c)

@@ -66,7 +66,7 @@ from anyorder.batch import Batch
 from anyorder.checkpoint import open_checkpoint
 from anyorder.datasets import changed_since, open_split
 from anyorder.fast import CountedTrunk, freeze
-from anyorder.generation import SCORES, Canvas, Drawing, Unmasking
+from anyorder.generation import SCORES, Canvas, Drawing, Given, unmasking_of
 from anyorder.generation.fill import fill
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
@@ -105,12 +105,11 @@ def read_runs(c):
 
     def unmasking(policy, n_steps, noise):  # more steps than blanks write one blank each
         length = None if policy == 'given' else c.block_length
-        return Unmasking(
-            n_steps or 2**31,
-            'linear',
-            policy,
-            c.unmask,
-            noise,
+        return unmasking_of(
+            n_steps=n_steps or 2**31,
+            policy=policy,
+            unmask=c.unmask,
+            order_noise=noise,
             block_length=length,
             revise=c.revise,
         )
@@ -145,7 +144,7 @@ def solve_all(model, puzzles, runs, trained, show, c):
     tokens, given = puzzles.tokens, puzzles.given
     model, drawing = freeze(model), Drawing(c.temperature)
     solve(
-        model, tokens[:1], given[:1], order_of(trained, 'l2r'), Unmasking(1), drawing, c.seed
+        model, tokens[:1], given[:1], order_of(trained, 'l2r'), Given(1), drawing, c.seed
     )  # warm up
     trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:

@@ -91,7 +91,7 @@ import time
 
 import numpy as np
 
-from anyorder.generation import Drawing, Unmasking, generate, sample_tokens  # noqa: F401  (the last two for programs)
+from anyorder.generation import Drawing, generate, sample_tokens, unmasking_of  # noqa: F401  (two for programs)
 from anyorder.likelihood.judge import measure, open_judge
 from anyorder.likelihood.lengths import Lengths, read_prior, said
 from anyorder.machine.files import check_out, plain_json, reading, replace_file
@@ -119,7 +119,7 @@ def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed
                 config.batch_size,
                 config.context,
                 stops,
-                with_drafts and bool(unmasking.lossless or unmasking.revise),
+                with_drafts and unmasking.rewrites,
                 allowed,
             ):
                 for n_new in writer.write(scroll, visits, unmasking, drawing):
@@ -202,16 +202,16 @@ def main(config):
     # the plan
     at_least(config, 1, 'n_samples', 'batch_size')
     order, policy = order_and_policy(config.order, config.block_length)
-    unmasking = Unmasking(
-        config.n_steps,
-        config.schedule,
-        policy,
-        config.unmask,
-        config.order_noise,
-        config.threshold,
-        config.window,
-        config.block_length,
-        config.revise,
+    unmasking = unmasking_of(
+        n_steps=config.n_steps,
+        schedule=config.schedule,
+        policy=policy,
+        unmask=config.unmask,
+        order_noise=config.order_noise,
+        threshold=config.threshold,
+        window=config.window,
+        block_length=config.block_length,
+        revise=config.revise,
     )
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)

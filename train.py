@@ -100,7 +100,7 @@ from anyorder.datasets import open_split
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Given
 from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
@@ -365,7 +365,7 @@ def samples(model, tokenizer, config):
     for seed, (kind, order) in enumerate(orders.items(), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
         canvas = Canvas.of_texts([blank], order, seed, model.device)
-        fill(model, canvas, Unmasking(config.block_size), Drawing())
+        fill(model, canvas, Given(config.block_size), Drawing())
         _, columns = config.get('shape') or (0, 0)
         text = shown_text(canvas.idx[0].tolist(), tokenizer, columns)
         texts.append((titles.get(kind, 'in its own order'), visible(text)))

@@ -9,7 +9,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
-from anyorder.generation import Drawing, Unmasking
+from anyorder.generation import Drawing, unmasking_of
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
@@ -275,12 +275,8 @@ class AnyOrderLM(TemplateLM):
         context, n_steps = how.pop('context'), how.pop('n_steps') or self.max_length
         self.writer.check_context(context)
         order, policy = order_and_policy(self.order, how['block_length'])
-        return (
-            order_of(self.writer.checkpoint.run, order),
-            Unmasking(n_steps, policy=policy, **how),
-            drawing,
-            context,
-        )
+        unmasking = unmasking_of(n_steps=n_steps, policy=policy, **how)
+        return order_of(self.writer.checkpoint.run, order), unmasking, drawing, context
 
     def generate_until(self, requests, disable_tqdm=False):
         """[the text that follows each context], without its stop. It ends before a text of `until`, at end-of-text or

@@ -13,8 +13,9 @@ from anyorder.checkpoint import open_checkpoint
 from anyorder.fast import freeze, graphed
 from anyorder.generation.constraint import check_allowed
 from anyorder.generation.drawing import Drawing
+from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.scroll import Scroll
-from anyorder.generation.unmasking import SCORES, Unmasking, check_keywords
+from anyorder.generation.unmasking import SCORES, Revised
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
@@ -32,7 +33,7 @@ class Text(str):
 
 
 def order_and_policy(order, block_length=None):
-    """(order for order_of, policy for Unmasking) that `order` says, an option of sample.py or a list of positions."""
+    """(order for order_of, policy for unmasking_of) that `order` says, an option of sample.py or positions."""
     if (
         isinstance(order, str) and order in SCORES
     ):  # the given order decides among equal scores, and makes the blocks
@@ -124,7 +125,7 @@ class Writer:
         n_steps    forward passes of a stretch, by default one for each token
         allowed    which tokens may stand at the positions of text r, see Constraint: the law is renormalised to these
         blank_length, length_prior   how [[?]] finds its length: see lengths.Lengths and lengths.read_prior
-        unmasking  schedule, unmask, window, threshold, order_noise, block_length, revise: see generation.Unmasking
+        unmasking  schedule, unmask, window, threshold, order_noise, block_length, revise: see options.Options
         temperature, top_k, top_p, score   see drawing.Drawing; to be scored every blank is [[=text]]"""
         scrolls, how, n_blanks = self.prepared(
             prompt,
@@ -194,9 +195,8 @@ class Writer:
         """(Scroll of each batch, what write wants to know of how, number of blanks) of infill's arguments, checked."""
         check_keywords(unmasking, self.infill)
         order, policy = order_and_policy(order, unmasking.get('block_length'))
-        unmasking = Unmasking(
-            self.block_size if n_steps is None else n_steps, policy=policy, **unmasking
-        )
+        n_steps = self.block_size if n_steps is None else n_steps
+        unmasking = unmasking_of(n_steps=n_steps, policy=policy, **unmasking)
         how = (
             order_of(self.checkpoint.run, order),
             unmasking,
@@ -275,7 +275,7 @@ class Writer:
                 f'length must be at least 1 (0 is block_size={self.block_size}), got {length}'
             )
         self.check_context(context)
-        if stops and (drawing.scores or unmasking.revise):
+        if stops and (drawing.scores or isinstance(unmasking, Revised)):
             raise ValueError(
                 'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
             )

@@ -16,7 +16,7 @@ import eval_puzzle
 from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
-from anyorder.generation import Drawing, Unmasking, generate
+from anyorder.generation import Drawing, generate, unmasking_of
 from anyorder.likelihood.ensemble import group_contexts
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
@@ -258,9 +258,8 @@ def test_contexts_of_an_ensemble_hold_the_prompt(split):
 @pytest.mark.parametrize('policy', ['given', 'margin'])
 def test_answers_are_written_as_without_padding(split, policy):
     model, (tokens, given) = network(), all_blocks(split, 9)
-    idx, step, _ = solve(
-        model, tokens, given, order_of({}, 'l2r'), Unmasking(9, policy=policy), Drawing(0.0), 5, 3
-    )
+    unmasking = unmasking_of(n_steps=9, policy=policy)
+    idx, step, _ = solve(model, tokens, given, order_of({}, 'l2r'), unmasking, Drawing(0.0), 5, 3)
     for b, (row, n) in enumerate(map(row_of, PAIRS)):
         alone, trace = generate(
             model,

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bench
 from anyorder.fast import lean
 from anyorder.generation.fill import generate
-from anyorder.generation.unmasking import unmask_schedule
+from anyorder.generation.schedules import unmask_schedule
 from anyorder.speed.plain import generation_limit, plain_generate, plain_nll
 from anyorder.training.update import training_flops
 from bench import NETWORKS

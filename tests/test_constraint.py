@@ -16,7 +16,8 @@ from test_scroll import write as write_long
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import Unmasking, unmask_schedule
+from anyorder.generation.schedules import unmask_schedule
+from anyorder.generation.unmasking import Given
 from anyorder.orders import order_of
 from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
@@ -171,7 +172,7 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
         return_trace=True,
     )
     scored = Canvas(new, trace['order'], KNOWN[:5] // 2, range(5), allowed=by_row)
-    fill(model, scored, Unmasking(9), Drawing(scores=True))
+    fill(model, scored, Given(9), Drawing(scores=True))
     torch.testing.assert_close(scored.logprob, trace['logprob'], rtol=0, atol=1e-10)
     for r, k in enumerate((KNOWN[:5] // 2).tolist()):
         row, visits = slice(r, r + 1), trace['order'][r]
@@ -202,7 +203,7 @@ def test_positions_of_a_long_text_are_counted_from_its_start(order):
             derive_seed(5, 'stretch', start) if start else 5,
             allowed=table[start:end],
         )
-        fill(model, canvas, Unmasking(99), Drawing())
+        fill(model, canvas, Given(99), Drawing())
         tokens[start:end], known[start:end] = canvas.idx[0].tolist(), [True] * (end - start)
     assert sample['tokens'] == tokens and len(sample['stretches']) == 4
     assert all(
@@ -295,7 +296,7 @@ def test_known_tokens_are_not_asked_about_and_scored_ones_are(batch):
     with one_line(
         'the token that is scored is not allowed at position 4 of row 0: its probability would be 0'
     ):
-        fill(model, canvas, Unmasking(9), Drawing(scores=True))
+        fill(model, canvas, Given(9), Drawing(scores=True))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import torch
 from conftest import make_model
 
-from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.unmasking import SCORES, Adaptive
 from anyorder.likelihood.continuations import (
     LEFT_TO_RIGHT,
     Reading,
@@ -257,11 +258,7 @@ def test_greedy_follows_the_mixture_of_contexts():
         ),
         (dict(order=order_of({}, list(range(10)))), 'causal', 'at most the 9 positions'),
         *(
-            (
-                dict(unmasking=Unmasking(policy='margin')) | one,
-                'causal',
-                'order=margin is one order',
-            )
+            (dict(unmasking=Adaptive('margin')) | one, 'causal', 'order=margin is one order')
             for one in (dict(n_orders=2), dict(n_contexts=2), dict(estimate='mixture'))
         ),
     ],
@@ -291,7 +288,7 @@ def as_written(model, context, tokens, unmasking):
             ).log_softmax(-1)
             for p in block
         }
-        score = {p: float(SCORES[unmasking.policy](logp[p][None])) for p in block}
+        score = {p: float(SCORES[unmasking.score](logp[p][None])) for p in block}
         for p in sorted(block, key=score.get, reverse=True)[: end - n_done]:
             likeliest = int(logp[p].argmax())
             text[p] = likeliest if text[p] is None else text[p]
@@ -314,7 +311,7 @@ def as_written(model, context, tokens, unmasking):
     ],
 )
 def test_a_policy_reads_as_it_writes(attention, how):
-    model, unmasking = make_model(attention=attention), Unmasking(policy='margin', **how)
+    model, unmasking = make_model(attention=attention), unmasking_of(policy='margin', **how)
     greedy = [
         (context, as_written(model, context, [None] * len(tokens), unmasking)[0][len(context) :])
         for context, tokens in ROWS

@@ -5,7 +5,7 @@ import torch
 from anyorder.generation.canvas import Canvas, draft_at
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.scroll import Scroll
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Lossless
 from anyorder.tokens.tokenizers import Bytes
 
 
@@ -17,9 +17,7 @@ def test_the_record_gives_the_drafts_of_every_pass(model):
     ]
     model.lm_head.weight.mul_(3)  # wrong drafts, whatever the weights that a version of torch draws
     scroll, passes = Scroll(texts, 0, Bytes(), model.config.block_size, with_drafts=True), []
-    for _ in scroll.steps(
-        model, {'kind': 'l2r'}, Unmasking(unmask='lossless', window=4), Drawing()
-    ):
+    for _ in scroll.steps(model, {'kind': 'l2r'}, Lossless(4), Drawing()):
         part = scroll.part
         passes.append(
             {

@@ -13,7 +13,7 @@ from test_estimates import SEED, opened, options, text_of
 import eval_ppl
 from anyorder import likelihood
 from anyorder.checkpoint import save_checkpoint
-from anyorder.generation import Unmasking
+from anyorder.generation import Given
 from anyorder.likelihood import estimates
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.nll import draw_known, one_by_one
@@ -40,7 +40,7 @@ def test_programs_find_the_functions_here():
 
 def ways(**orders):
     """The Ways of one token a step of {text: what read_order gave}."""
-    return [Way(text, order, '', Unmasking(), PLAIN) for text, order in orders.items()]
+    return [Way(text, order, '', Given(), PLAIN) for text, order in orders.items()]
 
 
 def test_which_estimates_are_made():

@@ -16,7 +16,7 @@ from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import generate
-from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.generation.unmasking import SCORES, Adaptive, Given
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.tables import share_error
 from anyorder.orders import draw_orders
@@ -82,7 +82,8 @@ def options_of(*options):
 @pytest.mark.parametrize('policy, temperature', [('random', 0.0), ('l2r', 1.0), ('margin', 0.7)])
 def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(policy, temperature):
     (tokens, given), model = some_puzzles(Sudoku(4), 20), make_model(block_size=16, vocab_size=4)
-    unmasking = Unmasking(16, policy=policy if policy in SCORES else 'given')
+    score = policy if policy in SCORES else None
+    unmasking = Adaptive(score, 16) if score else Given(16)
     order = {'kind': 'random' if policy in SCORES else policy}
     drawing = Drawing(temperature)
     idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, 3, batch_size=6)
@@ -104,7 +105,7 @@ def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(polic
             torch.tensor([visits]),
             int(given[r].sum()),
             16,
-            unmasking.policy,
+            score or 'given',
             temperature=temperature,
             seeds=[derive_seed(3, r)],
             return_trace=True,
@@ -114,9 +115,9 @@ def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(polic
 
 def test_blanks_are_written_left_to_right_and_drawn_by_the_seed_of_the_puzzle():
     (tokens, given), model = some_puzzles(Sudoku(4), 9), make_model(block_size=16, vocab_size=4)
-    _, steps, _ = solve(model, tokens, given, {'kind': 'l2r'}, Unmasking(16), Drawing(), 3)
+    _, steps, _ = solve(model, tokens, given, {'kind': 'l2r'}, Given(16), Drawing(), 3)
     assert all(step[~g].tolist() == sorted(step[~g].tolist()) for step, g in zip(steps, given))
-    unmasking = Unmasking(16, policy='margin', unmask='binomial')
+    unmasking = Adaptive('margin', 16, binomial=True)
     order = {'kind': 'random'}
     whole, alone, other = (
         solve(model, tokens, given, order, unmasking, Drawing(), seed, batch_size=size)[0]
@@ -137,12 +138,13 @@ def test_every_run_is_a_row_of_policy_steps_and_noise():
         ('margin', 0, 0.0),
         ('margin', 0, 0.5),
     ]
-    assert runs[3][3] == Unmasking(4, policy='margin', order_noise=0.5)
-    assert runs[1][3].ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]] and runs[1][3].policy == 'given'
+    assert runs[3][3] == Adaptive('margin', 4, noise=0.5)
+    assert runs[1][3].ends([5], [0]).tolist() == [[1, 2, 3, 4, 5]]
+    assert isinstance(runs[1][3], Given)
     assert [run[0] for run in read_runs(options_of())] == ['random', 'l2r', *SCORES]
     random, margin = read_runs(options_of('--policies=random,margin', '--block_length=4'))
-    assert random[3:] == (Unmasking(2**31), 'random')
-    assert margin[3:] == (Unmasking(2**31, policy='margin', block_length=4), 'l2r')
+    assert random[3:] == (Given(2**31), 'random')
+    assert margin[3:] == (Adaptive('margin', 2**31, block_length=4), 'l2r')
 
 
 # ---- scores

@@ -13,7 +13,7 @@ from anyorder.checkpoint import model_from_checkpoint, save_checkpoint
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import PROBABILITIES, SCORES, Unmasking
+from anyorder.generation.unmasking import PROBABILITIES, SCORES, Adaptive, Given, Lossless
 from anyorder.likelihood.judge import generative_perplexity, text_metrics
 from anyorder.likelihood.nll import block_nll
 from anyorder.likelihood.written import written_nats
@@ -64,16 +64,16 @@ def test_the_ways_of_a_checkpoint(frontier):
     ((why, ways),) = decoder.left_out.items()
     assert ways == ['margin blocks of 9'] and 'at most the 8 positions' in why
     assert decoder.settings[:4] == [
-        (REFERENCE, {'n_steps': 8}, Unmasking(8)),
-        ('lossless', {'window': 1}, Unmasking(unmask='lossless', window=1)),
-        ('lossless', {'window': 8}, Unmasking(unmask='lossless', window=8)),
-        ('fixed', {'n_steps': 2}, Unmasking(2)),
+        (REFERENCE, {'n_steps': 8}, Given(8)),
+        ('lossless', {'window': 1}, Lossless(1)),
+        ('lossless', {'window': 8}, Lossless(8)),
+        ('fixed', {'n_steps': 2}, Given(2)),
     ]
-    assert ('cosine', {'n_steps': 4}, Unmasking(4, 'cosine')) in decoder.settings
+    assert ('cosine', {'n_steps': 4}, Given(4, 'cosine')) in decoder.settings
     assert (
         'margin threshold',
         {'threshold': 0.05},
-        Unmasking(policy='margin', threshold=0.05),
+        Adaptive('margin', threshold=0.05),
     ) in decoder.settings
     encoder = frontier(attention='bidirectional')
     assert [*dict.fromkeys(way for way, _, _ in encoder.settings)] == [
@@ -108,7 +108,7 @@ def test_a_curve_of_a_policy_begins_at_its_own_one_token_a_step(frontier):
     found, _ = settings(frontier().checkpoint, wide)
     assert [setting['n_steps'] for way, setting, _ in found if way == BLOCKS[0]] == [2, 8]
     assert [unmasking for way, _, unmasking in found if way == BLOCKS[0]] == [
-        Unmasking(n, policy='margin', block_length=4) for n in (2, 8)
+        Adaptive('margin', n, block_length=4) for n in (2, 8)
     ]
 
 
@@ -128,15 +128,11 @@ def written(it, unmasking, temperature=1.0, order=None):
 def test_nats_and_what_passes_cost_block_by_block(frontier, attention):
     it, l2r = frontier(attention=attention), {'kind': 'l2r'}
     for unmasking, one, order in (
-        (Unmasking(2), Unmasking(8), None),
-        (Unmasking(8), Unmasking(8), None),
-        (Unmasking(2, policy='entropy'), Unmasking(8, policy='entropy'), None),
-        (Unmasking(policy='margin', threshold=0.02), Unmasking(8, policy='margin'), None),
-        (
-            Unmasking(4, policy='margin', block_length=4),
-            Unmasking(8, policy='margin', block_length=4),
-            l2r,
-        ),
+        (Given(2), Given(8), None),
+        (Given(8), Given(8), None),
+        (Adaptive('entropy', 2), Adaptive('entropy', 8), None),
+        (Adaptive('margin', threshold=0.02), Adaptive('margin', 8), None),
+        (Adaptive('margin', 4, block_length=4), Adaptive('margin', 8, block_length=4), l2r),
     ):
         nats, found = written(it, unmasking, order=order) / 8, it.likelihood(unmasking)
         cost = nats - written(it, one, order=order) / 8
@@ -149,23 +145,21 @@ def test_nats_and_what_passes_cost_block_by_block(frontier, attention):
 def test_lossless_lies_on_the_line_of_one_token_a_step(frontier):
     """Under its own law, which the point does not run anew; and one pass of a decoder says the same."""
     it = frontier()
-    one = it.likelihood(Unmasking(8))
+    one = it.likelihood(Given(8))
     blocks, orders = it.text.blocks, draw_orders(range(5), 8, 1, 3)[:, 0]
     assert one['nats'] == pytest.approx(
         float(block_nll(it.model, blocks, orders, 5).mean()) / 8, abs=1e-6
     )
     for window in (1, 3, 8):
-        lossless = Unmasking(unmask='lossless', window=window)
+        lossless = Lossless(window)
         assert it.likelihood(lossless) == one
-        torch.testing.assert_close(
-            written(it, lossless), written(it, Unmasking(8)), rtol=0, atol=1e-5
-        )
+        torch.testing.assert_close(written(it, lossless), written(it, Given(8)), rtol=0, atol=1e-5)
     assert one['cost'] == one['cost_error'] == 0
 
 
 def test_temperature_is_part_of_the_law(frontier):
-    tempered = written(it := frontier(temperature=0.5), Unmasking(2), 0.5) / 8
-    assert it.likelihood(Unmasking(2))['nats'] == pytest.approx(float(tempered.mean()), abs=1e-6)
+    tempered = written(it := frontier(temperature=0.5), Given(2), 0.5) / 8
+    assert it.likelihood(Given(2))['nats'] == pytest.approx(float(tempered.mean()), abs=1e-6)
     assert frontier(temperature=0.0).text is None
 
 
@@ -175,7 +169,7 @@ def test_temperature_is_part_of_the_law(frontier):
 
 def test_a_point_by_hand(frontier):
     """Of a binomial way, whose numbers of passes differ, in two batches and a rest; errors are over the samples."""
-    all_points, unmasking = frontier(), Unmasking(6, unmask='binomial')
+    all_points, unmasking = frontier(), Given(6, binomial=True)
     point = all_points.point('binomial', {'n_steps': 6}, unmasking)
     samples, passes = [], []
     for r in range(5):
@@ -210,21 +204,21 @@ def test_generation_alone_is_timed(frontier, monkeypatch):
     monkeypatch.setattr(
         'anyorder.machine.devices.time.perf_counter', lambda: done.append('clock') or next(times)
     )
-    samples, time, _ = frontier(n_samples=3).write(Unmasking(8), '')
+    samples, time, _ = frontier(n_samples=3).write(Given(8), '')
     assert time == 2.5 and len(samples) == 3
     assert done == [[0, 0], 'clock', [0, 0], [0], 'clock']
 
 
 def test_blocks_need_not_fit_into_the_text(frontier):
     """Of 9 tokens the last 8 warm up, in blocks that do not begin where the text begins."""
-    samples, _, _ = frontier(block_size=9).write(Unmasking(2, policy='margin', block_length=8), '')
+    samples, _, _ = frontier(block_size=9).write(Adaptive('margin', 2, block_length=8), '')
     assert [sample['passes'] for sample in samples] == 5 * [2]
 
 
 def test_every_way_starts_from_the_same_orders(frontier):
-    first, second = (frontier(n_samples=3).canvas(0, Unmasking(n)) for n in (8, 2))
+    first, second = (frontier(n_samples=3).canvas(0, Given(n)) for n in (8, 2))
     assert torch.equal(first.order, second.order) and first.seeds == [3, 4]
-    last = frontier().canvas(4, Unmasking(policy='margin', block_length=4))
+    last = frontier().canvas(4, Adaptive('margin', block_length=4))
     assert last.seeds == [7] and last.order.tolist() == [
         list(range(8))
     ]  # blocks are from left to right
@@ -242,15 +236,17 @@ def test_every_way_starts_from_the_same_orders(frontier):
 def test_slots(frontier, attention, n_steps, block_length, slots):
     """Of a text of 8. A pass of a decoder runs its targets, or the blanks of its block, and what it has to read before.
     The warm-up does not count."""
-    policy = 'given' if block_length is None else 'margin'
-    _, _, ran = frontier(attention=attention).write(
-        Unmasking(n_steps, policy=policy, block_length=block_length), ''
+    unmasking = (
+        Given(n_steps)
+        if block_length is None
+        else Adaptive('margin', n_steps, block_length=block_length)
     )
+    _, _, ran = frontier(attention=attention).write(unmasking, '')
     assert ran == 5 * slots
 
 
 def test_rows_that_reveal_unequal_numbers_run_no_more_slots_in_a_batch(frontier):
-    ran = [frontier(batch_size=B).write(Unmasking(2, unmask='binomial'), '')[2] for B in (1, 5)]
+    ran = [frontier(batch_size=B).write(Given(2, binomial=True), '')[2] for B in (1, 5)]
     assert ran[0] == ran[1] > 5 * 8
 
 

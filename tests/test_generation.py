@@ -14,14 +14,9 @@ from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
-from anyorder.generation.unmasking import (
-    SCORES,
-    Unmasking,
-    binomial_schedule,
-    confidence,
-    gumbel_noise,
-    unmask_schedule,
-)
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.schedules import binomial_schedule, unmask_schedule
+from anyorder.generation.unmasking import SCORES, Given, confidence, gumbel_noise
 from anyorder.orders import order_of, sample_order
 from anyorder.seeds import keys_of, uniform
 from model import AOGPT, KVCache
@@ -31,7 +26,7 @@ def write(model, texts, order, seed, n_steps, use_cache=True):
     """The canvas of texts [(tokens, known)] that were written in an order: a family, positions, or a score."""
     policy = order if order in tuple(SCORES) else 'given'
     canvas = Canvas.of_texts(texts, order_of({}, order if policy == 'given' else 'random'), seed)
-    fill(model, canvas, Unmasking(n_steps, policy=policy), Drawing(), use_cache)
+    fill(model, canvas, unmasking_of(n_steps=n_steps, policy=policy), Drawing(), use_cache)
     return canvas
 
 
@@ -84,21 +79,21 @@ def test_schedule_by_hand():
 
 
 def test_rows_of_unequal_blanks_have_their_own_schedule():
-    assert Unmasking(2).ends([4, 1, 0], range(3)).tolist() == [[2, 4], [1, 1], [0, 0]]
-    assert Unmasking(schedule=[1, 4]).ends([4, 1], range(2)).tolist() == [[1, 4], [1, 1]]
+    assert Given(2).ends([4, 1, 0], range(3)).tolist() == [[2, 4], [1, 1], [0, 0]]
+    assert Given(schedule=[1, 4]).ends([4, 1], range(2)).tolist() == [[1, 4], [1, 1]]
     for wrong in ([1, 3], [2, 2, 4], [0, 4], []):
         with pytest.raises(ValueError, match='increase strictly'):
-            Unmasking(schedule=wrong).ends([4, 1], range(2))
+            Given(schedule=wrong).ends([4, 1], range(2))
 
 
 def test_a_schedule_is_the_one_that_is_named():
-    assert Unmasking(4, 'cosine').ends([10], [0]).tolist() == [[1, 2, 6, 10]]
-    ends = Unmasking(4, 'cosine', unmask='binomial').ends([200], [7])
+    assert Given(4, 'cosine').ends([10], [0]).tolist() == [[1, 2, 6, 10]]
+    ends = Given(4, 'cosine', binomial=True).ends([200], [7])
     assert ends[0].tolist() == binomial_schedule(numbers(7, 'unmask', n=200), 4, 'cosine')
 
 
 def test_the_seed_of_a_row_gives_its_binomial_numbers():
-    ends = Unmasking(4, unmask='binomial').ends([9, 9, 5], [7, 3, 7])
+    ends = Given(4, binomial=True).ends([9, 9, 5], [7, 3, 7])
     for row, n, seed in zip(ends.tolist(), (9, 9, 5), (7, 3, 7)):
         assert row == binomial_schedule(numbers(seed, 'unmask', n=n), 4, 'linear')
 
@@ -128,7 +123,7 @@ def test_the_seed_of_a_row_gives_its_binomial_numbers():
 )
 def test_unmasking_out_of_range(wrong, said):
     with pytest.raises(ValueError, match=said):
-        Unmasking(**wrong)
+        unmasking_of(**wrong)
 
 
 # ---- one sequence
@@ -363,7 +358,7 @@ def test_every_policy_cached_alone_and_in_a_batch_is_the_same(batch, how, varian
 
     def run(rows, use_cache=True):
         canvas = Canvas(idx[rows], order[rows], known[rows], list(range(5))[rows], n_visits[rows])
-        fill(model, canvas, Unmasking(4, **how), Drawing(), use_cache)
+        fill(model, canvas, unmasking_of(n_steps=4, **how), Drawing(), use_cache)
         return canvas
 
     new = run(slice(5))
@@ -386,7 +381,7 @@ def test_every_policy_cached_alone_and_in_a_batch_is_the_same(batch, how, varian
 def test_forced_tokens_are_scored_not_changed(batch, how):
     model, (idx, order) = make_model(), batch
     canvas = Canvas(idx, order, 2, range(5))
-    fill(model, canvas, Unmasking(9, **how), Drawing(scores=True))
+    fill(model, canvas, unmasking_of(n_steps=9, **how), Drawing(scores=True))
     assert torch.equal(canvas.idx, idx)
     if (
         how.get('unmask') != 'binomial' and 'threshold' not in how
@@ -509,7 +504,7 @@ def test_a_network_with_a_masked_loss_writes_what_it_scores(attention, policy, u
 
 def test_every_step_is_told_with_what_it_revealed(batch):
     canvas, told = Canvas(*batch, torch.tensor([0, 3, 9, 8, 5]), range(5)), []
-    for step, n_new, part in steps(make_model(), canvas, Unmasking(2), Drawing()):
+    for step, n_new, part in steps(make_model(), canvas, Given(2), Drawing()):
         assert len({*step.tolist()}) == 1
         told.append((int(step[0]), part.rows.tolist(), n_new.tolist(), part.known.tolist()))
     assert told == [
@@ -521,8 +516,8 @@ def test_every_step_is_told_with_what_it_revealed(batch):
 @pytest.mark.parametrize('how', [{}, {'policy': 'margin'}, {'unmask': 'lossless', 'window': 2}])
 def test_rows_that_are_told_to_end_keep_their_blanks_and_the_others_go_on(batch, how):
     whole, part, asked = Canvas(*batch, 2, range(5)), Canvas(*batch, 2, range(5)), []
-    fill(make_model(), whole, Unmasking(9, **how), Drawing())
-    for _, _, canvas in steps(make_model(), part, Unmasking(9, **how), Drawing()):
+    fill(make_model(), whole, unmasking_of(n_steps=9, **how), Drawing())
+    for _, _, canvas in steps(make_model(), part, unmasking_of(n_steps=9, **how), Drawing()):
         asked.append(canvas.rows.tolist())
         canvas.end((canvas.rows % 2 == 0) & (canvas.known >= 4))
     assert torch.equal(part.idx[1::2], whole.idx[1::2]) and (part.known[1::2] == 9).all()
@@ -640,7 +635,7 @@ def test_the_cache_is_as_large_as_it_says_and_nothing_else_stays():
     cache = KVCache(model.config, 5)
     assert 4 * (cache.k.numel() + cache.v.numel()) == 4 * 2 * 3 * 5 * 64 * 32
     canvas = Canvas(torch.zeros(5, 64, dtype=torch.long), sample_order(5, 64), 0, range(5))
-    for _ in steps(model, canvas, Unmasking(4), Drawing()):
+    for _ in steps(model, canvas, Given(4), Drawing()):
         gc.collect()
         live.append(
             sum(
@@ -670,9 +665,9 @@ def test_another_score_is_one_function(monkeypatch, batch):
     for r in range(5):
         p = model.predict(idx[r : r + 1], order[r : r + 1], 3)[0].softmax(-1)[:, 0]
         assert trace['order'][r, 3:].tolist() == order[r, 3:][p.argsort(descending=True)].tolist()
-    assert Unmasking(policy='zero', order_noise=1.0).adaptive
+    assert unmasking_of(policy='zero', order_noise=1.0).adaptive
     with pytest.raises(ValueError, match='for top_prob and margin'):
-        Unmasking(policy='zero', threshold=0.5)
+        unmasking_of(policy='zero', threshold=0.5)
 
 
 @pytest.mark.parametrize('policy', SCORES)

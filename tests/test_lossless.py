@@ -12,7 +12,7 @@ from test_model import TWO_STREAM, VARIANTS
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, gumbel, keep_largest, token_noise
 from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Lossless
 from anyorder.orders import order_of, sample_order
 from anyorder.seeds import keys_of
 from model import AOGPT
@@ -122,7 +122,7 @@ def test_texts_of_unequal_length_and_an_order_of_positions():
         canvases = []
         for window in (1, 6):
             canvas = Canvas.of_texts(texts, {'kind': order}, 7)
-            fill(model, canvas, Unmasking(unmask='lossless', window=window), Drawing())
+            fill(model, canvas, Lossless(window), Drawing())
             canvases.append(canvas)
         assert torch.equal(canvases[0].idx, canvases[1].idx) and torch.equal(
             canvases[1].known, canvases[1].n_visits
@@ -135,7 +135,7 @@ def test_texts_of_unequal_length_and_an_order_of_positions():
         Canvas.of_texts([([1] * 4, [False] * 4)], order_of({}, order), 7) for _ in range(2)
     )
     for canvas, window in ((one, 1), (many, 4)):
-        fill(model, canvas, Unmasking(unmask='lossless', window=window), Drawing())
+        fill(model, canvas, Lossless(window), Drawing())
     assert torch.equal(one.idx, many.idx) and many.order[0].tolist()[:4] == order
 
 
@@ -248,9 +248,7 @@ def accepted(order, known, n_drafts, drafts, tokens, N=8):
     row, column, visit = canvas.cells(n)
     position = canvas.order[row, visit]
     canvas.idx[0, position[:n_drafts]] = torch.tensor(drafts, dtype=torch.long)
-    n_new, sure = Unmasking(unmask='lossless').accept(
-        canvas, row, column, position, torch.tensor(tokens), n
-    )
+    n_new, sure = Lossless().accept(canvas, row, column, position, torch.tensor(tokens), n)
     assert sure.tolist() == list(range(int(n_new)))
     return int(n_new), canvas.idx[row, position].tolist(), int(canvas.n_drafts)
 

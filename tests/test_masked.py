@@ -15,7 +15,8 @@ from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.nll import block_nll, conditional_logprob
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from model import KVCache
@@ -63,7 +64,7 @@ def rows_of(checkpoint, lengths=(11, 7, 9)):
 
 def write(model, texts, seed=3, **unmasking):
     canvas = Canvas.of_texts(texts, {'kind': 'random'}, seed)
-    fill(model, canvas, Unmasking(**unmasking), Drawing())
+    fill(model, canvas, unmasking_of(**unmasking), Drawing())
     return canvas.lists()
 
 

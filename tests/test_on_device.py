@@ -16,7 +16,7 @@ from anyorder.fast import freeze, graphed, lean
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Given
 from anyorder.likelihood.ensemble import ensemble_block_nll
 from anyorder.likelihood.nll import block_nll, conditional_logprob
 from anyorder.machine.devices import autocast, widest
@@ -301,7 +301,7 @@ def test_graphs_replay_what_steps_are(cuda, variant, dtype):
     for network in (freeze(model, dtype), graphed(freeze(model, dtype))):
         for n_steps in (64, 9):
             canvas = Canvas(idx, order, torch.tensor([0, 20, 63]), range(3))
-            fill(network, canvas, Unmasking(n_steps), Drawing(scores=True))
+            fill(network, canvas, Given(n_steps), Drawing(scores=True))
             found.append(canvas.logprob)
     assert network.trunk.recorded
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 0.5}[dtype]

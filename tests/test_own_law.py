@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import make_model, one_line
 from test_model import FINAL, TWO_STREAM
-from test_unmasking import BLOCKS, CHANCE, ENCODER, KNOWN, by_definition, unmasking_of
+from test_unmasking import BLOCKS, CHANCE, ENCODER, KNOWN, by_definition, nine_steps
 
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
@@ -57,7 +57,7 @@ def chooses(model):
 def scored(model, idx, order, known, seeds, how, use_cache=True, **drawing):
     """The canvas of texts idx (B, N), scored by the law of this way of writing."""
     canvas = Canvas(idx, order, known, seeds)
-    fill(model, canvas, unmasking_of(how), Drawing(**drawing, scores=True), use_cache)
+    fill(model, canvas, nine_steps(how), Drawing(**drawing, scores=True), use_cache)
     assert torch.equal(canvas.idx, idx) and torch.equal(canvas.known, canvas.n_visits)
     return canvas
 

@@ -8,8 +8,9 @@ from test_scroll import texts, write
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
+from anyorder.generation.options import unmasking_of
 from anyorder.generation.revise import GROUPS, blank_again, misfit
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Given, Revised
 from anyorder.orders import sample_order
 
 NETWORKS = [
@@ -64,7 +65,7 @@ def test_a_round_by_hand_is_the_round_of_generate(config, size):
             [seed],
         )
         canvas.draw_numbers('round', 0)
-        fill(model, canvas, Unmasking(1), Drawing())
+        fill(model, canvas, Given(1), Drawing())
         assert torch.equal(canvas.idx[0], new[r]) and torch.equal(
             canvas.order[0], after['order'][r]
         )
@@ -151,7 +152,7 @@ def test_a_text_of_likeliest_tokens_stays(config):
 
 def test_binomial_rounds_have_schedules_of_their_own():
     canvas = Canvas(torch.zeros(1, 99).long(), torch.arange(99)[None], 0, [5])
-    unmasking, seen = Unmasking(9, unmask='binomial'), set()
+    unmasking, seen = Given(9, binomial=True), set()
     for names in ((), ('round', 0), ('round', 1)):
         canvas.draw_numbers(*names)
         seen.add(str(unmasking.ends([99], canvas.seeds, *canvas.names).tolist()))
@@ -177,8 +178,8 @@ def test_a_row_is_finished_by_a_round_that_does_not_change_it():
 
 def test_the_trace_keeps_the_rounds():
     """The sample has every token that stood in the text, and the order visits each position once."""
-    model, how = make_model(block_size=8, vocab_size=128), Unmasking(4, revise=3)
-    (once,) = write(model, texts('ab[[6]]', length=8), how=Unmasking(4))
+    model, how = make_model(block_size=8, vocab_size=128), Revised(Given(4), 3)
+    (once,) = write(model, texts('ab[[6]]', length=8), how=Given(4))
     (sample,) = write(model, texts('ab[[6]]', length=8), how=how, with_drafts=True)
     revised = [p for p in range(8) if sample['drafts'][p]]
     assert (
@@ -199,14 +200,14 @@ def test_the_trace_keeps_the_rounds():
     'make, said',
     [
         (
-            lambda: Unmasking(unmask='lossless', revise=1),
+            lambda: unmasking_of(unmask='lossless', revise=1),
             'revise is how many rounds, 0 with unmask=lossless',
         ),
-        (lambda: Unmasking(schedule=[2, 4], revise=1), 'or listed ends, got 1'),
-        (lambda: Unmasking(revise=-1), 'got -1'),
-        (lambda: Unmasking(revise=1.5), 'got 1.5'),
+        (lambda: unmasking_of(schedule=[2, 4], revise=1), 'or listed ends, got 1'),
+        (lambda: unmasking_of(revise=-1), 'got -1'),
+        (lambda: unmasking_of(revise=1.5), 'got 1.5'),
         (
-            lambda: Unmasking(revise=1).check_network(make_model().slots, 9, scores=True),
+            lambda: unmasking_of(revise=1).check_network(make_model().slots, 9, scores=True),
             'score with revise=0',
         ),
     ],

@@ -12,7 +12,7 @@ from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.scroll import Scroll, end_of
-from anyorder.generation.unmasking import Unmasking
+from anyorder.generation.unmasking import Adaptive, Given, Lossless
 from anyorder.orders import order_of, sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import parse_prompt
@@ -32,7 +32,7 @@ def texts(*prompts, length=20):
 def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, stop='', **scroll):
     stops = [stop] * bool(stop) if isinstance(stop, str) else stop
     scroll = Scroll(rows, seed, Bytes(), model.config.block_size, stops=stops, **scroll)
-    for _ in scroll.steps(model, order, how or Unmasking(99), drawing or Drawing()):
+    for _ in scroll.steps(model, order, how or Given(99), drawing or Drawing()):
         if look:
             look(scroll.first())
     return scroll.samples()
@@ -61,8 +61,8 @@ def test_a_text_that_fits_is_what_one_canvas_gives():
     model, rows = ascii_model(), texts('ab[[4]]c', '[[3]]', 'abcdef[[..]]', length=8)
     for order in (L2R, {'kind': 'random'}, {'kind': 'r2l'}, {'kind': 'fixed', 'seed': 3}):
         canvas = Canvas.of_texts(rows, order, 5)
-        fill(model, canvas, Unmasking(3), Drawing())
-        assert write(model, rows, order, Unmasking(3)) == [
+        fill(model, canvas, Given(3), Drawing())
+        assert write(model, rows, order, Given(3)) == [
             sample_of(*row, Bytes()) for row in canvas.lists()
         ]
 
@@ -96,7 +96,7 @@ def rescored(model, sample, reading=L2R):
 def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context, stretches):
     """Re-scoring gives every token the same log-probability: its canvas alone, known text first."""
     model, given = ascii_model(), [0, 1, 9, 10, 18]
-    how = Unmasking(99, policy=order) if order == 'margin' else Unmasking(99)
+    how = Adaptive('margin', 99) if order == 'margin' else Given(99)
     visits = order_of({}, 'random' if order == 'margin' else order)
     ((sample, other),) = [
         write(model, texts('ab[[7]]cd[[7]]e[[..]]', '[[..]]'), visits, how, context=context)
@@ -153,13 +153,7 @@ def test_a_long_text_costs_a_pass_a_token_and_reads_each_context_once():
 def test_a_long_lossless_text_equals_one_token_a_step(order):
     rows = texts('ab[[..]]', '[[..]]')
     one, many = (
-        write(
-            ascii_model(),
-            rows,
-            order_of({}, order),
-            Unmasking(unmask='lossless', window=window),
-            with_drafts=True,
-        )
+        write(ascii_model(), rows, order_of({}, order), Lossless(window), with_drafts=True)
         for window in (1, 8)
     )
     assert [s['tokens'] for s in one] == [s['tokens'] for s in many]
@@ -180,7 +174,7 @@ def test_a_long_lossless_text_equals_one_token_a_step(order):
 
 @pytest.mark.parametrize('lossless', [False, True])
 def test_left_to_right_ends_at_the_stop_and_saves_the_passes_behind_it(lossless):
-    how = Unmasking(unmask='lossless', window=4) if lossless else None
+    how = Lossless(4) if lossless else None
     model, passes = counted(ascii_model())
     rows = texts('ab[[..]]', '[[..]]', '[[9]]')
     whole = write(model, rows, how=how)
@@ -322,9 +316,9 @@ def test_parts_are_what_one_writes_by_hand_one_after_the_other(order, block_size
         ascii_model(block_size=block_size),
         [template('x', [9]), template('ab', [9], 'cd', [7], 'fg', 1, 'h')],
     )
-    how = Unmasking(99, policy=order) if order == 'margin' else Unmasking(99)
+    how = Adaptive('margin', 99) if order == 'margin' else Given(99)
     how = {
-        'how': Unmasking(unmask='lossless', window=4) if order == 'lossless' else how,
+        'how': Lossless(4) if order == 'lossless' else how,
         'with_drafts': True,
         'order': L2R if order == 'l2r' else {'kind': 'random'},
     }
@@ -425,9 +419,7 @@ def test_a_stop_over_a_seam_ends_its_row_at_once():
 
 def test_blocks_begin_anew_in_each_stretch():
     """Positions are visited block after block, and the steps count on from stretch to stretch."""
-    (sample,) = write(
-        ascii_model(), texts('ab'), how=Unmasking(99, policy='margin', block_length=4)
-    )
+    (sample,) = write(ascii_model(), texts('ab'), how=Adaptive('margin', 99, block_length=4))
     assert sample['stretches'] == [[0, 8], [4, 12], [8, 16], [12, 20]]
     blocks = [range(2), range(2, 6), range(6, 8), range(8, 12), range(12, 16), range(16, 20)]
     visits = iter(sample['order'])

@@ -11,7 +11,9 @@ from anyorder.fast import freeze
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate, steps
-from anyorder.generation.unmasking import Unmasking, unmask_schedule
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.schedules import unmask_schedule
+from anyorder.generation.unmasking import Adaptive
 from anyorder.orders import sample_order
 from model import AOGPT
 
@@ -32,8 +34,8 @@ CHANCE = [
 ]
 
 
-def unmasking_of(how):
-    return Unmasking(**dict(n_steps=9) | how)
+def nine_steps(how):
+    return unmasking_of(**dict(n_steps=9) | how)
 
 
 def by_definition(
@@ -104,7 +106,7 @@ def by_definition(
 
 def written(model, batch, how, rows=slice(5), use_cache=True):
     canvas = Canvas(*(x[rows] for x in batch), KNOWN[rows], list(range(5))[rows], N_VISITS[rows])
-    fill(model, canvas, unmasking_of(how), Drawing(), use_cache)
+    fill(model, canvas, nine_steps(how), Drawing(), use_cache)
     return canvas
 
 
@@ -240,19 +242,13 @@ def test_a_row_in_blocks_does_not_depend_on_the_batch(batch, how):
     ],
 )
 def test_each_block_has_its_share_of_the_steps_and_one_at_least(n, n_steps, length, ends):
-    assert Unmasking(n_steps, policy='margin', block_length=length).ends([n], [0]).tolist() == [
-        ends
-    ]
+    assert Adaptive('margin', n_steps, block_length=length).ends([n], [0]).tolist() == [ends]
 
 
 def test_a_share_follows_the_schedule_within_the_block():
-    ends = Unmasking(8, 'cosine', 'margin', block_length=10).ends([20], [0]).tolist()
+    ends = Adaptive('margin', 8, 'cosine', block_length=10).ends([20], [0]).tolist()
     assert ends == [[1, 2, 6, 10, 11, 12, 16, 20]]  # test_generation.test_schedule_by_hand
-    rows = (
-        Unmasking(4, policy='margin', unmask='binomial', block_length=5)
-        .ends([10, 9, 3], [1, 2, 1])
-        .tolist()
-    )
+    rows = Adaptive('margin', 4, binomial=True, block_length=5).ends([10, 9, 3], [1, 2, 1]).tolist()
     for row, n in zip(rows, (10, 9, 3)):
         assert row[-1] == n and row == sorted(row) and min(n, 5) in row
 
@@ -265,7 +261,7 @@ def test_passes_are_counted_from_step_to_step(batch, n_steps, n_passes):
         for _, n_new, _ in steps(
             make_model(),
             canvas,
-            unmasking_of(dict(policy='margin', n_steps=n_steps, block_length=2)),
+            nine_steps(dict(policy='margin', n_steps=n_steps, block_length=2)),
             Drawing(),
         )
     ]
@@ -321,7 +317,7 @@ def test_a_block_length_that_is_no_block_length(wrong):
         else 'choose inside a block'
     )
     with one_line(f'block_length .*{said}'):
-        Unmasking(**dict(policy='margin', block_length=2) | wrong)
+        unmasking_of(**dict(policy='margin', block_length=2) | wrong)
 
 
 def test_a_block_is_no_longer_than_the_model_reads(batch):

@@ -12,9 +12,9 @@ from test_estimates import SEED, opened, options, text_of
 import eval_ppl
 from anyorder.batch import Batch
 from anyorder.checkpoint import save_checkpoint
-from anyorder.generation import Canvas, Drawing, Unmasking
+from anyorder.generation import Canvas, Drawing
 from anyorder.generation.fill import fill
-from anyorder.generation.unmasking import SCORES
+from anyorder.generation.unmasking import SCORES, Lossless
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
@@ -79,7 +79,7 @@ def test_a_row_is_the_loop_without_a_cache(network, how):
     asked = [f'--{name}={value}' for name, value in how.items()]
     for policy in (*SCORES, 'oracle'):
         (it,) = made(f'--orders={policy}', *asked, attention=network.get('attention', 'causal'))
-        score = Oracle().score if policy == 'oracle' else lambda x, _: SCORES[policy](x)  # noqa: B023
+        score = Oracle('margin').scores if policy == 'oracle' else lambda x, _: SCORES[policy](x)  # noqa: B023
         orders = (
             draw_orders([2, 0], 9, 1, SEED)[:, 0]
             if 'block_length' not in how
@@ -107,7 +107,7 @@ def test_one_token_a_step_in_a_given_order_is_the_plain_nll():
     )
     for window in (1, 4):
         batch = Batch(repeated, orders, n_given=torch.zeros(4, dtype=torch.long))
-        unmasking = Unmasking(unmask='lossless', window=window)
+        unmasking = Lossless(window)
         found = written_nats(model, batch, range(4), unmasking, Drawing(scores=True), 3)
         torch.testing.assert_close(found[:, 0].view(2, 2), want, rtol=0, atol=1e-10)
     assert not cut.any() and (passes == 9).all()

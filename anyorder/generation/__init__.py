@@ -3,22 +3,31 @@
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, sample_tokens
 from anyorder.generation.fill import generate
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.unmasking import (
     PROBABILITIES,
     SCORES,
+    Adaptive,
+    Given,
+    Lossless,
+    Revised,
     Unmasking,
-    binomial_schedule,
-    unmask_schedule,
 )
 
 __all__ = [
     'PROBABILITIES',
     'SCORES',
+    'Adaptive',
     'Canvas',
     'Drawing',
+    'Given',
+    'Lossless',
+    'Revised',
     'Unmasking',
     'binomial_schedule',
     'generate',
     'sample_tokens',
     'unmask_schedule',
+    'unmasking_of',
 ]

@@ -22,7 +22,7 @@ class Canvas:
               unmasking is lossless
     known     (B,) visits that are known, on the host
     first     (B,) visits that were known at first, on the host
-    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host: guesses, see Unmasking.accept
+    n_drafts  (B,) visits behind the known ones whose tokens are drafts, on the host: guesses, see Lossless.accept
     n_visits  (B,) visits of each row, on the host
     seeds     [B] ints: every random number of a row is a function of its own seed
     keys      (B,) of keys_of, on the device: the seeds for draws there

@@ -1,7 +1,6 @@
 """How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all."""
 
 import itertools
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -9,8 +8,9 @@ import torch
 from anyorder.fast import freeze, product_dtype
 from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, TokenNoise, token_logprob
+from anyorder.generation.options import check_keywords, unmasking_of
 from anyorder.generation.revise import GROUPS, blank_again
-from anyorder.generation.unmasking import Unmasking, check_keywords
+from anyorder.generation.unmasking import Revised
 from model import KVCache
 
 
@@ -42,7 +42,7 @@ def generate(
               (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
               a near tie may fall otherwise, in bfloat16 rounding changes long texts. The numbers are the same
               on every device
-    n_steps, policy, schedule; as `unmasking` window, unmask, order_noise, threshold, block_length, revise: Unmasking
+    n_steps, policy, schedule; as `unmasking` window, unmask, order_noise, threshold, block_length, revise: see Options
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
     allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
     returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
@@ -53,14 +53,8 @@ def generate(
         seeds = torch.randint(2**62, (len(order),), generator=generator, device=device).tolist()
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
     n_steps = order.size(1) if n_steps is None else n_steps  # one token a step
-    fill(
-        model,
-        canvas,
-        Unmasking(n_steps, schedule, policy, **unmasking),
-        Drawing(temperature, top_k, top_p),
-        use_cache,
-        return_trace,
-    )
+    unmasking = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **unmasking)
+    fill(model, canvas, unmasking, Drawing(temperature, top_k, top_p), use_cache, return_trace)
     trace = {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
     return (canvas.idx, trace) if return_trace else canvas.idx
 
@@ -79,7 +73,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
     A caller ends rows early by part.end. A finished or ended row goes back to the canvas.
 
     The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
-    Lossless unmasking reveals only tokens that one token a step would draw, see Unmasking.accept. In a round of
+    Lossless unmasking reveals only tokens that one token a step would draw, see Lossless.accept. In a round of
     revision all rows run once more, with as many tokens a step as before, but those that the last round did not change.
 
     drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
@@ -91,10 +85,18 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
         )
     unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model
-    yield from write(network, canvas, unmasking, drawing, use_cache, with_logprob)
-    again = replace(unmasking, n_steps=-(-unmasking.n_steps // GROUPS), block_length=None)
+    is_revised = isinstance(unmasking, Revised)
+    way = unmasking.way if is_revised else unmasking
+    yield from write(network, canvas, way, drawing, use_cache, with_logprob)
+    if is_revised and canvas.n_steps.any():
+        yield from write_again(network, canvas, unmasking, drawing, use_cache, with_logprob)
+
+
+def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
+    """Revise a canvas that is written, as `steps` does, round after round."""
+    again = revised.again(GROUPS)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
-    for n_round in range(unmasking.revise if canvas.n_steps.any() else 0):
+    for n_round in range(revised.rounds):
         blank_again(network, canvas, n_round, changed)
         if not canvas.n_blanks.any():
             return
@@ -112,7 +114,6 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
     last = ends.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run; others cost nothing
     passes = Passes(network, part, drawing, use_cache, with_logprob)
-    reveal = way_to_reveal(unmasking)
     for step in itertools.count():
         if not len(part):
             return
@@ -121,7 +122,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
             part.n_steps = part.n_steps + 1
             continue
 
-        n_new, (row, position), token, logits = reveal(unmasking, passes, part, n_new)
+        n_new, (row, position), token, logits = unmasking.reveal(passes, part, n_new)
         part.idx[row, position] = token
         part.step[row, position] = part.n_steps.to(row.device, non_blocking=True)[row]
         if with_logprob:
@@ -132,53 +133,6 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
 
         part.n_steps = part.n_steps + 1
         part = without_finished(part, canvas, passes)
-
-
-# One interface, (unmasking, passes, part, n_new) -> (n_new, cells, token, logits): make one pass, and say which
-# blanks of each row are revealed, and as what. n_new (B,), on the host, is at first the most that the schedule
-# allows, and then how many; cells are (row, position), (m,) each, as is token; logits (m, V)
-
-
-def reveal_given(unmasking, passes, part, n_new):
-    """Reveal the next blanks of the order."""
-    cells, logits = passes.run(part, n_new)
-    row, _, visit = cells
-    position = part.order[row, visit]
-    token = passes.draw(part, row, position, logits)
-    return n_new, (row, position), token, logits
-
-
-def reveal_best(unmasking, passes, part, n_new):
-    """Score the blanks, and reveal the best."""
-    _, logits = passes.run(part, unmasking.n_scored(part))
-    n_new, logits = unmasking.choose(part, logits, n_new)
-    passes.forget_target(part)
-    row, _, visit = part.cells(n_new)
-    position = part.order[row, visit]
-    token = passes.draw(part, row, position, logits)
-    return n_new, (row, position), token, logits
-
-
-def reveal_sure(unmasking, passes, part, n_new):
-    """Draw drafts, and reveal those that one token a step would draw."""
-    n_targets = n_new.clamp(max=unmasking.window)
-    cells, logits = passes.run(part, n_targets)
-    row, column, visit = cells
-    position = part.order[row, visit]
-    token = passes.draw_by_noise(part, n_targets, row, position, logits)
-    n_new, sure = unmasking.accept(part, row, column, position, token, n_targets)
-    passes.keep_slots(part.known + n_new)  # slots behind these read drafts
-    if passes.with_logprob:  # else nobody reads them
-        logits = logits[sure]
-    return n_new, (row[sure], position[sure]), token[sure], logits
-
-
-def way_to_reveal(unmasking):
-    if unmasking.lossless:
-        return reveal_sure
-    if unmasking.adaptive:
-        return reveal_best
-    return reveal_given
 
 
 class Passes:

@@ -63,7 +63,7 @@ class Reading:
             'bound',
         ):
             raise ValueError(
-                f'order={self.unmasking.policy} is one order, which the model chooses: n_orders, estimate '
+                f'order={self.unmasking.score} is one order, which the model chooses: n_orders, estimate '
                 'and n_contexts are for orders that are given, as order=random'
             )
         if (self.n_orders, self.estimate) != (1, 'bound') and (

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from anyorder.generation import Canvas, Unmasking
+from anyorder.generation import Adaptive, Canvas, unmasking_of
 from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
@@ -20,11 +20,16 @@ from anyorder.orders import has_several
 from anyorder.seeds import DRAWS, derive_seed
 
 
-class Oracle(Unmasking):
+class Oracle(Adaptive):
     """The blank whose true token is the most certain comes first. It looks at the truth: no sampler has this law."""
 
-    def score(self, logits, token):
+    def scores(self, logits, token):
         return token_logprob(logits, token)
+
+
+def oracle_of(**options):
+    """Return the Oracle that these options name, whose policy is any: it is not asked. See unmasking_of."""
+    return Oracle(**vars(unmasking_of(**options)))
 
 
 def written_nats(model, batch, seeds, unmasking, drawing, batch_size):
@@ -56,10 +61,10 @@ class Written(Along):
         """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
         self.unmasking, self.drawing, self.one = unmasking, drawing, one
         super().__init__(config, checkpoint, asked, order, label)
-        self.several = unmasking.unmask == 'binomial' or self.several and not unmasking.adaptive
+        self.several = unmasking.binomial or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
-        self.bound = unmasking.unmask == 'binomial' or self.bound and not unmasking.adaptive
+        self.bound = unmasking.binomial or self.bound and not unmasking.adaptive
         law = order, unmasking, drawing, 'known l2r', DRAWS
         self.work = (
             f'{label} {derive_seed(*law):x}'  # no journal of another reading, or of other draws

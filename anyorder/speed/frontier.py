@@ -9,7 +9,16 @@ import torch
 from anyorder.checkpoint import Checkpoint
 from anyorder.datasets import changed_since
 from anyorder.fast import CountedTrunk, freeze
-from anyorder.generation import PROBABILITIES, SCORES, Canvas, Drawing, Unmasking
+from anyorder.generation import (
+    PROBABILITIES,
+    SCORES,
+    Adaptive,
+    Canvas,
+    Drawing,
+    Given,
+    Lossless,
+    unmasking_of,
+)
 from anyorder.generation.canvas import sample_of
 from anyorder.generation.fill import fill
 from anyorder.likelihood.journal import Journal
@@ -23,7 +32,7 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
 
 REFERENCE = 'one token a step'
-# {way: (the option of Unmasking that varies along its curve, the other options)}. Another way is one entry here
+# {way: (the option of unmasking_of that varies along its curve, the other options)}. Another way is one entry here
 WAYS = {
     REFERENCE: ('n_steps', {}),
     'lossless': ('window', {'unmask': 'lossless'}),
@@ -55,7 +64,9 @@ def settings(checkpoint, values):
         if option == 'n_steps' and 'policy' in others:
             n_blocks = -(-N // others.get('block_length', N))  # each takes a pass at least
             along = dict.fromkeys([*(max(n, n_blocks) for n in along), N])
-        of_way = [(way, {option: value}, Unmasking(**{option: value}, **others)) for value in along]
+        of_way = [
+            (way, {option: value}, unmasking_of(**{option: value}, **others)) for value in along
+        ]
         try:
             for _, _, unmasking in of_way:
                 if unmasking.adaptive and order != 'random':
@@ -126,11 +137,9 @@ class Frontier:
         nats   nats a token by the law of this way of writing, which lossless has from one token a step
         cost   the nats less one token a step of the same order, block by block"""
         drawing = replace(self.drawing, scores=True)
-        how = self.c, self.checkpoint, (), self.order(unmasking), unmasking.policy
-        sequential = Unmasking(
-            self.n_tokens, policy=unmasking.policy, block_length=unmasking.block_length
-        )
-        law = sequential if unmasking.lossless else unmasking
+        policy, sequential = one_by_one(unmasking, self.n_tokens)
+        how = self.c, self.checkpoint, (), self.order(unmasking), policy
+        law = sequential if isinstance(unmasking, Lossless) else unmasking
         found = Written(*how, law, drawing, Written(*how, sequential, drawing))
         (row,) = found.rows(found.measure(self.model, self.text, self.journal), self.text)
         return {
@@ -259,6 +268,14 @@ class Frontier:
                 write_json(out, result)
         if out:
             print(f'\nwritten: {out}')
+
+
+def one_by_one(unmasking, n_tokens):
+    """Return (its policy, the Unmasking that writes one token a step in the order of this one)."""
+    if unmasking.adaptive:
+        one = Adaptive(unmasking.score, n_tokens, block_length=unmasking.block_length)
+        return unmasking.score, one
+    return 'given', Given(n_tokens)
 
 
 def format_setting(setting):

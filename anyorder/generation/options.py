@@ -1,0 +1,112 @@
+"""How do commands and programs name a way to reveal blanks? By options, which become Given, Adaptive, Lossless or
+Revised here and nowhere else."""
+
+from dataclasses import dataclass
+from inspect import signature
+
+from anyorder.generation.unmasking import (
+    SCORES,
+    Adaptive,
+    Given,
+    Lossless,
+    Revised,
+    check_block_length,
+    check_noise,
+    check_rounds,
+    check_threshold,
+    refuse_blocks,
+)
+from configurator import check_choice, nearest
+
+
+def unmasking_of(**options):
+    """Return the Unmasking that these options name: unmasking_of(policy='margin', n_steps=8) is Adaptive('margin', 8).
+
+    options  as in Options, which has their defaults. Raises ValueError for those that do not go together"""
+    return Options(**options).unmasking()
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of commands, and keywords of generate and Writer, that say which blanks a step reveals.
+
+    n_steps, schedule   as in Given
+    policy       'given': the next blanks of the order are revealed; a name of SCORES: the best of all, see Adaptive
+    unmask       'fixed': the schedule says how many; 'binomial': every row draws its own numbers; 'lossless': as many
+                 as one token a step would draw, see Lossless, in place of n_steps and schedule
+    order_noise, threshold, block_length   as in Adaptive, whose noise is order_noise
+    window       as in Lossless
+    revise       the rounds of Revised"""
+
+    n_steps: int = 1
+    schedule: str | list = 'linear'
+    policy: str = 'given'
+    unmask: str = 'fixed'
+    order_noise: float = 0.0
+    threshold: float | None = None
+    window: int = 32
+    block_length: int | None = None
+    revise: int = 0
+
+    def unmasking(self):
+        """Return what the options name. Those that are not used are checked as well."""
+        given = Given(self.n_steps, self.schedule, self.is_binomial())
+        check_choice('policy', self.policy, 'given', *SCORES)
+        check_choice('unmask', self.unmask, 'fixed', 'binomial', 'lossless')
+        lossless = Lossless(self.window)
+        if self.unmask == 'lossless' and self.policy in SCORES:
+            raise ValueError(
+                f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
+                'blanks after each draft; choose another order, or unmask=fixed'
+            )
+        check_rounds(self.revise, self.unmask != 'lossless' and isinstance(self.schedule, str))
+
+        if self.policy in SCORES:
+            way = self.adaptive()
+        else:
+            self.check_for_given()
+            way = lossless if self.unmask == 'lossless' else given
+        return Revised(way, self.revise) if self.revise else way
+
+    def is_binomial(self):
+        """Whether rows draw their numbers. Listed ends leave nothing to draw."""
+        return self.unmask == 'binomial' and isinstance(self.schedule, str)
+
+    def adaptive(self):
+        if self.threshold is not None:
+            check_noise(self.order_noise)
+            check_threshold(self.threshold, self.policy, self.unmask)
+        return Adaptive(
+            self.policy,
+            self.n_steps,
+            self.schedule,
+            self.is_binomial(),
+            self.order_noise,
+            self.threshold,
+            self.block_length,
+        )
+
+    def check_for_given(self):
+        """Raise ValueError for the options of Adaptive, which an order that is given does not have."""
+        check_noise(self.order_noise)
+        if self.order_noise:
+            raise ValueError(
+                f'order_noise is for the policies {", ".join(SCORES)}, which have scores'
+            )
+        if self.threshold is not None:
+            check_threshold(self.threshold, self.policy, self.unmask)
+        if self.block_length is not None:
+            check_block_length(self.block_length)
+            refuse_blocks('an order that is given')
+
+
+def check_keywords(options, *functions):
+    """Raise TypeError, as Python does, unless the first of the functions, the others or Options has each option."""
+    known = {*Options.__dataclass_fields__} - {'policy'}
+    for function in functions:
+        known |= {*signature(function).parameters}
+    for name in {*options} - known:
+        raise TypeError(
+            f'{functions[0].__name__}() has no option {name!r}{nearest(name, sorted(known))}; '
+            f'help({functions[0].__qualname__}) says more'
+        )

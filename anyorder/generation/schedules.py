@@ -1,0 +1,126 @@
+"""How many blanks does each step reveal? Schedules, and the table that they make for the rows of a canvas."""
+
+import itertools
+import math
+
+import torch
+
+from anyorder.seeds import keys_of, uniform
+from configurator import check_choice
+
+
+def unmask_schedule(n_tokens, n_steps, kind='linear'):
+    """Return how many of n_tokens blanks are revealed after each step: the numbers increase, the last is n_tokens.
+
+    ends_k = max(floor(n (1 - m_k)), ends_{k-1} + 1),   m_k the share that is masked after step k, see mask_share
+
+    n_steps is at least 1; more steps than tokens are one token a step. Source: the deterministic schedule of
+    AO's release."""
+    check_schedule(n_steps, kind)
+    n_steps = min(n_steps, n_tokens)
+    ends = []
+    before = 0
+    for k in range(1, n_steps):
+        if kind == 'linear':
+            end = n_tokens * k // n_steps
+        else:
+            end = int(n_tokens * (1 - mask_share(k, n_steps, kind)))
+        before = max(end, before + 1)
+        ends.append(before)
+    if n_steps > 0:
+        ends.append(n_tokens)
+    return ends
+
+
+def binomial_schedule(u, n_steps, kind='linear'):
+    """Return how many blanks are revealed after each step of masked-diffusion ancestral sampling (AO Lemma 1).
+
+    From mask level t to s every blank stays with probability s / t. Equal in law: blank i is revealed when the
+    level falls to a uniform number u_i of its own, so that ends_k = #{i: u_i >= m_k}. A step may reveal nothing.
+
+    u  (n,) float64, on the host: a number for each blank"""
+    check_schedule(n_steps, kind)
+    shares = [mask_share(k, n_steps, kind) for k in range(1, n_steps)]
+    levels = torch.tensor([*shares, 0.0], dtype=torch.float64)
+    n_masked = torch.searchsorted(u.sort().values, levels)
+    return (len(u) - n_masked).tolist()
+
+
+def mask_share(k, n_steps, kind):
+    """Return the share that is masked after step k of n_steps.
+
+    linear: 1 - k / n_steps;   cosine: cos(pi k / (2 n_steps))"""
+    if kind == 'linear':
+        return 1 - k / n_steps
+    if 3 * k == 2 * n_steps:
+        return 0.5  # the only rational cosine between 0 and 1 (Niven): rounded, it would change a floor
+    return math.cos(k / n_steps * math.pi / 2)
+
+
+def check_schedule(n_steps, kind):
+    """Raise ValueError unless there is a step, and a schedule of this name."""
+    if n_steps < 1:
+        raise ValueError(f'n_steps must be at least 1, got {n_steps}')
+    check_choice('schedule', kind, 'linear', 'cosine')
+
+
+def scheduled_ends(way, n_blanks, seeds, *names):
+    """Return the ends (B, steps) of rows: how many of its blanks a row has revealed after each step.
+
+    way       an Unmasking with n_steps, schedule, binomial and block_length
+    n_blanks  [B] blanks of each row
+    seeds     [B] seeds of the rows, by which the numbers of a binomial schedule are drawn
+    names     tell these numbers from those of another round"""
+    if not isinstance(way.schedule, str):
+        return listed_ends(way.schedule, n_blanks)
+    ends = [ends_of_row(way, n, seed, *names) for n, seed in zip(n_blanks, seeds)]
+    return padded_ends(ends, n_blanks)
+
+
+def ends_of_row(way, n, seed, *names):
+    """Return the ends of a row of n blanks, block after block. A block has its share of the steps, one at least."""
+    length = way.block_length or max(n, 1)
+    if way.binomial:
+        u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))
+    ends = []
+    for start in range(0, n, length):
+        end = min(start + length, n)
+        n_steps = max(1, way.n_steps * end // n - way.n_steps * start // n)
+        if way.binomial:
+            in_block = binomial_schedule(u[start:end], n_steps, way.schedule)
+        else:
+            in_block = unmask_schedule(end - start, n_steps, way.schedule)
+        ends += [start + k for k in in_block]
+    return ends
+
+
+def listed_ends(schedule, n_blanks):
+    """Return the ends (B, steps) of rows by a list of ends, which must lead to the last blank of the longest row."""
+    most = max(n_blanks)
+    ends = [0, *schedule]
+    stalls = any(a >= b for a, b in itertools.pairwise(ends))
+    if stalls or ends[-1] != most:
+        raise ValueError(
+            f'a schedule must increase strictly from above 0 to the {most} blanks, '
+            f'got {list(schedule)[:8]} ...'
+        )
+    return padded_ends([clipped(schedule, n) for n in n_blanks], n_blanks)
+
+
+def clipped(ends, most):
+    return [min(end, most) for end in ends]
+
+
+def all_at_once(n_blanks):
+    """Return ends (B, 1): any step may reveal all blanks of its row."""
+    return padded_ends([[n] for n in n_blanks], n_blanks)
+
+
+def padded_ends(ends, n_blanks):
+    """Return lists of ends [B] as a tensor (B, steps). A finished row repeats its last end, its n_blanks."""
+    width = max(len(row) for row in ends)
+    padded = []
+    for row, n in zip(ends, n_blanks):
+        rest = itertools.repeat(n, width - len(row))
+        padded.append([*row, *rest])
+    return torch.tensor(padded, dtype=torch.long).view(len(ends), width)
