@@ -1,4 +1,4 @@
-"""How are weights read, in a folder or from the hub, without running code from a file? Whole, or in parts."""
+"""How are weights read, in a folder or from the hub, without running code from a file?"""
 
 import json
 import os
@@ -13,8 +13,11 @@ from anyorder.machine.files import GPT2_NAMES, need_extra, quiet_hub, read_text,
 
 
 def local_path(name, files=('config.json',)):
-    """The local file or folder that the name of a checkpoint means: a path, `hf:OWNER/REPO/path.pt` for a file on the
-    hub, `hf:OWNER/REPO` for weights and these `files` there, or gpt2, gpt2-medium, gpt2-large or gpt2-xl."""
+    """Return the local file or folder that the name of a checkpoint means.
+
+    name   a path; hf:OWNER/REPO/path.pt for a file on the hub, hf:OWNER/REPO for a folder there; or
+           one of GPT2_NAMES
+    files  what a folder holds beside its weights"""
     if name in GPT2_NAMES and not os.path.exists(name):
         name = f'hf:openai-community/{name}'
     if not name.startswith('hf:'):
@@ -24,18 +27,11 @@ def local_path(name, files=('config.json',)):
         raise ValueError(
             f'a file on the hub is hf:OWNER/REPO/path.pt, a folder there hf:OWNER/REPO, got {name}'
         )
-    from huggingface_hub import hf_hub_download, snapshot_download
-
-    quiet_hub()
     repo = '/'.join(parts[:2])
+    path = '/'.join(parts[2:]) if len(parts) > 2 else None
+    quiet_hub()
     try:
-        if len(parts) > 2:
-            return hf_hub_download(repo, '/'.join(parts[2:]))
-        for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
-            folder = snapshot_download(repo, allow_patterns=[*files, weights])
-            if weight_files(folder):
-                break
-        return folder
+        return download(repo, path, files)
     except Exception as e:  # many classes: no network, no such repository, no such file
         raise ValueError(
             f'cannot get {name} from the hub ({type(e).__name__}): check name and network, '
@@ -43,8 +39,21 @@ def local_path(name, files=('config.json',)):
         ) from None
 
 
+def download(repo, path, files):
+    """Return the local place of a file on the hub; of weights and `files` if path is None."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    if path is not None:
+        return hf_hub_download(repo, path)
+    for weights in ('model*.safetensors*', 'pytorch_model*.bin*'):
+        folder = snapshot_download(repo, allow_patterns=[*files, weights])
+        if weight_files(folder):
+            break
+    return folder
+
+
 class NumberKind:
-    """What a pickle gets where it asks for a dtype of numpy: a kind of numbers or letters, and no other."""
+    """What a pickle gets where it asks for a dtype of numpy: a kind of numbers or letters alone."""
 
     def __init__(self, code, *how):
         if not re.fullmatch(r'[biufcSU]\d+', code):
@@ -60,16 +69,18 @@ class NumberList(list):
 
     def __setstate__(self, state):
         _, shape, kind, is_fortran, data = state
-        numbers = np.frombuffer(data, kind.dtype).reshape(shape, order='F' if is_fortran else 'C')
+        order = 'F' if is_fortran else 'C'
+        numbers = np.frombuffer(data, kind.dtype).reshape(shape, order=order)
         self[:] = np.atleast_1d(numbers).tolist()
 
 
 def plain_number(kind, data):
-    """What a pickle gets where it asks for a number of numpy: the number of Python."""
+    """Return what a pickle gets where it asks for a number of numpy: the number of Python."""
     return np.ndarray((), kind.dtype, data).item()
 
 
 def plain_array(*how):
+    """Return what a pickle gets where it asks for an empty array of numpy."""
     return NumberList()
 
 
@@ -77,8 +88,8 @@ def plain_array(*how):
 NUMPY = [
     (NumberKind, 'numpy.dtype'),
     (NumberList, 'numpy.ndarray'),
-    (bytes, 'builtins.bytes'),
-]  # of an empty array
+    (bytes, 'builtins.bytes'),  # of an empty array
+]
 for core in ('core', '_core'):  # before numpy 2, and since
     NUMPY += [
         (plain_number, f'numpy.{core}.multiarray.scalar'),
@@ -87,8 +98,10 @@ for core in ('core', '_core'):  # before numpy 2, and since
 
 
 def load_pickle(path, shown, what, way_out):
-    """What torch.save wrote: tensors, plain values, and numbers and arrays of numpy, which become Python's. Never runs
-    code from the file. `shown` is how an error names it, `what` and `way_out` are as for files.reading."""
+    """Return what torch.save wrote: tensors and plain values. Never runs code from the file.
+
+    Numbers and arrays of numpy become Python's. `shown` is how an error names the file, `what` and
+    `way_out` are as for files.reading."""
     with reading(shown, what, way_out), torch.serialization.safe_globals(NUMPY):
         try:
             return torch.load(path, map_location='cpu', weights_only=True)
@@ -97,21 +110,20 @@ def load_pickle(path, shown, what, way_out):
             if found is None:
                 raise
     raise ValueError(
-        f'{shown} cannot be read as {what}: it holds {found[1]}, and only tensors and plain values are '
-        'read, since no code of a file is run; save it again without'
+        f'{shown} cannot be read as {what}: it holds {found[1]}, and only tensors and plain '
+        'values are read, since no code of a file is run; save it again without'
     )
 
 
-TIED = (
-    'lm_head.weight',
-    'transformer.wte.weight',
-)  # one matrix where gpt2_blocks ties the head to the embedding
+# one matrix where gpt2_blocks ties the head to the embedding
+TIED = ('lm_head.weight', 'transformer.wte.weight')
 WRAPPERS = {'module', '_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module'}
 
 
 def unwrapped(weights):
-    """{name: weight} without the parts of names that DistributedDataParallel, torch.compile and FSDP put there. Raises
-    ValueError for what is no weight, and for two different ones of one name."""
+    """Return {name: weight} without what DistributedDataParallel, torch.compile and FSDP put there.
+
+    Raises ValueError for what is no weight, and for two different ones of one name."""
     found = {}
     for name, p in weights.items():
         check_weight(name, p)
@@ -122,6 +134,7 @@ def unwrapped(weights):
 
 
 def check_weight(name, p):
+    """Raise ValueError unless this is a tensor of real numbers, all of which it holds."""
     if not isinstance(p, torch.Tensor):
         found = type(p).__name__
     elif p.is_meta or p.is_quantized or p.is_complex() or p.layout != torch.strided:
@@ -134,41 +147,37 @@ def check_weight(name, p):
 
 
 def is_same(a, b):
-    """Whether two weights have the same numbers, whatever their dtype. A NaN is the same as a NaN."""
+    """Whether two weights have the same numbers, whatever their dtype. A NaN is as a NaN."""
     if a is b:
         return True
+    if a.shape != b.shape:
+        return False
     wide = a.dtype if a.dtype == b.dtype else torch.float64
-    return a.shape == b.shape and torch.allclose(
-        a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True
-    )
+    return torch.allclose(a.to(wide), b.to(wide), rtol=0, atol=0, equal_nan=True)
 
 
 def tie(weights, head, embedding, path):
-    """The weights of `path`, with the one matrix of a tied head under the name `embedding` alone. A file has it under
-    either name, or under both. Raises ValueError where the two differ: one was trained apart, and none may be lost."""
+    """Return the weights of `path` with the matrix of a tied head under the name `embedding` alone.
+
+    A file has it under either name, or under both. Raises ValueError where the two differ: one was
+    trained apart, and none may be lost."""
     weights = dict(weights)
     own = weights.pop(head, None)
     if own is not None and not is_same(weights.setdefault(embedding, own), own):
         raise ValueError(
-            f'{path} has a head of its own: {head} differs from {embedding}, and only a head that is tied '
-            'to the embedding is understood: train both as one, in peft by ensure_weight_tying=True'
+            f'{path} has a head of its own: {head} differs from {embedding}, and only a head that '
+            'is tied to the embedding is understood: train both as one, in peft by '
+            'ensure_weight_tying=True'
         )
     return weights
 
 
 def read_weights(folder):
-    """{name: tensor} of a folder, {} if it holds no file of weights. The library safetensors refuses a header that is
-    not the JSON of the format, an unknown dtype, a shape that does not fit its numbers, and bytes behind it that belong
-    to no tensor or to several: offsets outside of the file, overlaps, gaps, bytes left over."""
+    """Return {name: tensor} of a folder, {} if it holds no file of weights."""
     weights = {}
     for path in weight_files(folder):
         if path.endswith('.safetensors'):
-            need_extra('safetensors')
-            from safetensors.torch import load_file
-
-            with reading(path, 'weights', 'fetch it again'):
-                # load_file gives pages of the file, which change when somebody overwrites the file
-                part = {name: p.clone() for name, p in load_file(path).items()}
+            part = read_safetensors(path)
         else:
             part = load_pickle(path, path, 'weights', 'fetch it again')
         with reading(path, 'weights by name', 'fetch it again'):
@@ -176,47 +185,60 @@ def read_weights(folder):
     return unwrapped(weights)
 
 
+def read_safetensors(path):
+    """Return {name: tensor} of a file.
+
+    The library safetensors refuses a header that is not the JSON of the format, an unknown dtype, a
+    shape that does not fit its numbers, and bytes behind it that belong to no tensor or to several:
+    offsets outside of the file, overlaps, gaps, bytes left over."""
+    need_extra('safetensors')
+    from safetensors.torch import load_file
+
+    with reading(path, 'weights', 'fetch it again'):
+        # load_file gives pages of the file, which change when somebody overwrites the file
+        return {name: p.clone() for name, p in load_file(path).items()}
+
+
 def read_json(path):
-    """The dict of a JSON file. Raises ValueError for others."""
+    """Return the dict of a JSON file. Raises ValueError for others."""
     with reading(path, 'names and values in JSON', 'fetch it again'):
         return {**json.loads(read_text(path))}
 
 
 def weight_files(folder):
-    """The files of weights in a folder, safetensors first, [] for none. A part that is missing is a ValueError."""
+    """Return the paths of the weights in a folder, safetensors first, [] for none.
+
+    Raises ValueError for a part that is missing."""
     for name in ('model.safetensors', 'pytorch_model.bin'):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return [path]
         if os.path.isfile(f'{path}.index.json'):
-            parts = read_json(f'{path}.index.json').get('weight_map')
-            if not isinstance(parts, dict) or not all(
-                isinstance(part, str) for part in parts.values()
-            ):
-                raise ValueError(
-                    f'{path}.index.json must say by weight_map in which file each weight is'
-                )
-            paths = sorted(
-                {os.path.join(folder, os.path.basename(part)) for part in parts.values()}
-            )
-            missing = [part for part in paths if not os.path.isfile(part)]
-            if missing:
-                raise ValueError(
-                    f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
-                    f'{os.path.basename(missing[0])}: was its download cut off?'
-                )
-            return paths
+            return parts_of(f'{path}.index.json', folder)
     return []
+
+
+def parts_of(index, folder):
+    """Return the paths of the files that the index of their weights names, all in its folder."""
+    parts = read_json(index).get('weight_map')
+    if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+        raise ValueError(f'{index} must say by weight_map in which file each weight is')
+    paths = sorted({os.path.join(folder, os.path.basename(part)) for part in parts.values()})
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(
+            f'{folder} lacks {len(missing)} of its {len(paths)} files of weights, the first is '
+            f'{os.path.basename(missing[0])}: was its download cut off?'
+        )
+    return paths
 
 
 class WithoutDraws(TorchFunctionMode):
     """Leaves out the random initialisation of PyTorch's layers."""
 
+    DRAWS = ('normal_', 'uniform_', 'kaiming_uniform_')  # tensors and torch.nn.init have them
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func.__name__ in (
-            'normal_',
-            'uniform_',
-            'kaiming_uniform_',
-        ):  # tensors and torch.nn.init have them
+        if func.__name__ in self.DRAWS:
             return args[0] if args else kwargs['tensor']
         return func(*args, **(kwargs or {}))
