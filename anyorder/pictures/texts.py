@@ -3,64 +3,101 @@
 import unicodedata
 from itertools import groupby
 
+BLANK = '·'
+PART = '\ufffd'  # what a decoder writes for a part of a letter
+
 
 def token_texts(tokens, tokenizer):
-    """The text of each token, and a dot for None, a blank. A letter of several tokens stands at the last of them, if
-    all of them are there."""
-    texts = ['·' if token is None else tokenizer.decode([token]) for token in tokens]
-    is_part = ['\ufffd' in text for text in texts]  # part of a letter
+    """Return the text of each token, and a dot for None, a blank.
+
+    A letter of several tokens stands at the last of them, if all of them are there."""
+    texts = [token_text(token, tokenizer) for token in tokens]
+    is_part = [PART in text for text in texts]
     for in_part, run in groupby(range(len(texts)), key=is_part.__getitem__):
-        places, letters = list(run), []
-        for i in places if in_part else ():
-            letters.append(tokens[i])
-            text = tokenizer.decode(letters)
-            goes_on = text.endswith('\ufffd') and i != places[-1]
-            texts[i], letters = ('', letters) if goes_on else (text, [])
+        if in_part:
+            put_letters(texts, list(run), tokens, tokenizer)
     return texts
 
 
+def token_text(token, tokenizer):
+    return BLANK if token is None else tokenizer.decode([token])
+
+
+def put_letters(texts, places, tokens, tokenizer):
+    """Put the letters of the tokens at these places, all parts, into `texts`."""
+    letter = []
+    for i in places:
+        letter.append(tokens[i])
+        texts[i] = ''
+        text = tokenizer.decode(letter)
+        if i == places[-1] or not text.endswith(PART):
+            texts[i] = text
+            letter = []
+
+
 def columns_of(text):
-    """How many columns of equal width the letters of a text take."""
-    return sum(
-        0
-        if unicodedata.combining(letter)
-        else 2
-        if unicodedata.east_asian_width(letter) in 'WF'
-        else 1
-        for letter in text
-    )
+    """Return how many columns of equal width the letters of a text take."""
+    return sum(map(letter_columns, text))
+
+
+def letter_columns(letter):
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in 'WF' else 1
+
+
+def to_the_right(text, width):
+    """Return a text behind so many spaces that both take `width` columns."""
+    n_spaces = width - columns_of(text)
+    return text.rjust(len(text) + n_spaces)
 
 
 def shown_text(tokens, tokenizer, columns):
-    """The text of tokens; with `columns` the rows of a grid on a line each, in cells of equal width."""
+    """Return the text of tokens.
+
+    With `columns` the rows of a grid stand on a line each, in cells of equal width."""
     if not columns:
         return tokenizer.decode(tokens)
     texts = token_texts(tokens, tokenizer)
     width = max(map(columns_of, texts))
-    cells = [' ' * (width - columns_of(text)) + text for text in texts]
-    return '\n'.join(' '.join(cells[i : i + columns]) for i in range(0, len(cells), columns))
+    cells = [to_the_right(text, width) for text in texts]
+    starts = range(0, len(cells), columns)
+    return '\n'.join(' '.join(cells[start : start + columns]) for start in starts)
 
 
 def lay_out(texts, width):
-    """Where texts that follow one another stand on lines of `width` columns: for each its runs (line, column, letters).
-    A line end is shown as ↵ behind its line. Every kind of space is one space. What cannot be printed is left out."""
-    line, column, places = 0, 0, []
+    """Return where texts that follow one another stand on lines of `width` columns.
+
+    Of each text its runs (line, column, letters). A line end is shown as ↵ behind its line. Every
+    kind of space is one space. What cannot be printed is left out."""
+    line = 0
+    column = 0
+    places = []
     for text in texts:
         runs = []
         for letter in text:
             if letter == '\n':
                 runs.append((line, column, '↵'))
-                line, column = line + 1, 0
+                line += 1
+                column = 0
                 continue
-            letter = ' ' if letter.isspace() else letter
+            if letter.isspace():
+                letter = ' '
             if not letter.isprintable():
                 continue
             if column + columns_of(letter) > width:
-                line, column = line + 1, 0
-            if runs and runs[-1][0] == line:
-                runs[-1] = (line, runs[-1][1], runs[-1][2] + letter)
-            else:
-                runs.append((line, column, letter))
+                line += 1
+                column = 0
+            add_letter(runs, line, column, letter)
             column += columns_of(letter)
         places.append(runs)
     return places
+
+
+def add_letter(runs, line, column, letter):
+    """Add a letter to the last run, or begin a run with it on a new line."""
+    if runs and runs[-1][0] == line:
+        _, start, letters = runs[-1]
+        runs[-1] = (line, start, letters + letter)
+    else:
+        runs.append((line, column, letter))
