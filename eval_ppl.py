@@ -92,6 +92,7 @@ from anyorder.checkpoint import digest, open_checkpoint
 from anyorder.datasets import changed_since
 from anyorder.fast import freeze
 from anyorder.generation import PROBABILITIES, SCORES, Drawing, Given, Unmasking, unmasking_of
+from anyorder.generation.way import Way, order_and_policy
 from anyorder.likelihood import conditional_logprob, context_logprobs, ensemble_nll  # noqa: F401  (for programs)
 from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
@@ -109,13 +110,12 @@ from anyorder.machine.processes import (
     start_processes,
 )
 from anyorder.orders import check_order, name_of, order_of
-from anyorder.writer import order_and_policy
 
 POLICIES = (*SCORES, 'oracle')
 PLAIN = Drawing(scores=True)  # the law of the model itself
 
 
-class Way(NamedTuple):
+class Asked(NamedTuple):
     """A row of `orders`.
 
     text      its name there
@@ -131,7 +131,7 @@ class Way(NamedTuple):
 
 
 def read_ways(c):
-    """[Way, ...] that the options ask for. Raises ValueError for what has no likelihood."""
+    """[Asked, ...] that the options ask for. Raises ValueError for what has no likelihood."""
     texts, ways, steps = (
         list(dict.fromkeys(names_in(c.orders))) if c.orders else [],
         [],
@@ -167,7 +167,7 @@ def read_ways(c):
         made += [
             (f' >= {p:g}', kind(threshold=p, **how)) for p in thresholds if text in PROBABILITIES
         ]
-        ways += [Way(text, order, *one, drawing) for one in made]
+        ways += [Asked(text, order, *one, drawing) for one in made]
     return ways
 
 
@@ -229,7 +229,14 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         label += way.said or ', exact' * (exact and not adaptive)
         if adaptive or way.said or exact or way.drawing != PLAIN:
             label += ', tempered' * (way.drawing != PLAIN)
-            found = Written(c, checkpoint, names, order, label, *way[3:], ones.get(way.text))
+            found = Written(
+                c,
+                checkpoint,
+                names,
+                label,
+                Way(order, way.unmasking, way.drawing),
+                ones.get(way.text),
+            )
         elif name == 'own':
             found = Along(c, checkpoint, names, order, label)
         else:  # any and l2r may be among the estimates already

@@ -68,6 +68,7 @@ from anyorder.datasets import changed_since, open_split
 from anyorder.fast import CountedTrunk, freeze
 from anyorder.generation import SCORES, Canvas, Drawing, Given, unmasking_of
 from anyorder.generation.fill import fill
+from anyorder.generation.way import order_and_policy
 from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
@@ -81,7 +82,6 @@ from anyorder.tokens.blocks import all_blocks, check_length, only_blank
 from anyorder.tokens.meta import kind_of, read_meta
 from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
-from anyorder.writer import order_and_policy
 
 
 def read_runs(c):

@@ -92,8 +92,9 @@ import time
 import numpy as np
 
 from anyorder.generation import Drawing, generate, sample_tokens, unmasking_of  # noqa: F401  (two for programs)
+from anyorder.generation.way import Page, Way, order_and_policy
 from anyorder.likelihood.judge import measure, open_judge
-from anyorder.likelihood.lengths import Lengths, read_prior, said
+from anyorder.likelihood.lengths import said
 from anyorder.machine.files import check_out, plain_json, reading, replace_file
 from anyorder.machine.terminal import progress
 from anyorder.orders import name_of, order_of
@@ -101,105 +102,13 @@ from anyorder.pictures.replay import check_page, write_replay, written_in_words
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import Watch, visible
 from anyorder.tokens.prompts import prompts_path, read_prompts, typed
-from anyorder.writer import Writer, as_rows, order_and_policy
+from anyorder.writer import Writer, as_rows
 
-
-def write_all(writer, prompts, texts, visits, unmasking, drawing, stops, allowed, result, config):
-    """Write the texts of the prompts, in batches, and append the samples to result['samples']. The samples are the
-    dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
-    start = saved = time.perf_counter()
-    n_blanks = sum(known.count(False) for _, known, *_ in texts)
-    show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
-    with_drafts, samples = bool(config.out or config.html or config.watch), result['samples']
-    try:
-        with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
-            for scroll in writer.scrolls(
-                texts,
-                config.seed,
-                config.batch_size,
-                config.context,
-                stops,
-                with_drafts and unmasking.rewrites,
-                allowed,
-            ):
-                for n_new in writer.write(scroll, visits, unmasking, drawing):
-                    bar.update(n_new)
-                    if show and (seen := scroll.first()):
-                        show(*seen)
-                for r, sample in enumerate(scroll.samples(), len(samples)):
-                    samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
-                result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
-                if time.perf_counter() - saved > 60:  # what a killed run leaves
-                    saved = time.perf_counter()
-                    save(result, config)
-    finally:  # an error or Ctrl-C, now or while a judge reads, loses nothing
-        save(result, config)
-
-
-def save(result, config):
-    if not config.out or not result['samples']:
-        return
-    data = io.BytesIO()
-    if config.out.endswith('.npy'):
-        np.save(data, as_rows(result['samples']))
-    else:
-        lines = as_rows(result['samples']).tolist() if config.out.endswith('.jsonl') else [result]
-        data.write('\n'.join(map(plain_json, lines)).encode())
-    replace_file(config.out, data.getvalue())
-
-
-def describe(samples, order, stops, config):
-    """Lines of the table on how the samples were made."""
-    n_blanks = max(s['blanks'] for s in samples)
-    n_steps = max(
-        1 + max(s['step']) if config.revise else s['passes'] for s in samples
-    )  # with revision
-    mean = sum(s['nats'] for s in samples) / sum(s['blanks'] for s in samples)
-    how, steps = f'{config.schedule} schedule, {config.unmask}', 'steps'
-    if config.threshold is not None:
-        how = f'threshold {config.threshold:g}'
-    if config.unmask == 'lossless':
-        rate = sum(s['blanks'] for s in samples) / sum(s['passes'] for s in samples)
-        how, steps = f'lossless with window {config.window}: {rate:.1f} tokens a pass', 'passes'
-    drawing = f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, seed {config.seed}'
-    how += f', blocks of {config.block_length}' if config.block_length else ''
-    how += (
-        f', rounds of revision: {config.revise} at most, each scored in a pass of its own'
-        if config.revise
-        else ''
-    )
-    law = 'this drawing' if config.score else 'untempered model'
-    law += ', each when it was last written: not of the text' if config.revise else ''
-    allowed = ', of the tokens that are allowed' if config.allowed else ''
-    n_stopped, longest = (
-        sum(s.get('stopped', False) for s in samples),
-        max(samples, key=lambda s: len(s['tokens'])),
-    )
-    spans = longest.get('stretches', [])
-    return {
-        'order': f'{order}, {n_steps} {steps} for {n_blanks} tokens, {how}',
-        'stretches': f'{len(spans)} for {len(longest["tokens"])} tokens' if spans else '',
-        'stop': f'{n_stopped} of {len(samples)} texts stopped at {" or ".join(map(repr, stops))}'
-        if stops
-        else '',
-        'drawing': 'the text of the blanks was scored under ' * config.score + drawing,
-        '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law}{allowed})',
-        'cut off': f'{sum(s["logprob"].count(-math.inf) for s in samples)} tokens'
-        if config.score
-        else '',
-    }
-
-
-def listed(stop):
-    """The list that `stop` is in JSON, or the text itself, see `typed`."""
-    if not stop.startswith(('["', '[]')):
-        return typed(stop)
-    with reading(f'--stop={stop}', 'a JSON list', """write it as '["a", "b"]'"""):
-        return json.loads(stop)
+SAVED_EVERY = 60  # seconds: what a killed run loses
 
 
 def main(config):
-    # the plan
+    # Check the options before a file is read
     at_least(config, 1, 'n_samples', 'batch_size')
     order, policy = order_and_policy(config.order, config.block_length)
     unmasking = unmasking_of(
@@ -215,6 +124,91 @@ def main(config):
     )
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
+    check_files(config)
+
+    # Open the model, and lay the prompts out on the page
+    allowed = read_allowed(config.allowed)
+    writer = Writer(
+        config.ckpt,
+        config.weights,
+        config.device,
+        config.dtype,
+        config.use_cache,
+        config.cuda_graphs,
+    )
+    judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
+    way = Way(order_of(writer.checkpoint.run, order), unmasking, drawing)
+    page = writer.laid(
+        Page(
+            config.length,
+            config.context,
+            listed(config.stop),
+            config.blank_length,
+            config.length_prior,
+            allowed,
+        )
+    )
+    lengths = writer.lengths(page)
+    templates = writer.templates(prompts, way, page)
+    size = f'{writer.model.n_parameters():,} parameters'
+    texts = writer.laid_out(each(templates, config.n_samples), config.seed, lengths)
+
+    # Write
+    asked_order = config.order
+    if order is None:
+        asked_order = way.order
+    elif isinstance(order, list):
+        asked_order = order
+    result = {
+        'config': config,
+        'iter_num': writer.checkpoint.entries.get('iter_num'),
+        'tokenizer': writer.tokenizer.name,
+        'order': asked_order,
+        'device': str(writer.device),
+        'dtype': writer.dtype,
+        'seconds': 0.0,
+        'metrics': {},
+        'samples': [],
+    }
+    write_all(writer, each(prompts, config.n_samples), texts, way, page, result, config)
+    samples = result['samples']
+    for r, sample in enumerate(samples):
+        print_sample(r, sample, writer, config)
+
+    # Say how
+    order_name = config.order
+    if policy == 'given':
+        order_name = name_of(way.order, '' if order is None else config.order)
+    about = describe(samples, order_name, page.stop, config)
+    if config.html:
+        title = written_in_words(order_name)
+        if config.score:
+            title = 'The text of the blanks, as it was scored'
+        title = f'{title}\n{about["order"]}, {about["drawing"]}'
+        write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
+    lines = {}
+    if config.metrics:
+        n_alike = config.n_samples if len(prompts) > 1 else 1
+        result['metrics'], lines = measure(samples, writer.tokenizer, judge, writer.device, n_alike)
+        save(result, config)
+    rate = total(samples, 'blanks') / result['seconds']
+    table = {
+        'checkpoint': writer.checkpoint.about(config.weights),
+        'model': f'{size}, {writer.block_size} positions, {writer.tokenizer.name} tokens',
+        **about,
+        'time': f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s on {writer.device} in {writer.dtype}',
+        **lines,
+        'written': config.out,
+        'page': config.html,
+    }
+    print('---')
+    for name, value in table.items():
+        if value:
+            print(f'{name:<16}{value}')
+
+
+def check_files(config):
+    """Raise ValueError for a file that cannot be written, or that the run reads."""
     reads = (
         config.ckpt,
         config.judge,
@@ -229,83 +223,147 @@ def main(config):
         raise ValueError(
             'judge goes with metrics: perplexity says little without entropy beside it'
         )
-    with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
-        allowed = np.load(config.allowed, allow_pickle=False)[:] if config.allowed else None
-    writer = Writer(
-        config.ckpt,
-        config.weights,
-        config.device,
-        config.dtype,
-        config.use_cache,
-        config.cuda_graphs,
-    )
-    judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
-    visits = order_of(writer.checkpoint.run, order)
-    stops = writer.stops(listed(config.stop))
-    lengths = Lengths(config.blank_length, read_prior(config.length_prior, writer.checkpoint))
-    texts = writer.texts(
-        prompts, visits, unmasking, drawing, config.length, config.context, stops, allowed
-    )
 
-    # the work
-    size = f'{writer.model.n_parameters():,} parameters, {writer.block_size} positions, {writer.tokenizer.name} tokens'
-    n_each, samples, device, tokenizer = config.n_samples, [], writer.device, writer.tokenizer
-    result = {
-        'config': config,
-        'iter_num': writer.checkpoint.entries.get('iter_num'),
-        'tokenizer': tokenizer.name,
-        'order': order if isinstance(order, list) else visits if order is None else config.order,
-        'device': str(device),
-        'dtype': writer.dtype,
-        'seconds': 0.0,
-        'metrics': {},
-        'samples': samples,
-    }
-    asked, texts = zip(
-        *((prompt, text) for prompt, text in zip(prompts, texts) for _ in range(n_each))
-    )
-    texts = writer.laid_out(texts, config.seed, lengths)
-    write_all(writer, asked, texts, visits, unmasking, drawing, stops, allowed, result, config)
-    what = 'sum of -log p as last written' if config.revise else '-log p'
-    for r, s in enumerate(samples):
-        nats = f'{s["nats"]:.3f} nats, {s["nats"] / math.log(2):.3f} bits in {s["blanks"]} tokens'
-        text = visible(shown_text(s['tokens'], tokenizer, writer.columns))
-        about = ''.join(f', {said(length)}' for length in s.get('lengths', ()))
-        print(f'--- sample {r} (seed {s["seed"]}), {what} = {nats}{about}\n{text}', flush=True)
 
-    # the table
-    named = name_of(visits, '' if order is None else config.order)
-    order_name, lines = named if policy == 'given' else config.order, {}
-    about = describe(samples, order_name, stops, config)
-    if config.html:
-        title = (
-            'The text of the blanks, as it was scored'
-            if config.score
-            else written_in_words(order_name)
-        )
-        write_replay(
-            config.html,
-            samples,
-            tokenizer,
-            f'{title}\n{about["order"]}, {about["drawing"]}',
-            writer.columns,
-        )
-    if config.metrics:
-        result['metrics'], lines = measure(
-            samples, tokenizer, judge, device, n_each if len(prompts) > 1 else 1
-        )
+def read_allowed(path):
+    """Return the bool array of the file, or None without one."""
+    if not path:
+        return None
+    with reading(path, 'a bool array', 'write it with numpy.save'):
+        return np.load(path, allow_pickle=False)[:]
+
+
+def listed(stop):
+    """Return the list that `stop` is in JSON, or the text itself, see `typed`."""
+    if not stop.startswith(('["', '[]')):
+        return typed(stop)
+    with reading(f'--stop={stop}', 'a JSON list', """write it as '["a", "b"]'"""):
+        return json.loads(stop)
+
+
+def each(things, n):
+    """Return n of each of the things, one behind the other."""
+    return [thing for thing in things for _ in range(n)]
+
+
+def write_all(writer, prompts, texts, way, page, result, config):
+    """Write the texts of the prompts in batches, and append the samples to result['samples'].
+
+    Samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
+    show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
+    with_drafts = way.unmasking.rewrites and bool(config.out or config.html or config.watch)
+    n_blanks = sum(known.count(False) for _, known, *_ in texts)
+    samples = result['samples']
+    start = saved = time.perf_counter()
+    try:
+        with progress(total=n_blanks, unit='token', leave=False, disable=config.watch) as bar:
+            for scroll in writer.scrolls(texts, config.seed, config.batch_size, page):
+                for n_new in writer.write(scroll, way, with_drafts):
+                    bar.update(n_new)
+                    if show and (seen := scroll.first()):
+                        show(*seen)
+                for r, sample in enumerate(scroll.samples(), len(samples)):
+                    samples.append({'prompt': prompts[r], 'seed': config.seed + r} | sample)
+                result['seconds'] = time.perf_counter() - start - (show.waited if show else 0)
+                if time.perf_counter() - saved > SAVED_EVERY:
+                    saved = time.perf_counter()
+                    save(result, config)
+    finally:  # an error or Ctrl-C, now or while a judge reads, loses nothing
         save(result, config)
-    rate = f'{result["seconds"]:.2f} s, {sum(s["blanks"] for s in samples) / result["seconds"]:,.0f} tokens/s'
-    table = {
-        'checkpoint': writer.checkpoint.about(config.weights),
-        'model': size,
-        **about,
-        'time': f'{rate} on {device} in {writer.dtype}',
-        **lines,
-        'written': config.out,
-        'page': config.html,
+
+
+def save(result, config):
+    """Write the result to the file `out`, in the form of its ending."""
+    if not config.out or not result['samples']:
+        return
+    data = io.BytesIO()
+    if config.out.endswith('.npy'):
+        np.save(data, as_rows(result['samples']))
+    elif config.out.endswith('.jsonl'):
+        lines = map(plain_json, as_rows(result['samples']).tolist())
+        data.write('\n'.join(lines).encode())
+    else:
+        data.write(plain_json(result).encode())
+    replace_file(config.out, data.getvalue())
+
+
+def print_sample(r, sample, writer, config):
+    """Print the text of a sample below a line that says how likely it was."""
+    what = 'sum of -log p as last written' if config.revise else '-log p'
+    nats = f'{sample["nats"]:.3f} nats, {sample["nats"] / math.log(2):.3f} bits'
+    about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
+    text = visible(shown_text(sample['tokens'], writer.tokenizer, writer.columns))
+    print(
+        f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {sample["blanks"]} tokens{about}'
+    )
+    print(text, flush=True)
+
+
+def describe(samples, order, stops, config):
+    """Return the lines of the table on how the samples were made."""
+    longest = max(samples, key=lambda sample: len(sample['tokens']))
+    stretches = ''
+    if 'stretches' in longest:
+        stretches = f'{len(longest["stretches"])} for {len(longest["tokens"])} tokens'
+    stopped = ''
+    if stops:
+        n_stopped = sum(sample.get('stopped', False) for sample in samples)
+        names = ' or '.join(map(repr, stops))
+        stopped = f'{n_stopped} of {len(samples)} texts stopped at {names}'
+    drawing = (
+        f'temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}, '
+        f'seed {config.seed}'
+    )
+    cut = ''
+    if config.score:
+        drawing = f'the text of the blanks was scored under {drawing}'
+        cut = f'{sum(sample["logprob"].count(-math.inf) for sample in samples)} tokens'
+    mean = total(samples, 'nats') / total(samples, 'blanks')
+    law = name_law(config)
+    return {
+        'order': f'{order}, {count_steps(samples, config)}',
+        'stretches': stretches,
+        'stop': stopped,
+        'drawing': drawing,
+        '-log p a token': f'{mean:.4f} nats, {mean / math.log(2):.4f} bits ({law})',
+        'cut off': cut,
     }
-    print('\n'.join(['---', *(f'{name:<16}{value}' for name, value in table.items() if value)]))
+
+
+def count_steps(samples, config):
+    """Return in words how many steps were made, and by which rule."""
+    if config.revise:
+        n_steps = max(1 + max(sample['step']) for sample in samples)
+    else:
+        n_steps = max(sample['passes'] for sample in samples)
+    unit = 'steps'
+    how = f'{config.schedule} schedule, {config.unmask}'
+    if config.threshold is not None:
+        how = f'threshold {config.threshold:g}'
+    if config.unmask == 'lossless':
+        unit = 'passes'
+        rate = total(samples, 'blanks') / total(samples, 'passes')
+        how = f'lossless with window {config.window}: {rate:.1f} tokens a pass'
+    if config.block_length:
+        how += f', blocks of {config.block_length}'
+    if config.revise:
+        how += f', rounds of revision: {config.revise} at most, each scored in a pass of its own'
+    n_blanks = max(sample['blanks'] for sample in samples)
+    return f'{n_steps} {unit} for {n_blanks} tokens, {how}'
+
+
+def name_law(config):
+    """Return in words under which law the log-probabilities are."""
+    law = 'this drawing' if config.score else 'untempered model'
+    if config.revise:
+        law += ', each when it was last written: not of the text'
+    if config.allowed:
+        law += ', of the tokens that are allowed'
+    return law
+
+
+def total(samples, key):
+    return sum(sample[key] for sample in samples)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """How does lm-evaluation-harness ask a model? Our checkpoints as one of its models, `aogpt`."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import torch.distributed as dist
 from lm_eval.api.model import TemplateLM
@@ -9,16 +10,15 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
 from anyorder.checkpoint import digest
-from anyorder.generation import Drawing, unmasking_of
+from anyorder.generation.way import Page, Way
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.machine.processes import gather, own_device, processes, start_processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import order_of
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import Spelling, behind_beginning, parse_prompt, spans
 from anyorder.tokens.tokenizers import END_OF_TEXT, HuggingFace
-from anyorder.writer import Writer, order_and_policy
+from anyorder.writer import Writer
 from configurator import Config, at_least, check, parse
 
 # the options of a request that writes, and of --model_args, with their defaults
@@ -88,7 +88,9 @@ class AnyOrderLM(TemplateLM):
         self.lengths = c.blank_length and Lengths(
             c.blank_length, read_prior(c.length_prior, self.writer.checkpoint)
         )
-        self.visits, unmasking, *_ = self.how_to_write({})
+        way, _ = self.how_to_write({})
+        self.visits = way.order
+        unmasking = way.unmasking
         unmasking.check_network(config.slots, self.max_length)
         self.reading = Reading(
             self.visits,
@@ -267,16 +269,14 @@ class AnyOrderLM(TemplateLM):
 
     # what is written
     def how_to_write(self, asked):
-        """(order as in sample_order, Unmasking, Drawing, context) that a request asks for, or else the model has."""
+        """Return the Way and the Page that a request asks for, or else the model has."""
         how = self.defaults | {
             name: check(self.defaults, name, value, 'gen_kwargs') for name, value in asked.items()
         }
-        drawing = Drawing(how.pop('temperature'), how.pop('top_k'), how.pop('top_p'))
-        context, n_steps = how.pop('context'), how.pop('n_steps') or self.max_length
-        self.writer.check_context(context)
-        order, policy = order_and_policy(self.order, how['block_length'])
-        unmasking = unmasking_of(n_steps=n_steps, policy=policy, **how)
-        return order_of(self.writer.checkpoint.run, order), unmasking, drawing, context
+        page = Page(context=how.pop('context'))
+        page.check(self.writer.block_size)
+        how['n_steps'] = how['n_steps'] or self.max_length
+        return Way.of(self.writer.checkpoint.run, self.order, **how), page
 
     def generate_until(self, requests, disable_tqdm=False):
         """[the text that follows each context], without its stop. It ends before a text of `until`, at end-of-text or
@@ -317,15 +317,14 @@ class AnyOrderLM(TemplateLM):
             for group in alike.values():
                 group.sort(key=lambda row: -len(row[1][0]))
                 numbers, texts, seeds, (asked, *_), (stops, *_) = zip(*group)
-                *how, context = self.how_to_write(asked)
+                way, page = self.how_to_write(asked)
                 rows = iter(numbers)
                 until = (
                     () if self.lengths else stops
                 )  # what stands behind a blank would be cut with it
-                for scroll in self.writer.scrolls(
-                    texts, list(seeds), self.batch_size, context, until
-                ):
-                    for _ in self.writer.write(scroll, *how):
+                page = replace(page, stop=until)
+                for scroll in self.writer.scrolls(texts, list(seeds), self.batch_size, page):
+                    for _ in self.writer.write(scroll, way):
                         pass
                     for sample, r in zip(scroll.samples(), rows):
                         written = [

@@ -530,24 +530,27 @@ FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer test_lengths', 
 ]
 
 FAULTS['anyorder/writer.py'] = 'test_writer', [
-    ['> n_row or (n < n_row and (not isinstance(prompt, str)',
-     '< n_row and (not isinstance(prompt, str'],
-    ['one.length if one.unknown else len(tokens)', 'len(tokens)'],
-    ['(n > n_row or (n < n_row and (not isinstance(prompt, str))))', 'n > n_row'],
-    ["-np.array([sample['nats']", "np.array([sample['nats']"],
-    ["'random' if block_length is None else 'l2r', order", "'random', order"],
+    ['if n > n_row or is_short', 'if is_short'],
+    ['if n > n_row or is_short', 'if n > n_row'],
+    ['template.length if template.unknown else len(tokens)', 'len(tokens)'],
+    ['-nats.reshape(shape)', 'nats.reshape(shape)'],
     ['order=order, seed=seed, score=True, **options)', 'order=order, seed=seed, score=True)'],
-    ['Drawing(temperature, top_k, top_p, score)', 'Drawing(temperature, scores=score)'],
-    ['check_network(self.checkpoint.config.slots, min(max(most), self.block_size), drawing.scores)',
-     'check_network(self.checkpoint.config.slots, self.block_size)'],
-    ['if drawing.scores and any(', 'if False and any('],
+    ['way.unmasking.check_network(slots, longest, way.drawing.scores)',
+     'way.unmasking.check_network(slots, self.block_size)'],
+    ['if way.drawing.scores', 'if False'],
     ['texts[i:i + n] for i in range(0, len(texts), n)',
      'texts[i::len(texts) // n] for i in range(len(texts) // n)'],
-    ['if isinstance(prompts[0], str) else texts * (n or 1)', 'if True else texts'],
+    ['templates * n', 'templates'],
     ["stream(own, 'conditional')", "stream(seeds_of(seed, 1)[0], 'conditional')"],
-    ['given, part = (torch', 'part, given = (torch'],
+    ['part = torch.tensor(answer)', 'part = torch.tensor(known)'],
     ['None if step is None else token', 'token'],
     ['if not all((any', 'if not any((any'],
+]
+
+FAULTS['anyorder/generation/way.py'] = 'test_writer', [
+    ["return ('l2r', order)", "return ('random', order)"],
+    ['Drawing(temperature, top_k, top_p, score)', 'Drawing(temperature, scores=score)'],
+    ['self.context < block_size', 'self.context <= block_size'],
 ]
 
 FAULTS['anyorder/__init__.py'] = 'test_rooms', [

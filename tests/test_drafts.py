@@ -3,9 +3,9 @@
 import torch
 
 from anyorder.generation.canvas import Canvas, draft_at
-from anyorder.generation.drawing import Drawing
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.unmasking import Lossless
+from anyorder.generation.way import Way
 from anyorder.tokens.tokenizers import Bytes
 
 
@@ -16,8 +16,10 @@ def test_the_record_gives_the_drafts_of_every_pass(model):
         *[([0] * 9, [False] * 9)] * 8,
     ]
     model.lm_head.weight.mul_(3)  # wrong drafts, whatever the weights that a version of torch draws
-    scroll, passes = Scroll(texts, 0, Bytes(), model.config.block_size, with_drafts=True), []
-    for _ in scroll.steps(model, {'kind': 'l2r'}, Lossless(4), Drawing()):
+    scroll = Scroll(texts, 0, Bytes(), model.config.block_size)
+    way = Way({'kind': 'l2r'}, Lossless(4))
+    passes = []
+    for _ in scroll.steps(model, way, with_drafts=True):
         part = scroll.part
         passes.append(
             {

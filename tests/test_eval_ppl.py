@@ -22,7 +22,7 @@ from anyorder.machine.terminal import one_line_errors
 from anyorder.orders import ORDERS, Family, draw_orders, sample_order
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
-from eval_ppl import ESTIMATES, PLAIN, Way, choose_estimates, evaluate, open_journal, report
+from eval_ppl import ESTIMATES, PLAIN, Asked, choose_estimates, evaluate, open_journal, report
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the plan
@@ -39,8 +39,8 @@ def test_programs_find_the_functions_here():
 
 
 def ways(**orders):
-    """The Ways of one token a step of {text: what read_order gave}."""
-    return [Way(text, order, '', Given(), PLAIN) for text, order in orders.items()]
+    """The rows of one token a step of {text: what read_order gave}."""
+    return [Asked(text, order, '', Given(), PLAIN) for text, order in orders.items()]
 
 
 def test_which_estimates_are_made():

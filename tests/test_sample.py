@@ -107,7 +107,7 @@ def test_what_is_written_before_an_interruption_stays(ckpt, tmp_path, monkeypatc
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        'anyorder.generation.scroll.steps',
+        'anyorder.generation.way.steps',
         lambda *a, calls=[]: (calls.append(1), steps(*a) if len(calls) < 3 else interrupt())[1],
     )
     with pytest.raises(KeyboardInterrupt):

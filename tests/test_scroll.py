@@ -13,6 +13,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.scroll import Scroll, end_of
 from anyorder.generation.unmasking import Adaptive, Given, Lossless
+from anyorder.generation.way import Page, Way
 from anyorder.orders import order_of, sample_order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import parse_prompt
@@ -29,10 +30,27 @@ def texts(*prompts, length=20):
     return [parse_prompt(prompt, Bytes(), length).lay_out()[:2] for prompt in prompts]
 
 
-def write(model, rows, order=L2R, how=None, seed=5, drawing=None, look=None, stop='', **scroll):
-    stops = [stop] * bool(stop) if isinstance(stop, str) else stop
-    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, stops=stops, **scroll)
-    for _ in scroll.steps(model, order, how or Given(99), drawing or Drawing()):
+ONE_BY_ONE = Given(99)
+PLAIN = Drawing()
+
+
+def write(
+    model,
+    rows,
+    order=L2R,
+    how=None,
+    seed=5,
+    drawing=PLAIN,
+    look=None,
+    with_drafts=False,
+    n_before=0,
+    **page,
+):
+    """The samples of `rows` that are written in this way, on a page of these fields."""
+    if isinstance(page.get('stop'), str):
+        page['stop'] = [page['stop']] if page['stop'] else []
+    scroll = Scroll(rows, seed, Bytes(), model.config.block_size, Page(**page), n_before)
+    for _ in scroll.steps(model, Way(order, how or ONE_BY_ONE, drawing), with_drafts=with_drafts):
         if look:
             look(scroll.first())
     return scroll.samples()

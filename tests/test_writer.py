@@ -15,6 +15,7 @@ from conftest import make_model, one_line
 from anyorder.checkpoint import save_checkpoint
 from anyorder.generation.fill import generate
 from anyorder.generation.scroll import end_of
+from anyorder.generation.way import Page, Way
 from anyorder.likelihood.nll import ensemble_nll
 from anyorder.orders import sample_order
 from anyorder.seeds import derive_seed
@@ -533,3 +534,20 @@ def test_files_and_devices_that_are_not_there(ckpt, tmp_path):
     for wrong in ({'stop': '<|endoftext|>'}, {'stop': '5'}):  # which are no tokens of it
         with pytest.raises(ValueError, match='sudoku4 has the tokens'):
             Writer(tmp_path / 'digits.pt').infill('1', **wrong)
+
+
+def test_a_way_and_a_page_are_the_options_in_two_nouns(ckpt):
+    writer = Writer(ckpt)
+    way = Way.of(writer.checkpoint.run, 'margin', n_steps=5, temperature=0.5)
+    page = Page(length=20, stop='\n')
+    options = {'order': 'margin', 'n_steps': 5, 'temperature': 0.5, 'length': 20, 'stop': '\n'}
+    text = writer.infill('ab[[..]]', way=way, page=page, seed=2)
+    assert text == writer.infill('ab[[..]]', seed=2, **options)
+    assert text == [*writer.stream('ab[[..]]', way, page, seed=2)][-1]
+    score = {'order': 'margin', 'n_steps': 5, 'temperature': 0.5}
+    assert writer.logprob('ab[[=cd]]', way=way) == writer.logprob('ab[[=cd]]', **score)
+    for wrong in ({'way': way, 'order': 'l2r'}, {'page': page, 'length': 9}):
+        with pytest.raises(ValueError, match='is a part of'):
+            writer.infill('ab[[..]]', **wrong)
+    with pytest.raises(ValueError, match='order is a part of way'):
+        writer.logprob('ab[[=cd]]', order='random', way=way)

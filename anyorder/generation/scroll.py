@@ -6,8 +6,10 @@ import torch
 
 from anyorder.generation.canvas import Canvas, sample_of
 from anyorder.generation.constraint import Constraint
-from anyorder.generation.fill import steps
+from anyorder.generation.way import Page
 from anyorder.seeds import derive_seed, seeds_of
+
+EMPTY = Page()
 
 
 class Row:
@@ -94,42 +96,29 @@ class Scroll:
     text before it, by derive_seed(seed of the part before it, 'part'). What stands behind the last open blank is a part
     without a stop. Without stops all places are as in the template, and all its text is known from the start."""
 
-    def __init__(
-        self,
-        texts,
-        seed,
-        tokenizer,
-        block_size,
-        context=0,
-        stops=(),
-        with_drafts=False,
-        allowed=None,
-        n_before=0,
-    ):
+    def __init__(self, texts, seed, tokenizer, block_size, page=EMPTY, n_before=0):
         """texts [(tokens, known)] of lists; behind them may stand the [[start, end], ...] of open blanks, and what the
-        sample is to say of its lengths. Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; context 0
-        is half of block_size; stops are texts; allowed as in Constraint, whose positions count from the start of the
-        text as it is then, and its rows from n_before."""
+        sample is to say of its lengths. Row r is a function of seed + r, or, if `seed` is a list, of seed[r]. Of the
+        page `stop` is a list; the positions of `allowed` count from the start of the text as it is then, and its rows
+        from n_before."""
+        stops = page.stop
         self.rows = [
             Row(tokens, known, own, more[0] if more and stops else (), *more[1:])
             for (tokens, known, *more), own in zip(texts, seeds_of(seed, len(texts)), strict=True)
         ]
-        self.tokenizer, self.block_size, self.context = (
-            tokenizer,
-            block_size,
-            context or block_size // 2,
-        )
-        self.stops, self.with_drafts, self.allowed, self.n_before = (
-            stops,
-            with_drafts,
-            allowed,
-            n_before,
-        )
+        self.tokenizer = tokenizer
+        self.block_size = block_size
+        self.context = page.context or block_size // 2
+        self.stops = stops
+        self.allowed = page.allowed
+        self.n_before = n_before
+        self.with_drafts = False
         self.written = self.rows  # that the canvas writes
 
-    def steps(self, network, order, unmasking, drawing, use_cache=True, device='cpu'):
-        """Write the texts. Yields after each step the number of tokens that it revealed; `order` as in Canvas.of_texts,
-        the others as in fill.steps."""
+    def steps(self, network, way, use_cache=True, device='cpu', with_drafts=False):
+        """Write the texts in a Way. Yields after each step the number of tokens that it revealed; with_drafts keeps the
+        drafts of each position, see Row."""
+        self.with_drafts = with_drafts
         while True:
             self.written = [row for row in self.written if self.goes_on(row)]
             if not self.written:
@@ -137,15 +126,13 @@ class Scroll:
             *texts, seeds = zip(
                 *(row.slide_on(self.block_size, self.context) for row in self.written)
             )
-            canvas = Canvas.of_texts(list(zip(*texts)), order, list(seeds), device)
+            canvas = Canvas.of_texts(list(zip(*texts)), way.order, list(seeds), device)
             if self.allowed is not None:
                 rows = [self.n_before + self.rows.index(row) for row in self.written]
                 canvas.allowed = Constraint(
                     self.allowed, canvas, rows, [row.spans[-1][0] for row in self.written]
                 )
-            for self.step, n_new, self.part in steps(
-                network, canvas, unmasking, drawing, use_cache
-            ):
+            for self.step, n_new, self.part in way.steps(network, canvas, use_cache):
                 if self.with_drafts:
                     self.note_drafts()
                 if self.with_drafts or self.stops:

@@ -57,15 +57,18 @@ class Written(Along):
 
     name = 'written'
 
-    def __init__(self, config, checkpoint, asked, order, label, unmasking, drawing, one=None):
+    def __init__(self, config, checkpoint, asked, label, way, one=None):
         """`one` is the estimate of one token a step in the same order: passes that are saved cost the difference."""
-        self.unmasking, self.drawing, self.one = unmasking, drawing, one
-        super().__init__(config, checkpoint, asked, order, label)
+        unmasking = way.unmasking
+        self.unmasking = unmasking
+        self.drawing = way.drawing
+        self.one = one
+        super().__init__(config, checkpoint, asked, way.order, label)
         self.several = unmasking.binomial or self.several and not unmasking.adaptive
         self.n_orders = config.n_orders if self.several else 1
         self.known_l2r = unmasking.adaptive  # as Canvas.of_texts has them for a policy
         self.bound = unmasking.binomial or self.bound and not unmasking.adaptive
-        law = order, unmasking, drawing, 'known l2r', DRAWS
+        law = way.order, unmasking, way.drawing, 'known l2r', DRAWS
         self.work = (
             f'{label} {derive_seed(*law):x}'  # no journal of another reading, or of other draws
         )

@@ -21,6 +21,7 @@ from anyorder.generation import (
 )
 from anyorder.generation.canvas import sample_of
 from anyorder.generation.fill import fill
+from anyorder.generation.way import Way
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.judge import measure, open_judge, text_metrics
 from anyorder.likelihood.measured import open_corpus
@@ -137,10 +138,12 @@ class Frontier:
         nats   nats a token by the law of this way of writing, which lossless has from one token a step
         cost   the nats less one token a step of the same order, block by block"""
         drawing = replace(self.drawing, scores=True)
+        order = self.order(unmasking)
         policy, sequential = one_by_one(unmasking, self.n_tokens)
-        how = self.c, self.checkpoint, (), self.order(unmasking), policy
+        how = self.c, self.checkpoint, (), policy
         law = sequential if isinstance(unmasking, Lossless) else unmasking
-        found = Written(*how, law, drawing, Written(*how, sequential, drawing))
+        one = Written(*how, Way(order, sequential, drawing))
+        found = Written(*how, Way(order, law, drawing), one)
         (row,) = found.rows(found.measure(self.model, self.text, self.journal), self.text)
         return {
             'nats': row['nats_per_token'],

@@ -1,0 +1,87 @@
+"""How is a text written, and on what? Way and Page, which commands and programs hand on as one thing each."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anyorder.generation.drawing import Drawing
+from anyorder.generation.fill import steps
+from anyorder.generation.options import unmasking_of
+from anyorder.generation.unmasking import SCORES, Unmasking
+from anyorder.orders import order_of, read_order
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a text is written.
+
+    order       arguments of sample_order: in which order blanks are visited; where the model chooses, which of equal
+                scores comes first, and what lies in a block
+    unmasking   which blanks a step reveals
+    drawing     how a token is drawn from its logits; with `scores` the text that stands in the blanks is scored"""
+
+    order: dict
+    unmasking: Unmasking
+    drawing: Drawing = Drawing()
+
+    @classmethod
+    def of(cls, run, order='own', temperature=1.0, top_k=0, top_p=1.0, score=False, **unmasking):
+        """Return the way that options of sample.py name, for a model of the options `run`.
+
+        unmasking   n_steps, schedule, unmask, ...: fields of options.Options but its policy"""
+        order, policy = order_and_policy(order, unmasking.get('block_length'))
+        unmasking = unmasking_of(policy=policy, **unmasking)
+        drawing = Drawing(temperature, top_k, top_p, score)
+        return cls(order_of(run, order), unmasking, drawing)
+
+    @property
+    def scoring(self):
+        """The same way, by which the text that stands in the blanks is scored."""
+        return replace(self, drawing=replace(self.drawing, scores=True))
+
+    def steps(self, network, canvas, use_cache=True):
+        """Fill the blanks of the canvas step by step, see fill.steps."""
+        return steps(network, canvas, self.unmasking, self.drawing, use_cache)
+
+
+def order_and_policy(order, block_length=None):
+    """Return (order for order_of, policy for unmasking_of) of `order`, an option of sample.py or a list of positions."""
+    if not isinstance(order, str):
+        return order, 'given'
+    if order in SCORES and block_length is None:
+        return 'random', order  # decides among equal scores
+    if order in SCORES:
+        return 'l2r', order  # makes the blocks
+    order = read_order(order, 'own', *SCORES)
+    if order == 'own':
+        return None, 'given'
+    return order, 'given'
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is written on.
+
+    length        tokens of a text, prompt included; 0 is block_size
+    context       tokens that a stretch of a longer text reads before its first blank; 0 is half of block_size
+    stop          texts that end a text, or its [[..]], see scroll.Scroll
+    blank_length, length_prior   how [[?]] finds its length: see lengths.Lengths and lengths.read_prior
+    allowed       which tokens may stand where, see Constraint; None: all"""
+
+    length: int = 0
+    context: int = 0
+    stop: str | list | tuple = ''
+    blank_length: str = 'likely'
+    length_prior: Any = 'uniform'
+    allowed: Any = None
+
+    def check(self, block_size):
+        """Raise ValueError for what does not fit into a model of `block_size` positions."""
+        if self.length < 0:
+            raise ValueError(
+                f'length must be at least 1 (0 is block_size={block_size}), got {self.length}'
+            )
+        if not 0 <= self.context < block_size:
+            raise ValueError(
+                f'context must be 1 to {block_size - 1}, below block_size={block_size} '
+                f'(0 is half of it), got {self.context}'
+            )
