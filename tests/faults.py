@@ -594,7 +594,7 @@ FAULTS['anyorder/likelihood/measured.py'] = 'test_measured test_eval_puzzle test
 FAULTS['anyorder/tokens/blocks.py'] = 'test_sets test_arrays test_answers', [
     ['(N - N_MARKS + 1)).long()', '(N - N_MARKS)).long()'],
     ['long().sort(-1).values', 'long()'],
-    ['2 * (position >= start)', '1 * (position >= start)'],
+    ['2 * behind_start', '1 * behind_start'],
     ['u[:, 2:] < fim_ratio', 'u[:, :1] < fim_ratio'],
     ['marked_middle(blocks[:, :-N_MARKS]', 'marked_middle(blocks[:, N_MARKS:]'],
     ['given[:, first:end] = False', 'given[:, first:first + 1] = False'],

@@ -12,142 +12,201 @@ DOCUMENTS = 1 << 14  # that are looked at together
 
 
 def check_length(split, block_size, name):
-    tokens = split.packed
-    if tokens.ndim == 2 and tokens.shape[1] != block_size:
+    """Raise ValueError unless a Split has blocks of this size, each with a token that is not given.
+
+    name  of the set, for errors"""
+    if split.packed.ndim == 2:
+        check_rows(split, block_size, name)
+    elif split.ends is not None:
+        check_prompts(split, block_size, name)
+    else:
+        check_stream(split, block_size, name)
+
+
+def check_rows(split, block_size, name):
+    """Raise ValueError unless rows are blocks. See check_length."""
+    n = split.packed.shape[1]
+    if n != block_size:
         raise ValueError(
-            f'the rows of {name} are {tokens.shape[1]} tokens: block_size must be {tokens.shape[1]}, '
-            f'got {block_size}'
+            f'the rows of {name} are {n} tokens: block_size must be {n}, got {block_size}'
         )
-    if split.ends is not None:
-        full = first_full(split, block_size)
-        if full is not None:
-            raise ValueError(
-                f'the prompt of document {full + 1} of {name} fills its block: leave it out, or '
-                f'choose a model of more positions or a larger block_size, got {block_size}'
-            )
-    elif tokens.ndim == 1 and len(tokens) < block_size:
+
+
+def check_prompts(split, block_size, name):
+    """Raise ValueError where the prompt of a document fills its block. See check_length."""
+    full = first_full(split, block_size)
+    if full is not None:
         raise ValueError(
-            f'block_size={block_size} is beyond the data: {name} takes --block_size={tokens.size} or less'
+            f'the prompt of document {full + 1} of {name} fills its block: leave it out, or '
+            f'choose a model of more positions or a larger block_size, got {block_size}'
         )
-    elif tokens.ndim == 1 and split.marked:
-        longest = longest_given(split)
-        if longest >= block_size:
-            raise ValueError(
-                f'{name} has {longest} given tokens in a row: block_size must be larger, got {block_size}'
-            )
+
+
+def check_stream(split, block_size, name):
+    """Raise ValueError where a stream is short, or given for too long. See check_length."""
+    n = len(split.packed)
+    if n < block_size:
+        raise ValueError(
+            f'block_size={block_size} is beyond the data: {name} takes --block_size={n} or less'
+        )
+    if not split.marked:
+        return
+    longest = longest_given(split)
+    if longest >= block_size:
+        raise ValueError(
+            f'{name} has {longest} given tokens in a row: block_size must be larger, got '
+            f'{block_size}'
+        )
 
 
 def first_full(split, block_size):
-    """The number of the first document whose block ends within its prompt, which stands before its text; or None."""
+    """Return the number of the first document whose block ends within its prompt, or None.
+
+    A prompt stands before its text."""
     n = len(split.ends)
     for first in range(0, n, DOCUMENTS):
-        starts, ends = split.spans(np.arange(first, min(n, first + DOCUMENTS)))
-        is_full = split.packed[np.minimum(starts + block_size, ends) - 1] >= split.mark
+        numbers = np.arange(first, min(n, first + DOCUMENTS))
+        starts, ends = split.spans(numbers)
+        last = np.minimum(starts + block_size, ends) - 1
+        is_full = split.packed[last] >= split.mark
         if is_full.any():
             return first + int(is_full.argmax())
     return None
 
 
 def longest_given(split):
-    """How many given tokens of a stream stand in a row, at most."""
-    longest, last = 0, -1  # where the last blank stood
+    """Return how many given tokens of a stream stand in a row, at most."""
+    longest = 0
+    last = -1  # where the last blank stood
     for start, part in parts_of(split.packed):
         blank = np.flatnonzero(part < split.mark) + start
         if len(blank):
-            longest, last = max(longest, np.diff(blank, prepend=last).max() - 1), blank[-1]
+            longest = max(longest, np.diff(blank, prepend=last).max() - 1)
+            last = blank[-1]
     return max(longest, len(split.packed) - last - 1)
 
 
 def random_blocks(split, batch_size, block_size):
-    """(B, N) int64 blocks as on disk, at uniform offsets or whole rows, drawn from torch's default generator."""
+    """Return (B, N) int64 blocks as on disk, at uniform offsets, or whole rows or documents.
+
+    They are drawn from torch's default generator."""
     tokens = split.packed
     if split.ends is not None:
-        return documents(split, uniform_below(len(split.ends), batch_size), block_size)
+        numbers = uniform_below(len(split.ends), batch_size)
+        return documents(split, numbers, block_size)
     if tokens.ndim == 2:
-        return torch.from_numpy(tokens[uniform_below(len(tokens), batch_size)].astype(np.int64))
+        numbers = uniform_below(len(tokens), batch_size)
+        return torch.from_numpy(tokens[numbers].astype(np.int64))
     starts = uniform_below(len(tokens) - block_size + 1, batch_size)
-    return torch.from_numpy(tokens[starts[:, None] + np.arange(block_size)].astype(np.int64))
+    places = starts[:, None] + np.arange(block_size)
+    return torch.from_numpy(tokens[places].astype(np.int64))
 
 
 def uniform_below(n, size):
-    """(size,) uniform numbers from 0 to n - 1, from torch's default generator: 63 bits modulo n, which makes a number
-    likelier than another by n / 2^63 at most. By the 32 bits of torch.randint it is n / 2^32: 6 % of 250 million."""
+    """Return (size,) uniform numbers from 0 to n - 1, from torch's default generator.
+
+    63 bits modulo n make a number likelier than another by n / 2^63 at most. By the 32 bits of
+    torch.randint it is n / 2^32: 6 % of 250 million."""
     return torch.empty(size, dtype=torch.long).random_().remainder_(n).numpy()
 
 
 def documents(split, numbers, block_size):
-    """(B, N) int64, these documents as on disk, N = split.width(block_size): long ones are cut, short ones padded."""
+    """Return (B, N) int64, these documents as on disk, N = split.width(block_size).
+
+    Long ones are cut, short ones padded."""
     starts, ends = split.spans(numbers)
     columns = starts[:, None] + np.arange(split.width(block_size))
     inside = columns < ends[:, None]
-    return torch.from_numpy(
-        np.where(inside, split.packed[np.where(inside, columns, 0)].astype(np.int64), PADDING)
-    )
+    tokens = split.packed[np.where(inside, columns, 0)].astype(np.int64)
+    return torch.from_numpy(np.where(inside, tokens, PADDING))
 
 
 N_MARKS = 3  # of fill-in-the-middle
 
 
 def marked_middle(texts, cut, first):
-    """(B, T + 3): texts (B, T) with the positions from cut[:, 0] to before cut[:, 1] moved to the end. Three marks, the
-    ids from `first` on, stand before prefix, suffix and middle (Bavarian et al. 2022, arXiv 2207.14255); `cut` (B, 2).
-    The first mark is the n_real of a model that was trained so."""
-    (B, T), (start, end) = texts.shape, cut.unsqueeze(-1).unbind(1)  # (B, 1) each
-    position, marks = (torch.arange(n, device=texts.device) for n in (T, N_MARKS))
-    part = 2 * (position >= start) - (position >= end).long()  # 0 prefix, 1 suffix, 2 middle
-    marks = marks.expand(B, -1)
+    """Return (B, T + 3): texts (B, T) whose middles stand last, behind three marks.
+
+    cut    (B, 2): a middle has the positions from cut[:, 0] to before cut[:, 1]
+    first  id of the first mark, the n_real of a model that was trained so
+
+    The marks stand before prefix, suffix and middle (Bavarian et al. 2022, arXiv 2207.14255)."""
+    B, T = texts.shape
+    start, end = cut.unsqueeze(-1).unbind(1)  # (B, 1) each
+    position = torch.arange(T, device=texts.device)
+    behind_start = (position >= start).long()
+    behind_end = (position >= end).long()
+    part = 2 * behind_start - behind_end  # 0 prefix, 1 suffix, 2 middle
+    marks = torch.arange(N_MARKS, device=texts.device).expand(B, -1)
     place = torch.cat([marks, part], 1).argsort(stable=True)  # (B, T + 3)
     return torch.cat([first + marks, texts], 1).gather(1, place)
 
 
 def middle_last(blocks, fim_ratio, first):
-    """Blocks (B, N), a share of them as marked_middle of their first N - 3 tokens, cut at two uniform places. A middle
-    ends with its block: where its mark stands tells how long it is."""
-    (B, N), device = blocks.shape, blocks.device
-    u = torch.rand(B, 3, device=device, dtype=widest(device))
+    """Return blocks (B, N), a share of them as marked_middle of their first N - 3 tokens.
+
+    They are cut at two uniform places. A middle ends with its block: where its mark stands tells
+    how long it is."""
+    B, N = blocks.shape
+    u = torch.rand(B, 3, device=blocks.device, dtype=widest(blocks.device))
     cut = (u[:, :2] * (N - N_MARKS + 1)).long().sort(-1).values  # 0 to N - 3
-    return torch.where(
-        u[:, 2:] < fim_ratio, marked_middle(blocks[:, :-N_MARKS], cut, first), blocks
-    )
+    moved = marked_middle(blocks[:, :-N_MARKS], cut, first)
+    return torch.where(u[:, 2:] < fim_ratio, moved, blocks)
 
 
 def visits_of(blocks):
-    """(B,) how many tokens of each block (B, N), on the host, stand before its padding; None: no block has padding."""
+    """Return (B,), on the host, how many tokens of each block (B, N) stand before its padding.
+
+    None says that no block has padding."""
     n_visits = (blocks != PADDING).sum(1)
     return n_visits if (n_visits < blocks.size(1)).any() else None
 
 
 def all_blocks(split, block_size, n_blocks=0):
-    """(tokens, given), (n, N) int64 and bool: the set cut into blocks, its tail dropped, or the documents that are its
-    rows; with n_blocks only so many, spread evenly."""
-    tokens, n = (
-        split.packed.reshape(-1),
-        split.packed.size // block_size if split.ends is None else len(split.ends),
-    )
-    keep = np.arange(n) if not 0 < n_blocks < n else np.arange(n_blocks) * n // n_blocks
+    """Return (tokens, given), (n, N) int64 and bool: a Split cut into blocks, or its documents.
+
+    The tail of a stream is dropped. With n_blocks only so many are taken, spread evenly."""
+    n = split.packed.size // block_size if split.ends is None else len(split.ends)
+    keep = np.arange(n)
+    if 0 < n_blocks < n:
+        keep = np.arange(n_blocks) * n // n_blocks
     if split.ends is not None:
         return split.unpack(documents(split, keep, block_size))
-    return split.unpack(
-        torch.from_numpy(tokens[: n * block_size].reshape(n, block_size)[keep].astype(np.int64))
-    )
+    blocks = split.packed.reshape(-1)[: n * block_size].reshape(n, block_size)
+    return split.unpack(torch.from_numpy(blocks[keep].astype(np.int64)))
 
 
 def only_blank(positions, tokens, given):
-    """`given` (n, N) where the positions of `tokens` (n, N) that an option names, as '32:64,70', are blank and all the
-    others given. '' changes nothing. Raises ValueError for positions that are none."""
+    """Return `given` (n, N) of which these positions are blank and all the others given.
+
+    positions  as an option names them, '32:64,70'; '' returns `given` as it is
+    tokens     (n, N), none of which may be padding
+
+    Raises ValueError for positions that are none."""
     if not positions:
         return given
     if visits_of(tokens) is not None:
         raise ValueError(
-            f'blanks are positions of blocks of one length, these are documents: leave out {positions}'
+            'blanks are positions of blocks of one length, these are documents: leave out '
+            f'{positions}'
         )
-    N, given = given.size(1), torch.ones_like(given)
+    N = given.size(1)
+    given = torch.ones_like(given)
     for part in positions.split(','):
-        found = re.fullmatch(r'(\d+)(?::(\d+))?', part)
-        first, end = (int(found[1]), int(found[2] or int(found[1]) + 1)) if found else (N, N)
+        first, end = span_of(part)
         if not first < end <= N:
             raise ValueError(
-                f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got {positions!r}'
+                f'blanks must be positions from 0 to {N - 1}, as 8 or 0:{N} or 0:2,8, got '
+                f'{positions!r}'
             )
         given[:, first:end] = False
     return given
+
+
+def span_of(text):
+    """Return (first, end) of '8' or '0:8'; an empty span of any other text."""
+    found = re.fullmatch(r'(\d+)(?::(\d+))?', text)
+    if not found:
+        return 0, 0
+    first = int(found[1])
+    return first, int(found[2] or first + 1)

@@ -1,4 +1,4 @@
-"""Which documents stand in several splits of a set? A document is known by a hash of 64 bits of its tokens."""
+"""Which documents stand in several splits? A document is known by a hash of 64 bits of its tokens."""
 
 import itertools
 from array import array
@@ -10,12 +10,16 @@ LEARNED = 'train'  # the split that others must not share
 
 
 class Hashes:
-    """The hashes of the documents in a split, whose bytes come in any pieces, as hashlib takes them. Each piece holds
-    the end of at most one document, as its last token `eos`. A document without text does not count."""
+    """The hashes of the documents in a split, whose bytes come in any pieces, as hashlib takes them.
+
+    Each piece holds the end of at most one document, as its last token `eos`. A document without
+    text does not count."""
 
     def __init__(self, eos, dtype):
-        self.end, self.found = np.array(eos, dtype).tobytes(), array('q')
-        self.state, self.rest = 0, b''
+        self.end = np.array(eos, dtype).tobytes()
+        self.found = array('q')
+        self.state = 0  # hash of the blocks of a document so far
+        self.rest = b''  # what is behind them
 
     def update(self, piece):
         data = self.rest + piece
@@ -29,11 +33,12 @@ class Hashes:
             return
         if self.state or data != self.end:
             self.found.append(hash((self.state, data)))
-        self.state, self.rest = 0, b''
+        self.state = 0
+        self.rest = b''
 
 
 def hashes_on_disk(path, eos, dtype):
-    """The hashes of a split that is written already."""
+    """Return the Hashes of a split that is written already."""
     hashes = Hashes(eos, dtype)
     with open(path, 'rb') as f:
         while len(tokens := np.fromfile(f, dtype, 1 << 22)):
@@ -44,22 +49,31 @@ def hashes_on_disk(path, eos, dtype):
 
 
 def say_shared(hashes, kept):
-    """'' or a sentence on the documents that two splits share, of {split: Hashes}; nothing of two that were `kept`."""
-    shared, found = [], {}
+    """Return '' or a sentence on the documents that two splits share, of {split: Hashes}.
+
+    Nothing is said of two splits that were `kept`."""
+    found = {}
     for split in sorted(hashes, key=lambda split: split != LEARNED):
         found[split] = np.asarray(hashes[split].found)  # the same memory
         found[split].sort()
+
+    shared = []
     for first, second in itertools.combinations(found, 2):
-        places = np.searchsorted(found[first], found[second])
-        n = (
-            int((found[first].take(places, mode='clip') == found[second]).sum())
-            if len(found[first])
-            else 0
-        )
+        n = count_in(found[first], found[second])
         if n and not {first, second} <= kept.keys():
-            shared.append(
-                f'{n:,} of {len(found[second]):,} documents of {second} stand in {first} too'
-            )
+            n_all = len(found[second])
+            shared.append(f'{n:,} of {n_all:,} documents of {second} stand in {first} too')
     if not shared:
         return ''
-    return f'{", ".join(shared)}: a model knows duplicates of what it learned, so leave them out of the source'
+    return (
+        f'{", ".join(shared)}: a model knows duplicates of what it learned, so leave them out of '
+        'the source'
+    )
+
+
+def count_in(known, asked):
+    """Return how many of `asked` are in `known`, both sorted."""
+    if not len(known):
+        return 0
+    places = np.searchsorted(known, asked)
+    return int((known.take(places, mode='clip') == asked).sum())
