@@ -1,10 +1,12 @@
-"""What does the meta.json of a prepared set say? Read once, field by field, so that nothing behind it meets a surprise.
+"""What does the meta.json of a prepared set say? Read once, field by field, and checked.
 
     {"name": "books", "tokenizer": "bytes", "n_tokens": 257, "eos": 256, "given": false,
-     "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647, "sha256": "3a4...", "source": "a.txt"},
+     "splits": {"train": {"rows": 692, "tokens": 2139339, "text_bytes": 2138647,
+                          "sha256": "3a4...", "source": "a.txt"},
                 "val": ...}}
 
-rows counts documents, and tokens their tokens, the ends of text included. A set that is no text has more fields:
+rows counts documents, and tokens their tokens, the ends of text included. A set that is no text has
+more fields:
 
     row_length   tokens of a row, where all rows have one length; none: the tokens are a stream
     shape        [H, W] where a row is a grid, row by row, or none
@@ -58,21 +60,56 @@ class Meta:
 
 DEFAULTS = {field.name: field.default for field in fields(Meta)[5:]}
 # the other fields that sets of a tokenizer must have; TEXT comes without
-NEEDED = {OWN: ('given', 'row_length', 'shape', 'vocabulary')} | {
-    task: ('row_length', 'puzzle') for task in TASKS
-}
+NEEDED = {OWN: ('given', 'row_length', 'shape', 'vocabulary')}
+NEEDED |= {task: ('row_length', 'puzzle') for task in TASKS}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fields, each by itself
 
 
 def is_number(value, least=0, most=2**63 - 1):
     return type(value) is int and least <= value <= most
 
 
+def is_count(value):
+    return is_number(value, 1)
+
+
+def is_n_tokens(value):
+    return is_number(value, 1, 2**16)  # in 16 bits
+
+
+def is_row_length(value):
+    return is_number(value, 1, 2**31)
+
+
+def is_flag(value):
+    return isinstance(value, bool)
+
+
 def is_text(value):
     return isinstance(value, str) and value != ''
 
 
+def is_tokenizer(value):
+    return value in [*TOKENIZERS, OWN]  # a list, since a value may have no hash
+
+
 def is_list(value, holds):
     return isinstance(value, list) and value != [] and all(map(holds, value))
+
+
+def is_pair(value):
+    return is_list(value, is_number) and len(value) == 2
+
+
+def are_names(value):
+    return is_list(value, is_text) and len({*value}) == len(value)
+
+
+def are_splits(value):
+    return isinstance(value, dict) and all(re.fullmatch(r'\w[\w.-]*', name) for name in value)
 
 
 def is_task(value):
@@ -82,101 +119,104 @@ def is_task(value):
     return all(is_number(value.get(option)) for option in TASKS[value['task']].options)
 
 
+def or_null(holds):
+    return lambda value: value is None or holds(value)
+
+
 # {field: (what it must be, whether a value is that)}
-COUNT = 'a whole number from 1 to 2^63 - 1', lambda value: is_number(value, 1)
-FLAG = 'true or false', lambda value: isinstance(value, bool)
 FIELDS = {
     'name': ('a text', is_text),
-    'tokenizer': (
-        f'one of {", ".join([*TOKENIZERS, OWN])}',
-        lambda value: value in [*TOKENIZERS, OWN],
-    ),
-    'n_tokens': (
-        'a whole number from 1 to 2^16',
-        lambda value: is_number(value, 1, 2**16),
-    ),  # in 16 bits
-    'eos': ('a token, or null', lambda value: value is None or is_number(value)),
-    'splits': (
-        'an object of splits by their names',
-        lambda value: (
-            isinstance(value, dict) and all(re.fullmatch(r'\w[\w.-]*', name) for name in value)
-        ),
-    ),
-    'given': FLAG,
-    'prompts': FLAG,
-    'row_length': (
-        'a whole number from 1 to 2^31, or null',
-        lambda value: value is None or is_number(value, 1, 2**31),
-    ),
-    'shape': (
-        '[H, W], or null',
-        lambda value: value is None or is_list(value, is_number) and len(value) == 2,
-    ),
-    'vocabulary': (
-        'a list of texts, each once, or null',
-        lambda value: value is None or is_list(value, is_text) and len({*value}) == len(value),
-    ),
-    'puzzle': (
-        'an object of a task and its options, or null',
-        lambda value: value is None or is_task(value),
-    ),
+    'tokenizer': (f'one of {", ".join([*TOKENIZERS, OWN])}', is_tokenizer),
+    'n_tokens': ('a whole number from 1 to 2^16', is_n_tokens),
+    'eos': ('a token, or null', or_null(is_number)),
+    'splits': ('an object of splits by their names', are_splits),
+    'given': ('true or false', is_flag),
+    'prompts': ('true or false', is_flag),
+    'row_length': ('a whole number from 1 to 2^31, or null', or_null(is_row_length)),
+    'shape': ('[H, W], or null', or_null(is_pair)),
+    'vocabulary': ('a list of texts, each once, or null', or_null(are_names)),
+    'puzzle': ('an object of a task and its options, or null', or_null(is_task)),
 }
 SPLIT_FIELDS = {
-    'rows': COUNT,
-    'tokens': COUNT,
+    'rows': ('a whole number from 1 to 2^63 - 1', is_count),
+    'tokens': ('a whole number from 1 to 2^63 - 1', is_count),
     'text_bytes': ('a whole number from 0 to 2^63 - 1', is_number),
     'sha256': ('a text', is_text),
     'source': ('a text', is_text),
 }
-# of fields that are right each by itself: (field, what it must be, whether a Meta is that)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fields that are right each by itself, together
+
+
+def has_eos_among_tokens(meta):
+    return meta.eos is None or meta.eos < meta.n_tokens
+
+
+def has_given_where_prompts(meta):
+    if meta.tokenizer in TEXT:
+        return meta.given == meta.prompts
+    return not meta.prompts
+
+
+def has_eos_of_text(meta):
+    return meta.tokenizer not in TEXT or meta.eos == TEXT[meta.tokenizer].eos
+
+
+def has_puzzle_of_task(meta):
+    named = meta.tokenizer if meta.tokenizer in TASKS else None
+    task = meta.puzzle['task'] if meta.puzzle else None
+    return task == named
+
+
+def has_rows_of_puzzle(meta):
+    return meta.puzzle is None or meta.row_length is not None
+
+
+def has_rows_of_shape(meta):
+    if meta.shape is None:
+        return True
+    if meta.row_length is None and meta.tokenizer in TEXT:
+        return True  # its blocks may be grids
+    height, width = meta.shape
+    return height * width == meta.row_length
+
+
+def has_all_names(meta):
+    return meta.vocabulary is None or len(meta.vocabulary) == meta.n_tokens
+
+
+def has_rows_of_length(meta):
+    if meta.row_length is None:
+        return True
+    splits = meta.splits.values()
+    return all(split.rows * meta.row_length == split.tokens for split in splits)
+
+
+# (field, what it must be, whether a Meta is that)
 TOGETHER = (
-    ('eos', 'a token below n_tokens', lambda meta: meta.eos is None or meta.eos < meta.n_tokens),
+    ('eos', 'a token below n_tokens', has_eos_among_tokens),
     (
         'given',
         'true in a set with prompts, and false in a text without prompts',
-        lambda meta: meta.given == meta.prompts if meta.tokenizer in TEXT else not meta.prompts,
+        has_given_where_prompts,
     ),
-    (
-        'eos',
-        'the end of text of its tokenizer, where the set is text',
-        lambda meta: meta.tokenizer not in TEXT or meta.eos == TEXT[meta.tokenizer].eos,
-    ),
+    ('eos', 'the end of text of its tokenizer, where the set is text', has_eos_of_text),
     (
         'puzzle',
         'an object of the task that the tokenizer names, or null where it names none',
-        lambda meta: (
-            (meta.puzzle or {}).get('task') == (meta.tokenizer if meta.tokenizer in TASKS else None)
-        ),
+        has_puzzle_of_task,
     ),
-    (
-        'row_length',
-        'a number in a set of puzzles',
-        lambda meta: meta.puzzle is None or meta.row_length is not None,
-    ),
-    (
-        'shape',
-        'null, or [H, W] with a row_length of H x W',
-        lambda meta: (
-            meta.shape is None
-            or meta.shape[0] * meta.shape[1] == meta.row_length
-            or meta.row_length is None
-            and meta.tokenizer in TEXT
-        ),
-    ),  # its blocks may be grids
-    (
-        'vocabulary',
-        'a text for each of n_tokens',
-        lambda meta: meta.vocabulary is None or len(meta.vocabulary) == meta.n_tokens,
-    ),
-    (
-        'row_length',
-        'the length of the rows of every split',
-        lambda meta: (
-            meta.row_length is None
-            or all(split.rows * meta.row_length == split.tokens for split in meta.splits.values())
-        ),
-    ),
+    ('row_length', 'a number in a set of puzzles', has_rows_of_puzzle),
+    ('shape', 'null, or [H, W] with a row_length of H x W', has_rows_of_shape),
+    ('vocabulary', 'a text for each of n_tokens', has_all_names),
+    ('row_length', 'the length of the rows of every split', has_rows_of_length),
 )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The file
 
 
 def meta_path(directory):
@@ -184,30 +224,36 @@ def meta_path(directory):
 
 
 def read_meta(directory):
-    """The Meta of a prepared set, None where there is none. Raises ValueError for a file of another kind, and for a
-    field that is damaged or missing."""
+    """Return the Meta of a prepared set, None where there is none.
+
+    Raises ValueError for a file of another kind, and for a field that is damaged or missing."""
     path = meta_path(directory)
     if not os.path.exists(path):
         return None
     with reading(path, 'the meta.json of a prepared set', WAY_OUT):
         found = dict(json.loads(read_text(path)).items())
+
+    # Each field by itself
     needed = [field.name for field in fields(Meta)[:5]]
     check_fields(found, FIELDS, needed, path)
-    for name, split in found['splits'].items():
-        if not isinstance(split, dict):
-            raise damaged(path, f'splits.{name}', 'an object', split)
-        check_fields(split, SPLIT_FIELDS, SPLIT_FIELDS, path, f'splits.{name}.')
+    found['splits'] = {name: split_of(split, name, path) for name, split in found['splits'].items()}
     check_fields(found, FIELDS, NEEDED.get(found['tokenizer'], ()), path)
     found.setdefault('given', 'puzzle' in found)  # sets from before the field
-    splits = {
-        name: SplitMeta(**{field: split[field] for field in SPLIT_FIELDS})
-        for name, split in found['splits'].items()
-    }
-    meta = Meta(**{field: found[field] for field in FIELDS if field in found} | {'splits': splits})
+
+    # All together
+    meta = Meta(**{field: found[field] for field in FIELDS if field in found})
     for field, rule, holds in TOGETHER:
         if not holds(meta):
             raise damaged(path, field, rule, getattr(meta, field))
     return meta
+
+
+def split_of(found, name, path):
+    """Return the SplitMeta of what the file says of a split. See read_meta."""
+    if not isinstance(found, dict):
+        raise damaged(path, f'splits.{name}', 'an object', found)
+    check_fields(found, SPLIT_FIELDS, SPLIT_FIELDS, path, f'splits.{name}.')
+    return SplitMeta(**{field: found[field] for field in SPLIT_FIELDS})
 
 
 def check_fields(found, rules, needed, path, of=''):
@@ -220,31 +266,33 @@ def check_fields(found, rules, needed, path, of=''):
 
 
 def damaged(path, field, rule, *value):
-    """The error of a field, whose value may be missing."""
+    """Return the error of a field, whose value may be missing."""
     got = f'got {value[0]!r:.60}' if value else 'it is missing'
     return ValueError(
-        f'{path} is damaged: {field} must be {rule}, {got}; copy it again, or remove its folder and '
-        'prepare the set again'
+        f'{path} is damaged: {field} must be {rule}, {got}; copy it again, or remove its folder '
+        'and prepare the set again'
     )
 
 
 def kind_of(meta):
-    """What a checkpoint keeps of a Meta, as a dict: all but its name and its splits, and what a set of this tokenizer
-    has no need to say."""
-    needed = 'given', *NEEDED.get(meta.tokenizer, ())
-    said = {field: getattr(meta, field) for field in FIELDS if field not in ('name', 'splits')}
-    return {
-        field: value
-        for field, value in said.items()
-        if field not in DEFAULTS or field in needed or value != DEFAULTS[field]
-    }
+    """Return what a checkpoint keeps of a Meta, as a dict.
+
+    This is all but its name and its splits, and but what a set of this tokenizer has no need to
+    say."""
+    needed = ('given', *NEEDED.get(meta.tokenizer, ()))
+    kind = {}
+    for field in FIELDS:
+        value = getattr(meta, field)
+        is_said = field not in DEFAULTS or field in needed or value != DEFAULTS[field]
+        if is_said and field not in ('name', 'splits'):
+            kind[field] = value
+    return kind
 
 
 def write_meta(directory, meta):
     """Write meta.json, in one step. A link is replaced."""
     splits = {name: asdict(split) for name, split in meta.splits.items()}
-    with (
-        whole_files(meta_path(directory)) as (temporary,),
-        open(temporary, 'w', encoding='utf-8') as f,
-    ):
-        f.write(plain_json({'name': meta.name} | kind_of(meta) | {'splits': splits}, 2) + '\n')
+    entries = {'name': meta.name} | kind_of(meta) | {'splits': splits}
+    path = meta_path(directory)
+    with whole_files(path) as (temporary,), open(temporary, 'w', encoding='utf-8') as f:
+        f.write(plain_json(entries, 2) + '\n')
