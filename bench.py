@@ -102,7 +102,8 @@ from anyorder.orders import sample_order
 from anyorder.speed.frontier import Frontier
 from anyorder.speed.plain import device_limits, generation_limit, plain_generate, plain_update
 from anyorder.tokens.sets import Split
-from anyorder.training.update import OPTIMIZERS, TrainState, make_optimizers, training_flops, update
+from anyorder.training.clock import training_flops
+from anyorder.training.update import OPTIMIZERS, TrainState, make_optimizers, update
 from model import AOGPT, EMA, AOGPTConfig
 
 

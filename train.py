@@ -52,8 +52,6 @@ order = 'random'                  # anyorder/orders.py:ORDERS,
                                   # sorted_subset reads known positions and then the rest, each from left to right
 order_seed = 0                    # which order it is, where one or few hold for all: 'fixed', 'block', 'swaps', 'few'
 l2r_ratio = 0.1                   # share of the sequences that are read left to right instead
-fim_ratio = 0.0                   # share of the blocks whose middle is moved to the end, with order='l2r': a GPT learns
-                                  # to fill it in; for programs, see anyorder/tokens/blocks.py:marked_middle
 # optimizer
 optimizer = 'adamw'               # 'adamw', or 'muon': Muon on the hidden matrices and AdamW on the rest
 max_iters = 100000                # updates
@@ -115,9 +113,10 @@ from anyorder.tokens.sets import PADDING
 from anyorder.tokens.tokenizers import END_OF_TEXT, tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.chart import Chart
+from anyorder.training.clock import Clock
 from anyorder.training.plan import lines_of
 from anyorder.training.run_folder import RunFolder
-from anyorder.training.update import Clock, get_lr, lr_of, update, validate  # noqa: F401
+from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 
 class Data:
@@ -127,11 +126,6 @@ class Data:
         with processes.first_process_first():  # it makes the set, if that needs no source
             self.train, meta = open_split(config.data_dir, config.dataset, 'train')
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
-        if config.fim_ratio and (self.train.marked or meta.row_length):
-            raise ValueError(
-                f'fim_ratio moves the middle of a text, and {config.dataset} has rows, or positions that '
-                'are given: leave fim_ratio out'
-            )
         for name, split in (('train', self.train), ('val', self.val)):
             check_length(split, config.block_size, f'{config.dataset}/{name}')
         self.kind, self.source, self.splits = (

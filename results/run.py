@@ -34,6 +34,9 @@ out = 'out/findings'   # where logs, checkpoints, evaluations and figures go
 data_dir = 'data'      # where prepared sets are; what is missing is made there
 # fmt: on
 
+FIM = 'results/infilling/fim.py'
+TRAINERS = ('train.py', FIM)  # options alone are those of the first
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -503,7 +506,7 @@ def infilling_runs():
         'infilling_any': any_order,
         'infilling_subset': f'{any_order} --order=sorted_subset',
         'infilling_l2r': l2r,
-        'infilling_fim': f'{l2r} --fim_ratio=0.5',
+        'infilling_fim': f'{FIM} {l2r} --fim_ratio=0.5',
     }
 
 
@@ -605,7 +608,10 @@ def plan(lines, c, more):
         folder = path_of(run, seed, c)
         own = [f'--seed={seed}', f'--out_dir={folder}']
         stage = adapted if '--init_from' in options else trained
-        stage[folder] = ['train.py', *shlex.split(options), *more, *own, *where]
+        words = shlex.split(options)
+        if words[0] not in TRAINERS:
+            words = ['train.py', *words]
+        stage[folder] = [*words, *more, *own, *where]
         if evaluation:
             path = path_of(line, seed, c)
             program, *asked = EVALUATIONS[evaluation].split()
@@ -664,7 +670,7 @@ def is_made(path, words, reads):
     is_known = of.startswith('reads ')  # older ones do not say
     if not is_known or of == reads:
         return True
-    if words[0] == 'train.py':
+    if words[0] in TRAINERS:
         raise ValueError(
             f'{path} was made of other data or weights ({of}; now it {reads}): choose another --out'
         )
@@ -708,7 +714,7 @@ def read_by(words, dataset, c):
     datasets = [dataset]
     if options.get('--dataset', '') not in ('', dataset):
         datasets.append(options['--dataset'])
-    is_training = words[0] == 'train.py'
+    is_training = words[0] in TRAINERS
     for name in datasets:
         meta = read_meta(os.path.join(c.data_dir, name))
         splits = meta.splits if meta else {}

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 
 import numpy as np
 import pytest
@@ -29,7 +28,6 @@ from anyorder.tokens.meta import Meta
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.sets import GIVEN, PADDING, Split, read_split
 from anyorder.tokens.tokenizers import encode_documents, get_tokenizer
-from anyorder.training import update as updates
 from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
 from configurator import Config, configure
 from eval_puzzle import solve
@@ -160,14 +158,16 @@ def test_loss_and_validation_are_of_the_answers_alone(split, kind, monkeypatch):
         torch.testing.assert_close(found, torch.stack(want), rtol=0, atol=1e-9)
 
     seen, total = [], 0
-    monkeypatch.setattr(
-        updates, 'draw_batch', lambda *args: seen.append(draw_batch(*args)) or seen[-1]
-    )
+
+    def draw(*args):
+        seen.append(draw_batch(*args))
+        return seen[-1]
+
     model = model.requires_grad_(True)
     state = TrainState(
         model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9)
     )
-    update(state, split, 1e-12, Config(OPTIONS))
+    update(state, split, 1e-12, Config(OPTIONS), draw)
     for batch in seen:
         for r, n in enumerate(batch.n_visits.tolist()):
             tokens = batch.idx[r, :n].tolist()
@@ -282,16 +282,6 @@ def test_a_prompt_that_fills_the_block_is_one_line(split):
         check_length(split, 5, 'qa/val')
     check_length(split, 6, 'qa/val')
     assert Split(np.zeros(4, '<u2')).width(3) == 3
-
-
-def test_a_middle_is_for_texts_without_prompts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / 'data' / 'qa', PAIRS)
-    with pytest.raises(
-        ValueError, match='qa has rows, or positions that are given: leave fim_ratio out'
-    ):
-        run('--dataset=qa', '--order=l2r', '--fim_ratio=0.5')
-    assert not os.path.exists('out')
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_and_two_processes_are_one(

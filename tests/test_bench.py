@@ -12,7 +12,7 @@ from anyorder.fast import lean
 from anyorder.generation.fill import generate
 from anyorder.generation.schedules import unmask_schedule
 from anyorder.speed.plain import generation_limit, plain_generate, plain_nll
-from anyorder.training.update import training_flops
+from anyorder.training.clock import training_flops
 from bench import NETWORKS
 from configurator import configure
 

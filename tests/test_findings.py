@@ -76,7 +76,8 @@ def test_every_command_of_a_finding_is_understood_and_run_once(
     findings, script, tmp_path, name, n_train, n_measure
 ):
     commands = findings(name, '--jobs=2', more=['--dtype=float32'])
-    trained, drawn = of(commands, 'train.py'), of(commands, 'plot.py')
+    trained = of(commands, 'train.py') + of(commands, run.FIM)
+    drawn = of(commands, 'plot.py')
     measured = of(commands, 'eval_ppl.py') + of(commands, 'eval_puzzle.py')
     made = {
         word.partition('=')[2]

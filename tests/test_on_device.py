@@ -277,9 +277,10 @@ def test_one_nccl_process(cuda, tmp_path, monkeypatch):
 
 
 def test_batches_are_drawn_without_a_wait(cuda):
+    model = make_model(**REAL).to(cuda)
     torch.cuda.set_sync_debug_mode('error')
     try:
-        draw_batch(Split(texts(8)[0].flatten().numpy()), OPTIONS, False, cuda)
+        draw_batch(Split(texts(8)[0].flatten().numpy()), OPTIONS, model)
     finally:
         torch.cuda.set_sync_debug_mode('default')
 

@@ -12,9 +12,9 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.machine.devices import GPUS
 from anyorder.tokens.prepared import prepare
+from anyorder.training.clock import Clock
 from anyorder.training.plan import lines_of, parameters_by_part, parse_machine
 from anyorder.training.start import same_update
-from anyorder.training.update import Clock
 from configurator import Config, configure
 
 

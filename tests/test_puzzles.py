@@ -9,10 +9,9 @@ import pytest
 import torch
 from conftest import make_model
 
-import anyorder.training.update as update_module
 import train
 from anyorder.datasets import open_split
-from anyorder.likelihood.nll import draw_known
+from anyorder.likelihood.nll import blank_nll, draw_known
 from anyorder.orders import draw_orders
 from anyorder.puzzles.rules import SHARES, TASKS, NaeSat, make_task
 from anyorder.puzzles.sudoku import Sudoku
@@ -21,7 +20,7 @@ from anyorder.tokens.blocks import all_blocks
 from anyorder.tokens.meta import read_meta, write_meta
 from anyorder.tokens.puzzles import fractions, make_puzzles, prepare_puzzles
 from anyorder.tokens.sets import GIVEN
-from anyorder.training.update import TrainState, make_optimizers, update, validate
+from anyorder.training.update import TrainState, draw_batch, make_optimizers, update, validate
 from configurator import Config, configure
 from data import puzzles as command
 from model import EMA
@@ -217,15 +216,14 @@ def tiny_run(tmp_path, monkeypatch, *options):
     return config
 
 
-def spied(monkeypatch, *names):
-    """A list of what these functions of an update return from now on."""
-    seen = []
-    for name in names:
-        function = getattr(update_module, name)
-        monkeypatch.setattr(
-            update_module, name, lambda *a, f=function: seen.append(f(*a)) or seen[-1]
-        )
-    return seen
+def spied(function, seen):
+    """Return the function, which adds what it returns to the list `seen`."""
+
+    def called(*args):
+        seen.append(function(*args))
+        return seen[-1]
+
+    return called
 
 
 def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatch):
@@ -233,11 +231,11 @@ def test_an_update_is_the_mean_over_the_blanks_of_its_batch(tmp_path, monkeypatc
     split = open_split('data', 'sudoku4', 'train')[0]
     model = make_model(block_size=16, vocab_size=64, n_tokens=4).float()
     model.requires_grad_(True)
-    seen = spied(monkeypatch, 'draw_batch', 'nll_of_blanks')
+    seen = []
     state = TrainState(
         model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9)
     )
-    update(state, split, 1e-9, config)
+    update(state, split, 1e-9, config, spied(draw_batch, seen), spied(blank_nll, seen))
     batch, nll = seen
     rows, n_blanks = {tuple(row) for row in split.packed.tolist()}, 0
     for r, n in enumerate(batch.n_given.tolist()):
@@ -256,12 +254,12 @@ def test_an_encoder_is_trained_on_uniform_numbers_of_known_blanks(tmp_path, monk
     split = open_split('data', 'sudoku4', 'train')[0]
     model = make_model(block_size=16, vocab_size=64, n_tokens=4, attention='bidirectional').float()
     model.requires_grad_(True)
-    seen = spied(monkeypatch, 'draw_batch')
+    seen = []
     state = TrainState(
         model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9)
     )
     for _ in range(30):
-        update(state, split, 1e-9, config)
+        update(state, split, 1e-9, config, spied(draw_batch, seen))
     known = torch.cat([batch.n_known for batch in seen])
     given = torch.cat([batch.n_given for batch in seen])
     share = (known - given) / (16 - given)

@@ -33,7 +33,6 @@ from anyorder.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
 from anyorder.tokens.tokenizers import Bytes
-from anyorder.training import update as training
 from anyorder.training.start import check_options
 from anyorder.training.update import TrainState, make_optimizers
 from anyorder.writer import Writer
@@ -757,7 +756,6 @@ def test_the_best_of_repeated_text(tmp_path, monkeypatch, capsys):
 def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch, attention, options):
     """Its loss is that of train.py for its masks; the most confident blanks and all sure ones are known next, in the
     share of the phase."""
-    monkeypatch.setattr(training, 'draw_batch', training.draw_batch)  # which it replaces
     (tmp_path / 'puma.py').write_text(programs('results/plateau.md')['puma.py'])
     monkeypatch.chdir(tmp_path)
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 200, 'val': 5, 'test': 5})
@@ -776,7 +774,8 @@ def test_the_masks_that_writing_meets_of_their_page(tmp_path, monkeypatch, atten
         model, make_optimizers(model, 'adamw', 1e-3, 0.02, 0.0, (0.9, 0.95)), EMA(model, 0.9)
     )
     torch.manual_seed(0)
-    found['pools'].extend(found['Rows'](split, config) for _ in range(int(options.get('POOLS', 1))))
+    for _ in range(int(options.get('POOLS', 1))):
+        found['pools'].append(found['Rows'](split, config, model))
     assert all(
         sorted(rows.phase.tolist()) == sorted(r % K for r in range(8)) for rows in found['pools']
     )

@@ -51,7 +51,8 @@ def circles(arrows):
 
 def test_no_room_and_no_file_imports_one_that_imports_it():
     files = {(module, other) for module, name in MODULES.items() for other in imported(name)}
-    assert not [(module, other) for module, other in files if other in COMMANDS]
+    own = {(module, other) for module, other in files if not module.startswith('results.')}
+    assert not [(module, other) for module, other in own if other in COMMANDS]
     assert not circles(files)
     assert not circles({(room(a), room(b)) for a, b in files if room(a) != room(b)})
     assert not [*imported('model.py')]

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import tracemalloc
-from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +19,6 @@ from anyorder.tokens.blocks import (
     check_length,
     first_full,
     longest_given,
-    middle_last,
     random_blocks,
     uniform_below,
 )
@@ -194,28 +192,6 @@ def test_blocks():
     random = random_blocks(split, 5000, 10)
     assert (random.diff(dim=1) == 1).all() and random.min() == 0 and random.max() == 1002
     assert token_counts(tokens % 5, 7).tolist() == [201, 201, 201, 200, 200, 0, 0]
-
-
-def test_the_middle_comes_last_behind_three_marks():
-    """Every pair of cuts is as likely as of two uniform places; a share of the blocks stays as it is."""
-    text = [5, 3, 8]
-    rows = middle_last(torch.tensor([[*text, 1, 2, 4]]).expand(32000, -1), 0.5, 90).tolist()
-    moved = Counter(tuple(row) for row in rows if row[0] == 90)
-    assert (
-        abs(sum(moved.values()) - 16000) < 5 * 90
-        and rows.count([*text, 1, 2, 4]) + sum(moved.values()) == 32000
-    )
-    law = {
-        (90, *text[:a], 91, *text[b:], 92, *text[a:b]): 1 if a == b else 2
-        for a in range(4)
-        for b in range(a, 4)
-    }
-    assert moved.keys() == law.keys() and len(law) == 10
-    share = sum(moved.values()) / 16
-    assert all(
-        abs(moved[row] - share * weight) < 5 * (share * weight) ** 0.5
-        for row, weight in law.items()
-    )
 
 
 def test_a_known_set_is_named_whatever_the_model_reads(tmp_path):

@@ -10,13 +10,7 @@ import train
 from anyorder.checkpoint import save_checkpoint
 from anyorder.machine.surroundings import NAMES
 from anyorder.training.plan import lines_of
-from anyorder.training.start import (
-    check_options,
-    model_config,
-    never_reached,
-    start_checkpoint,
-    start_model,
-)
+from anyorder.training.start import check_options, never_reached, start_checkpoint
 from configurator import configure
 from model import EMA
 
@@ -75,29 +69,6 @@ def test_a_checkpoint_overrules_the_shape_of_a_config_file_but_not_what_is_typed
         start('--n_layer=12')  # as in the file
     start_checkpoint(configure(vars(train), [f'--init_from={checkpoint}']))
     assert capsys.readouterr().out == ''  # defaults are overruled in silence
-
-
-def test_the_marks_of_a_middle_are_rows_of_the_vocabulary_that_no_token_has(tmp_path):
-    options = configure(
-        vars(train), ['--order=l2r', '--fim_ratio=0.5', '--n_layer=1', '--n_head=2', '--n_embd=16']
-    )
-    sizes = [(c.vocab_size, c.n_tokens) for c in (model_config(options, n) for n in (61, 62, 64))]
-    assert sizes == [(64, 61), (128, 62), (128, 64)]
-    save_checkpoint(
-        tmp_path / 'full.pt',
-        make_model(n_layer=1, vocab_size=64, n_tokens=62),
-        tokenizer='own',
-        set={'tokenizer': 'own', 'n_tokens': 62, 'eos': None},
-    )
-    checkpoint, config, _ = start_checkpoint(
-        configure(
-            vars(train), [f'--init_from={tmp_path}/full.pt', '--order=l2r', '--fim_ratio=0.5']
-        )
-    )
-    with pytest.raises(
-        ValueError, match='3 rows beside the 62 tokens .* has 64 rows: start from scratch'
-    ):
-        start_model(config, checkpoint, 62)
 
 
 def test_a_run_whose_options_are_no_options_any_more_is_resumed_without_them(tmp_path):

@@ -298,7 +298,6 @@ def test_a_run_that_is_stopped_is_saved_and_goes_on(
         ['--order=even.json', '--l2r_ratio=0.5'],
         ['--order=few:3', '--dropout=0.1'],
         ['--order=sorted_subset'],
-        ['--order=l2r', '--fim_ratio=0.5'],
     ],
 )
 def test_every_network_and_order_is_trained_saved_and_resumed(data, variant):
@@ -534,9 +533,7 @@ def test_two_processes_stop_at_the_same_iteration_and_go_on(data, forked, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'draw', ['--order=few:3', '--order=sorted_subset', '--order=l2r --fim_ratio=0.5']
-)
+@pytest.mark.parametrize('draw', ['--order=few:3', '--order=sorted_subset'])
 def test_two_processes_draw_what_one_draws(data, forked, draw):
     options = [*TWO, *draw.split(), '--max_iters=5']
     assert [p.code for p in forked(lambda: run(*options, '--out_dir=one'))] == [0]
@@ -744,13 +741,6 @@ def test_weights_of_another_checkpoint_start_a_run(data, capsys):
         (['--order=swaps:-1'], 'swaps:-1'),
         (['--order=block:0'], 'at least 1 position'),
         (['--order=few:0'], 'at least 1, got few:0'),
-        (['--order=l2r', '--fim_ratio=0.5', '--block_size=3'], 'block_size at least 4'),
-        (
-            ['--order=l2r', '--fim_ratio=0.5', '--attention=mixed', '--l2r_ratio=0'],
-            'attention causal',
-        ),
-        (['--fim_ratio=0.5'], 'order must be l2r'),
-        (['--fim_ratio=2', '--order=l2r'], 'fim_ratio must be 0 to 1'),
         (['--beta1=1.5'], 'beta1 must'),
         (['--attention=bidirectional', '--l2r_ratio=0', '--order=fixed'], "order must be 'random'"),
         (['--attention=full'], 'attention must be causal, bidirectional, mixed'),

@@ -1,7 +1,6 @@
 """An update by hand, in float64: batch, loss, clipping, optimizers, average; and what is measured in between."""
 
 import math
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,17 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyorder.batch import Batch
 from anyorder.fast import lean
-from anyorder.likelihood.continuations import continuation_scores
-from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
+from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.machine.processes import processes, start_processes, summed
 from anyorder.orders import draw_orders, given_first, sample_order
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import middle_last, random_blocks, uniform_below
+from anyorder.tokens.blocks import random_blocks, uniform_below
 from anyorder.tokens.sets import PADDING, Split
+from anyorder.training.clock import Clock
 from anyorder.training.muon import Muon
 from anyorder.training.start import make_run_model
 from anyorder.training.update import (
-    Clock,
     TrainState,
     draw_batch,
     get_lr,
@@ -187,10 +185,11 @@ def test_updates_and_validation_are_in_the_dtype_of_the_run():
 def test_a_process_runs_its_own_micro_batches_and_blocks(monkeypatch):
     """The second of two processes runs the numbers 1 and 3 of four micro-batches: its loss is their mean."""
     config, alone = Config(OPTIONS | {'gradient_accumulation_steps': 4, 'grad_clip': 0.0}), []
+    model = make_model()
     for micro in (1, 3):
         torch.manual_seed(derive_seed(5, 0, micro))
-        batch = draw_batch(Split(TOKENS), config, True, torch.device('cpu'))
-        alone.append(float(make_model()(batch.idx, batch.order).mean()))
+        batch = draw_batch(Split(TOKENS), config, model)
+        alone.append(float(model(batch.idx, batch.order).mean()))
     blocks, state = torch.from_numpy(TOKENS[:45].astype(np.int64)).view(5, 9), start(learner())
     given = torch.zeros_like(blocks, dtype=torch.bool)
     whole = validate(state.model, blocks, given, config)
@@ -208,89 +207,85 @@ UNEQUAL = {
     'causal': {},
     'bidirectional': {'attention': 'bidirectional'},
     'mixed': {'attention': 'mixed'},
-    'fim': {'n_tokens': 11, 'vocab_size': 14},
+    'weighted': {},  # a causal network with a loss of its own
 }
+WEIGHTS = torch.arange(11.0)  # of tokens
+
+
+def weighted_nll(model, batch):
+    return blank_nll(model, batch) * WEIGHTS[batch.idx.gather(1, batch.order)]
+
+
+def loss_of(kind):
+    return weighted_nll if kind == 'weighted' else blank_nll
 
 
 def recorded_rows(kind):
-    """Eight micro-batches of a row each, as draw_batch gives them, with unequal numbers of blanks: some tokens are
-    given, some padding. Of 'fim', half of the rows have three marks."""
-    g, rows = torch.Generator().manual_seed(3), []
+    """Return eight micro-batches of a row each, in which some tokens are given and some are padding."""
+    g = torch.Generator().manual_seed(3)
+    nothing = torch.zeros(1, 9, dtype=torch.bool)
+    rows = []
     for r in range(8):
-        idx, order = torch.randint(11, (1, 9), generator=g), torch.randperm(9, generator=g)[None]
-        n_given, n_visits, n_known = torch.tensor([r % 3]), torch.tensor([9 - r // 2]), None
-        if kind == 'fim':
-            idx[0, : 3 * (r % 2)] = torch.tensor([11, 12, 13])[: 3 * (r % 2)]
-            n_given, n_visits, order = torch.tensor([0]), torch.tensor([9]), torch.arange(9)[None]
-        order, *_ = given_first(order, torch.zeros(1, 9, dtype=torch.bool), n_visits)
+        idx = torch.randint(11, (1, 9), generator=g)
+        order = torch.randperm(9, generator=g)[None]
+        n_given = torch.tensor([r % 3])
+        n_visits = torch.tensor([9 - r // 2])
+        n_blanks = n_visits - n_given
+        n_known = None
+        order, *_ = given_first(order, nothing, n_visits)
         if kind in ('bidirectional', 'mixed'):
-            n_known = n_given + (torch.rand(1, generator=g) * (n_visits - n_given)).long()
-        rows.append(Batch(idx, order, n_known, n_visits, n_given, n_visits - n_given))
+            n_known = n_given + (torch.rand(1, generator=g) * n_blanks).long()
+        if kind == 'weighted':
+            n_blanks = WEIGHTS[idx.gather(1, order)[:, n_given:n_visits]].sum(1)
+        rows.append(Batch(idx, order, n_known, n_visits, n_given, n_blanks))
     return rows
 
 
 def joined(rows):
-    """Micro-batches as one."""
+    """Return micro-batches as one."""
     there = [name for name, part in vars(rows[0]).items() if part is not None]
     return Batch(**{name: torch.cat([getattr(row, name) for row in rows]) for name in there})
 
 
-def after_updates(kind, n_micros, patch, n_updates=3):
-    """{'totals', name of a weight: its values} after updates of all the recorded rows in n_micros micro-batches, which
-    the processes share."""
-    (rank, world_size), rows, size = processes(), recorded_rows(kind), 8 // n_micros
-    own = [
-        joined(rows[size * micro : size * (micro + 1)])
-        for micro in range(rank, n_micros, world_size)
-    ]
+def after_updates(kind, n_micros, n_updates=3):
+    """Return {'totals', name of a weight: its values} after updates of all recorded rows.
+
+    They are divided into n_micros micro-batches, which the processes share."""
+    rank, world_size = processes()
+    rows = recorded_rows(kind)
+    size = 8 // n_micros
+    own = []
+    for micro in range(rank, n_micros, world_size):
+        own.append(joined(rows[size * micro : size * (micro + 1)]))
     drawn = iter(n_updates * own)
-    patch.setattr('anyorder.training.update.draw_batch', lambda *args: next(drawn))
-    patch.setattr('anyorder.training.update.middle_last', lambda idx, *args: idx)
     state = start(learner(**UNEQUAL[kind]))
     state.run_model = make_run_model(state.model, False, torch.device('cpu'))
-    options = {
-        'gradient_accumulation_steps': n_micros,
-        'batch_size': size,
-        'fim_ratio': 0.5 * (kind == 'fim'),
-    }
+    config = Config(OPTIONS | {'gradient_accumulation_steps': n_micros, 'batch_size': size})
     for _ in range(n_updates):
-        update(state, Split(TOKENS), 1e-2, Config(OPTIONS | options))
-    return {
-        'totals': summed(state.totals) / world_size,
-        **state.model.state_dict(),
-    }  # as `averages` reads them
+        update(state, Split(TOKENS), 1e-2, config, lambda *args: next(drawn), loss_of(kind))
+    mean = summed(state.totals) / world_size  # as `averages` reads them
+    return {'totals': mean, **state.model.state_dict()}
 
 
 @pytest.mark.parametrize('kind', UNEQUAL)
-def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(
-    kind, forked, monkeypatch
-):
+def test_an_update_is_the_mean_over_all_its_blanks_however_they_are_divided(kind, forked):
     batch = joined(recorded_rows(kind))
     model = make_model(**UNEQUAL[kind]).requires_grad_(True)
-    nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
-    is_mark = batch.idx > 10
-    nll = nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits).masked_fill(
-        is_mark, 0
-    )
-    n_blanks = batch.n_blanks - is_mark.sum(1)
-    assert len({*n_blanks.tolist()}) > 1
-    loss = nll.sum() / n_blanks.sum()
+    assert len({*batch.n_blanks.tolist()}) > 1
+    loss = loss_of(kind)(model, batch).sum() / batch.n_blanks.sum()
     loss.backward()
     norm = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
-    found = after_updates(kind, 1, monkeypatch, n_updates=1)['totals']
-    torch.testing.assert_close(
-        found, torch.stack([loss.detach(), norm, torch.ones(())]), rtol=0, atol=1e-9
-    )
+    found = after_updates(kind, 1, n_updates=1)['totals']
+    by_hand = torch.stack([loss.detach(), norm, torch.ones(())])
+    torch.testing.assert_close(found, by_hand, rtol=0, atol=1e-9)
 
-    want = after_updates(kind, 1, monkeypatch)
+    want = after_updates(kind, 1)
     for n_micros in (2, 8):
-        torch.testing.assert_close(
-            after_updates(kind, n_micros, monkeypatch), want, rtol=0, atol=1e-9
-        )
+        torch.testing.assert_close(after_updates(kind, n_micros), want, rtol=0, atol=1e-9)
 
     def both():
         start_processes()
-        torch.testing.assert_close(after_updates(kind, 4, monkeypatch), want, rtol=0, atol=1e-9)
+        torch.testing.assert_close(after_updates(kind, 4), want, rtol=0, atol=1e-9)
 
     for p in forked(both, both):
         assert p.code == 0, p.said
@@ -508,8 +503,9 @@ def test_a_batch_is_in_the_order_of_the_run():
     config = Config(
         OPTIONS | {'order': 'block:3', 'order_seed': 7, 'batch_size': 60, 'l2r_ratio': 0.5}
     )
+    model = make_model()
     torch.manual_seed(0)
-    order = draw_batch(Split(TOKENS), config, True, torch.device('cpu')).order
+    order = draw_batch(Split(TOKENS), config, model).order
     blocks, l2r = (
         (order == sample_order(1, 9, kind, seed=7, parameter=3)).all(1) for kind in ('block', 'l2r')
     )
@@ -540,64 +536,16 @@ def test_what_is_given_costs_nothing_in_an_update():
     assert float(state.totals[0]) == pytest.approx(float(loss))
 
 
-def test_a_middle_is_learned_from_both_sides_and_its_marks_cost_nothing():
-    """The loss of a batch by a naive loop over its real tokens; and the nats of a middle, given prefix and suffix."""
-    config = Config(
-        OPTIONS
-        | {
-            'gradient_accumulation_steps': 1,
-            'order': 'l2r',
-            'l2r_ratio': 0.0,
-            'fim_ratio': 0.6,
-            'batch_size': 8,
-        }
-    )
-    model, state = (
-        make_model(n_tokens=11, vocab_size=14),
-        start(learner(n_tokens=11, vocab_size=14)),
-    )
-    torch.manual_seed(derive_seed(5, 0, 0))
-    batch = draw_batch(Split(TOKENS), config, False, torch.device('cpu'))
-    idx, order = middle_last(batch.idx, 0.6, 11), batch.order
-    assert 0 < (idx[:, 0] == 11).sum() < 8 and torch.equal(order, torch.arange(9).expand(8, -1))
-    nats = [
-        -model.predict(row[None], order[:1], d, 1).log_softmax(-1)[0, 0, token]
-        for row in idx
-        for d, token in enumerate(row.tolist())
-        if token < 11
-    ]
-    assert len(nats) == int((idx < 11).sum()) < 72
-    update(state, Split(TOKENS), 1e-2, config)
-    assert (
-        float(state.totals[0]) == pytest.approx(float(sum(nats)) / len(nats))
-        and state.totals[2] == 1
-    )
-
-    prefix, middle, suffix = [1, 4], [3, 3, 0], [7]
-    context, naive = [11, *prefix, 12, *suffix, 13], 0
-    for d, token in enumerate(middle):
-        known = torch.tensor([context + middle[:d] + [0]])
-        naive -= model.predict(
-            known, torch.arange(known.size(1))[None], known.size(1) - 1
-        ).log_softmax(-1)[0, 0, token]
-    ((_, found, _),) = continuation_scores(model, [(context, middle)])
-    assert found == pytest.approx(float(naive), abs=1e-6)
-
-
 def test_a_batch_of_puzzles_has_what_is_given_first():
     given, tokens = 2**15, np.arange(18, dtype='<u2').reshape(2, 9) % 4
     rows = Split(tokens + given * (np.arange(18).reshape(2, 9) % 3 == 0).astype('<u2'), True)
-    draw = partial(
-        draw_batch,
-        rows,
-        Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0}),
-        device=torch.device('cpu'),
-    )
-    batch = draw(masked_loss=False)
+    config = Config(OPTIONS | {'batch_size': 6, 'l2r_ratio': 0.0})
+    batch = draw_batch(rows, config, make_model())
     assert batch.n_known is batch.n_visits is None
     assert batch.n_given.tolist() == [3] * 6
     assert batch.n_blanks.tolist() == [6] * 6
     assert batch.idx.max() == 3
     assert all(set(row[:3]) == {0, 3, 6} for row in batch.order.tolist())
-    n_known = torch.cat([draw(masked_loss=True).n_known for _ in range(20)])
+    masked = make_model(attention='mixed')
+    n_known = torch.cat([draw_batch(rows, config, masked).n_known for _ in range(20)])
     assert set(n_known.tolist()) == set(range(3, 9))

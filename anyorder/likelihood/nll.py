@@ -59,6 +59,12 @@ def block_nll(
     return torch.cat(sums).cpu().double() if sums else torch.zeros(0, dtype=torch.float64)
 
 
+def blank_nll(model, batch):
+    """Return nats (B, N) by visit of a Batch, in which what is given and padding cost nothing, see nll_of_blanks."""
+    nll = model(batch.idx, batch.order, batch.n_known, n_visits=batch.n_visits)
+    return nll_of_blanks(nll, batch.n_given, batch.n_known is not None, batch.n_visits)
+
+
 def nll_of_blanks(nll, n_given, masked_loss, n_visits=None):
     """nll (B, T) of Network.forward without the first n_given (B,) visits, which are given and cost nothing. A masked
     loss comes weighted by n / (n - n_known), where n is n_visits (B,), by default T; with given visits the weight is

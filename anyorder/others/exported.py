@@ -40,7 +40,6 @@ OPTIONS = (
     'order',
     'order_seed',
     'l2r_ratio',
-    'fim_ratio',
     'batch_size',
     'gradient_accumulation_steps',
     'max_iters',

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import torch
 
-from anyorder.machine.devices import widest
 from anyorder.tokens.sets import PADDING, parts_of
 
 DOCUMENTS = 1 << 14  # that are looked at together
@@ -119,39 +118,6 @@ def documents(split, numbers, block_size):
     inside = columns < ends[:, None]
     tokens = split.packed[np.where(inside, columns, 0)].astype(np.int64)
     return torch.from_numpy(np.where(inside, tokens, PADDING))
-
-
-N_MARKS = 3  # of fill-in-the-middle
-
-
-def marked_middle(texts, cut, first):
-    """Return (B, T + 3): texts (B, T) whose middles stand last, behind three marks.
-
-    cut    (B, 2): a middle has the positions from cut[:, 0] to before cut[:, 1]
-    first  id of the first mark, the n_real of a model that was trained so
-
-    The marks stand before prefix, suffix and middle (Bavarian et al. 2022, arXiv 2207.14255)."""
-    B, T = texts.shape
-    start, end = cut.unsqueeze(-1).unbind(1)  # (B, 1) each
-    position = torch.arange(T, device=texts.device)
-    behind_start = (position >= start).long()
-    behind_end = (position >= end).long()
-    part = 2 * behind_start - behind_end  # 0 prefix, 1 suffix, 2 middle
-    marks = torch.arange(N_MARKS, device=texts.device).expand(B, -1)
-    place = torch.cat([marks, part], 1).argsort(stable=True)  # (B, T + 3)
-    return torch.cat([first + marks, texts], 1).gather(1, place)
-
-
-def middle_last(blocks, fim_ratio, first):
-    """Return blocks (B, N), a share of them as marked_middle of their first N - 3 tokens.
-
-    They are cut at two uniform places. A middle ends with its block: where its mark stands tells
-    how long it is."""
-    B, N = blocks.shape
-    u = torch.rand(B, 3, device=blocks.device, dtype=widest(blocks.device))
-    cut = (u[:, :2] * (N - N_MARKS + 1)).long().sort(-1).values  # 0 to N - 3
-    moved = marked_middle(blocks[:, :-N_MARKS], cut, first)
-    return torch.where(u[:, 2:] < fim_ratio, moved, blocks)
 
 
 def visits_of(blocks):

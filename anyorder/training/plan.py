@@ -21,6 +21,7 @@ from anyorder.tokens.meta import Meta, read_meta
 from anyorder.tokens.prepared import DATA_SETS
 from anyorder.tokens.sets import dtype_of, whole_splits
 from anyorder.tokens.tokenizers import TOKENIZERS
+from anyorder.training.clock import training_flops
 from anyorder.training.memory import Setup, memory
 from anyorder.training.start import (
     check_options,
@@ -30,7 +31,6 @@ from anyorder.training.start import (
     same_update,
     start_checkpoint,
 )
-from anyorder.training.update import training_flops
 from configurator import Config
 
 GIB = 2**30

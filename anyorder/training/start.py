@@ -16,7 +16,6 @@ from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.surroundings import launcher
 from anyorder.orders import check_order, family_of, order_of, order_option
 from anyorder.seeds import derive_seed
-from anyorder.tokens.blocks import N_MARKS
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
 from anyorder.training.update import OPTIMIZERS, TrainState, lr_of, make_optimizers
@@ -30,7 +29,7 @@ SHAPE = tuple(
 BOUNDS = (
     (('learning_rate', 'muon_learning_rate'), 'above 0', lambda x: x > 0),
     (('beta1', 'beta2', 'ema_decay'), 'at least 0 and below 1', lambda x: 0 <= x < 1),
-    (('l2r_ratio', 'fim_ratio'), '0 to 1', lambda x: 0 <= x <= 1),
+    (('l2r_ratio',), '0 to 1', lambda x: 0 <= x <= 1),
 )
 
 
@@ -88,6 +87,9 @@ def start_checkpoint(config):
     )
     if old != new:
         changed.append(f'learning rate at once {old} -> {new}')
+    ratio = checkpoint.run.get('fim_ratio', 0)
+    if ratio and 'fim_ratio' not in config:
+        changed.append(f'fim_ratio {ratio} -> 0, which results/infilling/fim.py goes on with')
     return checkpoint, resolved, changed
 
 
@@ -148,13 +150,6 @@ def check_options(c, world_size):
             f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}'
         )
     order = order_of(c)
-    if c.fim_ratio and (
-        order['kind'] != 'l2r' or network.slots.masked_loss or c.block_size <= N_MARKS
-    ):
-        raise ValueError(
-            'fim_ratio lets a left-to-right model fill in a middle: order must be l2r, attention causal, '
-            f'block_size at least {N_MARKS + 1}, got {order["kind"]}, {c.attention} and {c.block_size}'
-        )
     if network.slots.masked_loss and order['kind'] != 'random':
         raise ValueError(
             f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}"
@@ -212,10 +207,7 @@ def same_update(c, world_size, largest):
 
 def model_config(config, n_tokens=None):
     """AOGPTConfig of the options, with a vocabulary of n_tokens padded to a multiple of 64."""
-    n_rows = n_tokens and n_tokens + N_MARKS * (
-        config.fim_ratio > 0
-    )  # the marks of fill-in-the-middle are padding
-    vocabulary = {'vocab_size': -(-n_rows // 64) * 64, 'n_tokens': n_tokens} if n_tokens else {}
+    vocabulary = {'vocab_size': -(-n_tokens // 64) * 64, 'n_tokens': n_tokens} if n_tokens else {}
     return AOGPTConfig(
         dropout=config.dropout, **{name: config[name] for name in SHAPE}, **vocabulary
     )
@@ -234,11 +226,6 @@ def start_model(config, checkpoint, n_tokens):
         raise ValueError(
             f'the data set {config.dataset} has {n_tokens} tokens, the checkpoint {model.config.n_real}: '
             f'it was trained with the tokenizer {checkpoint.tokenizer.name}'
-        )
-    if config.fim_ratio and model.config.vocab_size < n_tokens + N_MARKS:
-        raise ValueError(
-            f'fim_ratio wants {N_MARKS} rows beside the {n_tokens} tokens in the vocabulary of the '
-            f'checkpoint, which has {model.config.vocab_size} rows: start from scratch'
         )
     return model
 

@@ -1,0 +1,79 @@
+"""How fast is a run? Tokens a second, and MFU: the share of what the device could do that its model's FLOPs are."""
+
+import time
+
+import torch
+
+from anyorder.machine.processes import processes
+
+
+class Clock:
+    """A clock of updates.
+
+    `tokens_per_iter` counts all processes together, `flops_per_iter` and `peak` one. Both count the
+    padding of documents, which is computed as tokens are; the log does not."""
+
+    def __init__(self, model, config, peak, N=None):
+        """Take N tokens of a sequence, by default block_size, and the device's peak in FLOP/s."""
+        if N is None:
+            N = config.block_size
+        steps = config.gradient_accumulation_steps
+        _, world_size = processes()
+        self.tokens_per_iter = config.batch_size * steps * N
+        self.flops_per_iter = training_flops(model, config.batch_size, N) * steps / world_size
+        self.peak = peak
+        self.max_iters = config.max_iters
+
+    def start(self, state):
+        """Begin to measure at this TrainState."""
+        self.began = time.perf_counter()
+        self.began_iter = state.iter_num
+        self.began_seen = state.n_seen
+
+    def read(self, state):
+        """Return what the log says of the iterations since the last start."""
+        seconds = time.perf_counter() - self.began
+        tokens_per_sec = (state.n_seen - self.began_seen) / seconds
+        of_token = self.flops_per_iter / self.tokens_per_iter  # FLOPs of one process
+        seconds_of_iter = seconds / (state.iter_num - self.began_iter)
+        return {
+            'tokens_per_sec': round(tokens_per_sec, 1),
+            'mfu': round(of_token * tokens_per_sec / self.peak, 4),
+            'seconds_left': round((self.max_iters - state.iter_num) * seconds_of_iter, 1),
+        }
+
+
+# the part of all pairs of slots that training needs; other networks need all
+PAIRS = {'causal': 1 / 2, 'mixed': 2 / 3}
+
+
+def training_flops(model, batch_size, N=None):
+    """Return the model's FLOPs of a training step on batch_size sequences, forward and backward.
+
+    A sequence has N tokens, by default block_size. Every weight of a matrix product takes 6 a slot
+    (AdaLN: 6 a position; embeddings: none). Attention takes 12 N C a slot and layer, times the share
+    of the pairs that see each other. The content of two streams has no last layer but its keys."""
+    c = model.config
+    if N is None:
+        N = c.block_size
+    tokens = batch_size * N
+    matrices = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            matrices[name] = module.weight.numel()
+    n_all = sum(matrices.values())
+    n_adaln = sum(n for name, n in matrices.items() if 'adaLN' in name)
+    n_layers = c.n_layer
+    n_content = 0
+    if c.target_position == 'two_stream':
+        n_layers = 2 * c.n_layer - 1
+        n_content = sum(n for name, n in matrices.items() if serves_content(name, c.n_layer))
+    pairs = n_layers * N * c.n_embd * PAIRS.get(c.attention, 1)
+    products = tokens * (n_all - n_adaln + n_content) + N * n_adaln
+    return 6 * (products + 2 * tokens * pairs)
+
+
+def serves_content(name, n_layer):
+    """Whether the stream of content runs this matrix: in the last layer it gives keys alone."""
+    is_last = f'.h.{n_layer - 1}.' in name
+    return '.h.' in name and (not is_last or 'c_attn' in name)

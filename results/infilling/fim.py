@@ -1,0 +1,106 @@
+"""Train a left-to-right model to fill in a middle (Bavarian et al. 2022, arXiv 2207.14255).
+
+    python results/infilling/fim.py config/quickstart.py --order=l2r --l2r_ratio=0 --fim_ratio=0.5
+
+is train.py with its options, for a set that is a stream of text. In a share `fim_ratio` of the
+blocks the middle is moved to the end: mark, prefix, mark, suffix, mark, middle. Marks are read and
+never predicted; a middle ends with its block, so that the place of its mark tells how long it is."""
+
+import os
+import sys
+from dataclasses import replace
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if __name__ == '__main__':  # the project's folder in place of this one
+    sys.path[0] = ROOT
+
+import torch
+
+import train
+from anyorder.likelihood.nll import blank_nll
+from anyorder.machine.devices import widest
+from anyorder.machine.terminal import one_line_errors
+from anyorder.training.update import draw_batch, update
+from configurator import configure
+
+N_MARKS = 3
+
+
+def update_with_middles(state, split, lr, config):
+    """Make an update, see `update`, on blocks of which a share has the middle last."""
+    first = state.model.config.n_real  # the first mark
+    check(state.model, split, config)
+
+    def draw(split, config, model):
+        batch = draw_batch(split, config, model)
+        idx = middle_last(batch.idx, config.fim_ratio, first)
+        n_marks = (idx >= first).sum(1)
+        return replace(batch, idx=idx, n_blanks=batch.n_blanks - n_marks)
+
+    def loss(model, batch):
+        is_mark = batch.idx >= first  # by visit too, which is from left to right
+        return blank_nll(model, batch).masked_fill(is_mark, 0)
+
+    update(state, split, lr, config, draw, loss)
+
+
+def check(model, split, config):
+    """Raise ValueError unless this model can learn middles of these blocks."""
+    if not 0 <= config.fim_ratio <= 1:
+        raise ValueError(f'fim_ratio must be 0 to 1, got {config.fim_ratio}')
+    if split.marked or split.packed.ndim == 2:
+        raise ValueError(
+            f'fim_ratio moves the middle of a text, and {config.dataset} has rows, or positions '
+            'that are given: take train.py'
+        )
+    is_short = config.block_size <= N_MARKS
+    if config.order != 'l2r' or config.attention != 'causal' or is_short:
+        raise ValueError(
+            'fim_ratio lets a left-to-right model fill in a middle: order must be l2r, attention '
+            f'causal, block_size at least {N_MARKS + 1}, got {config.order}, {config.attention} '
+            f'and {config.block_size}'
+        )
+    n_rows = model.config.vocab_size
+    n_tokens = model.config.n_real
+    if n_rows < n_tokens + N_MARKS:
+        raise ValueError(
+            f'fim_ratio wants {N_MARKS} rows beside the {n_tokens} tokens in the vocabulary, '
+            f'which has {n_rows} rows: take another tokenizer'
+        )
+
+
+def middle_last(blocks, fim_ratio, first):
+    """Return blocks (B, N), a share of them as marked_middle of their first N - 3 tokens.
+
+    They are cut at two uniform places."""
+    B, N = blocks.shape
+    device = blocks.device
+    u = torch.rand(B, 3, device=device, dtype=widest(device))
+    cut = (u[:, :2] * (N - N_MARKS + 1)).long().sort(-1).values  # 0 to N - 3
+    marked = marked_middle(blocks[:, :-N_MARKS], cut, first)
+    return torch.where(u[:, 2:] < fim_ratio, marked, blocks)
+
+
+def marked_middle(texts, cut, first):
+    """Return (B, T + 3): texts (B, T) with the positions from cut[:, 0] to before cut[:, 1] last.
+
+    The marks, the ids from `first` on, stand before prefix, suffix and middle. `first` is the
+    n_real of the model."""
+    B, T = texts.shape
+    start, end = cut.unsqueeze(-1).unbind(1)  # (B, 1) each
+    position = torch.arange(T, device=texts.device)
+    is_middle = (position >= start) & (position < end)
+    part = (position >= end).long().masked_fill(is_middle, 2)  # 0 prefix, 1 suffix, 2 middle
+    marks = torch.arange(N_MARKS, device=texts.device).expand(B, -1)
+    place = torch.cat([marks, part], 1).argsort(stable=True)  # (B, T + 3)
+    return torch.cat([first + marks, texts], 1).gather(1, place)
+
+
+def main(config):
+    train.update = update_with_middles
+    train.main(config)
+
+
+if __name__ == '__main__':
+    with one_line_errors():
+        main(configure(vars(train) | {'fim_ratio': 0.5}))
