@@ -21,22 +21,24 @@ spec.loader.exec_module(run)
 
 @pytest.fixture
 def findings(tmp_path, monkeypatch):
-    """findings(*arguments, more=()) returns the commands that it has run; those with --seed=13 fail."""
-    commands, out = [], tmp_path / 'my out'
+    """findings(*arguments, more=()) returns the commands that it has run.
+
+    A command with --seed=13 fails. Sets are in the folder `data` of tmp_path."""
+    commands = []
+    out = tmp_path / 'my out'
 
     def record(words, stdout=None, **_):
         assert words[0] == sys.executable
         commands.append(words[1:])
         if stdout:
             print('said', file=stdout)
-        return SimpleNamespace(returncode=3 if '--seed=13' in words else 0)
+        returncode = 3 if '--seed=13' in words else 0
+        return SimpleNamespace(returncode=returncode)
 
     def run_finding(*arguments, more=(), data='nowhere'):
         commands.clear()
-        run.main(
-            configure(vars(run), [*arguments, f'--out={out}', f'--data_dir={tmp_path / data}']),
-            more,
-        )
+        where = [f'--out={out}', f'--data_dir={tmp_path / data}']
+        run.main(configure(vars(run), [*arguments, *where]), more)
         return list(commands)
 
     monkeypatch.setattr(subprocess, 'run', record)
@@ -49,91 +51,101 @@ def of(commands, script):
     return [c for c in commands if c[0] == script]
 
 
-@pytest.mark.parametrize(
-    'name, n_train, n_measure',
-    [
-        ('orders', 8, 0),
-        ('l2r_data', 4, 0),
-        ('positions', 20, 0),
-        ('gates', 8, 0),
-        ('ema', 6, 0),
-        ('ensemble', 8, 8),
-        ('networks', 10, 10),
-        ('two_stream', 14, 0),
-        ('adaptation', 10, 0),
-        ('swaps', 10, 2),
-        ('sudoku', 6, 6),
-        ('plateau', 8, 8),
-        ('zebra4', 6, 6),
-        ('nae_sat', 6, 6),
-        ('infilling', 8, 0),
-        ('repeated', 16, 0),
-        ('stars', 22, 0),
-        ('facts', 10, 0),
-    ],
-)
-def test_every_command_of_a_finding_is_understood_and_run_once(
-    findings, script, tmp_path, name, n_train, n_measure
-):
-    commands = findings(name, '--jobs=2', more=['--dtype=float32'])
+def values(commands, option):
+    """The values of this option in the commands, '' where one has none."""
+    found = []
+    for c in commands:
+        given = [word for word in c if word.startswith(f'--{option}=')]
+        found.append(given[0].partition('=')[2] if given else '')
+    return found
+
+
+def made_by(commands):
+    """The trainings and the evaluations."""
     trained = of(commands, 'train.py') + of(commands, run.FIM)
+    return trained, of(commands, 'eval_ppl.py') + of(commands, 'eval_puzzle.py')
+
+
+def of_seed(commands, seed):
+    return [c for c in commands if f'_seed{seed}' in ' '.join(c)]
+
+
+# how many trainings and evaluations a finding has by two seeds
+NUMBERS = {
+    'orders': (8, 0),
+    'l2r_data': (4, 0),
+    'positions': (20, 0),
+    'gates': (8, 0),
+    'ema': (6, 0),
+    'ensemble': (8, 8),
+    'networks': (10, 10),
+    'two_stream': (14, 0),
+    'adaptation': (10, 0),
+    'swaps': (10, 2),
+    'sudoku': (6, 6),
+    'plateau': (8, 8),
+    'zebra4': (6, 6),
+    'nae_sat': (6, 6),
+    'infilling': (8, 0),
+    'repeated': (16, 0),
+    'stars': (22, 0),
+    'facts': (10, 0),
+}
+
+
+@pytest.mark.parametrize('name', NUMBERS)
+def test_every_command_of_a_finding_is_run_once(findings, name):
+    commands = findings(name, '--jobs=2', more=['--dtype=float32'])
+    trained, measured = made_by(commands)
+    assert (len(trained), len(measured)) == NUMBERS[name]
+
+    # each has a place of its own, and is drawn or measured
+    made = {*values(trained, 'out_dir'), *values(measured, 'out')}
+    assert len(made) == len(trained + measured)
     drawn = of(commands, 'plot.py')
-    measured = of(commands, 'eval_ppl.py') + of(commands, 'eval_puzzle.py')
-    made = {
-        word.partition('=')[2]
-        for c in trained + measured
-        for word in c
-        if re.match('--out(_dir)?=', word)
-    }
-    assert (
-        len(trained) == n_train and len(measured) == n_measure and len(made) == n_train + n_measure
-    )
     paths = {word for c in drawn for word in c[3:] if not word.startswith('-')}
-    assert drawn and paths <= made
-    assert made - paths <= {
-        c[1][len('--ckpt=') : -len('/ckpt.pt')] for c in measured
-    }  # drawn, or measured
+    assert drawn
+    assert paths <= made
+    assert made - paths <= {os.path.dirname(ckpt) for ckpt in values(measured, 'ckpt')}
+
+    # the set is not there; all else is finished
     assert findings(name, '--jobs=2', more=['--dtype=float32']) == commands[:1] + drawn
+
+
+@pytest.mark.parametrize('name', NUMBERS)
+def test_every_command_of_a_finding_is_understood(findings, script, tmp_path, name):
+    trained, measured = made_by(findings(name))
+    ones = of_seed(trained + measured, 1)
+    twos = of_seed(trained + measured, 2)
+    assert len(ones + twos) == len(trained + measured)
+
+    # but for their number seeds have the same commands
+    as_ones = [re.sub(r'(seed=?)2\b', r'\g<1>1', '\n'.join(c)) for c in twos]
+    assert sorted(as_ones) == sorted('\n'.join(c) for c in ones)
+
+    # what a command lacks stops it once its options are checked
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
-    (tmp_path / 'stargraphs.py').write_text(
-        'def question_first(u, n, n_path): return u.argsort(-1)'
-    )  # of its page
-    ones, twos = (
-        [c for c in trained + measured if any(f'_seed{n}' in word for word in c)] for n in (1, 2)
-    )
-    as_ones = [
-        [re.sub(r'(seed=?)2\b', r'\g<1>1', word) for word in c] for c in twos
-    ]  # but for their number the same
-    assert sorted(as_ones) == sorted(ones) and len(ones + twos) == len(trained + measured)
-    for c in ones:  # what a command lacks stops it once its options are checked
-        assert re.search(
-            'nowhere|no checkpoint file', script(*c, '--device=nowhere', code=1).stderr
-        )
+    of_its_page = 'def question_first(u, n, n_path): return u.argsort(-1)'
+    (tmp_path / 'stargraphs.py').write_text(of_its_page)
+    for c in ones:
+        said = script(*c, '--device=nowhere', code=1).stderr
+        assert re.search('nowhere|no checkpoint file', said)
 
 
 def test_sets_that_are_there_are_not_made_and_seeds_have_their_own_orders(findings, tmp_path):
     (tmp_path / 'there' / 'pydocs').mkdir(parents=True)
-    assert findings('orders', data='missing')[0] == [
-        'data/prepare.py',
-        'pydocs',
-        f'--data_dir={tmp_path / "missing"}',
-    ]
+    first = findings('orders', data='missing')[0]
+    assert first == ['data/prepare.py', 'pydocs', f'--data_dir={tmp_path / "missing"}']
     commands = findings('orders', '--seeds=7', data='there')
     assert not of(commands, 'data/prepare.py')
-    assert all(f'--data_dir={tmp_path / "there"}' in c for c in of(commands, 'train.py'))
-    assert [
-        [word for word in c if '_seed' in word and 'out' not in word]
-        for c in of(commands, 'train.py')
-    ] == [[], ['--order_seed=7'], ['--order_seed=7'], []]
+    trained = of(commands, 'train.py')
+    assert values(trained, 'data_dir') == [str(tmp_path / 'there')] * 4
+    assert values(trained, 'order_seed') == ['', '7', '7', '']
 
 
 def test_seeds_are_numbers_whatever_blanks_stand_between_them(findings):
-    folders = {
-        word
-        for c in of(findings('l2r_data', '--seeds=1, 02'), 'train.py')
-        for word in c
-        if 'out_dir' in word
-    }
+    trained = of(findings('l2r_data', '--seeds=1, 02'), 'train.py')
+    folders = values(trained, 'out_dir')
     assert {folder.rpartition('_')[2] for folder in folders} == {'seed1', 'seed2'}
 
 
@@ -149,17 +161,11 @@ def test_evaluations_want_sets_that_are_there(findings, tmp_path, capsys):
     (tmp_path / 'there' / 'graded').mkdir(parents=True)
     commands = findings('sudoku', '--seeds=1', data='there')
     assert 'left out: sudoku_diabolical, whose puzzles are not in' in capsys.readouterr().out
-    measured = [c[-2] for c in of(commands, 'eval_puzzle.py')]
-    assert measured == ['--n_puzzles=500'] * 3 + ['--dataset=graded'] * 3
-    assert [c[2].rpartition('/')[2] for c in of(commands, 'plot.py')] == [
-        'sudoku.png',
-        'sudoku_solved.png',
-        'sudoku_graded.png',
-    ]
-    labels = ['--labels=decoder,encoder,mixed'] * 3
-    assert [
-        word for c in of(commands, 'plot.py') for word in c if word.startswith('--labels')
-    ] == labels
+    assert values(of(commands, 'eval_puzzle.py'), 'dataset') == [''] * 3 + ['graded'] * 3
+    drawn = of(commands, 'plot.py')
+    pictures = [os.path.basename(c[2]) for c in drawn]
+    assert pictures == ['sudoku.png', 'sudoku_solved.png', 'sudoku_graded.png']
+    assert values(drawn, 'labels') == ['decoder,encoder,mixed'] * 3
 
 
 def test_other_options_want_another_folder_and_a_failure_stops(findings, capsys):
@@ -172,7 +178,8 @@ def test_other_options_want_another_folder_and_a_failure_stops(findings, capsys)
     for _ in range(2):  # what failed is run again
         with pytest.raises(ValueError, match='ended with code 3') as e:
             commands = findings('gates', '--seeds=13')
-        assert not commands and e.value.args[0].endswith('.part has what it said')
+        assert not commands
+        assert e.value.args[0].endswith('.part has what it said')
         assert 'failed, and ' in capsys.readouterr().out
 
 
@@ -193,30 +200,23 @@ def test_wrong_questions_are_one_line(findings, arguments, said):
 
 def test_a_run_that_starts_from_another_comes_after_it(findings):
     trained = of(findings('adaptation', '--seeds=7', '--jobs=2'), 'train.py')
-    made, starts = (
-        [
-            next((word.partition('=')[2] for word in c if word.startswith(option)), '')
-            for c in trained
-        ]
-        for option in ('--out_dir=', '--init_from=')
-    )
-    assert [start.endswith('before_seed7/ckpt.pt') for start in starts if start] == [True, True]
-    assert all(os.path.dirname(start) in made[:n] for n, start in enumerate(starts) if start)
+    made = values(trained, 'out_dir')
+    starts = values(trained, 'init_from')
+    assert len([start for start in starts if start]) == 2
+    for n, start in enumerate(starts):
+        if start:
+            assert start.endswith('before_seed7/ckpt.pt')
+            assert os.path.dirname(start) in made[:n]
 
 
 def test_evaluations_of_other_weights_are_made_anew_and_trainings_on_other_data_refused(
     findings, tmp_path
 ):
     def prepared(text):
-        (tmp_path / 'a.txt').write_text(text * 40)
-        prepare(
-            'text',
-            tmp_path / 'there',
-            'pydocs',
-            str(tmp_path / 'a.txt'),
-            tokenizer='bytes',
-            force=True,
-        )
+        source = tmp_path / 'a.txt'
+        source.write_text(text * 40)
+        there = tmp_path / 'there'
+        prepare('text', there, 'pydocs', str(source), tokenizer='bytes', force=True)
 
     def weights(content):
         for path in (tmp_path / 'my out').glob('*_seed1'):
@@ -226,10 +226,12 @@ def test_evaluations_of_other_weights_are_made_anew_and_trainings_on_other_data_
     arguments = 'networks', '--seeds=1'
     prepared('some text ')
     first = findings(*arguments, data='there')
-    measured, trained = of(first, 'eval_ppl.py'), of(first, 'train.py')
-    assert measured and trained
-    for c in trained:
-        os.makedirs(next(word.partition('=')[2] for word in c if word.startswith('--out_dir=')))
+    measured = of(first, 'eval_ppl.py')
+    folders = values(of(first, 'train.py'), 'out_dir')
+    assert measured
+    assert folders
+    for folder in folders:
+        os.makedirs(folder)
     for content, again in (('one', measured), ('one', []), ('other', measured), ('other', [])):
         weights(content)
         assert of(findings(*arguments, data='there'), 'eval_ppl.py') == again

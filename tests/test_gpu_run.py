@@ -1,4 +1,4 @@
-"""results/gpu/run.py: what is run and when, what is kept of it, and that its commands are understood."""
+"""results/gpu/run.py: what is run and when, what is kept, and that its commands are understood."""
 
 import importlib.util
 import json
@@ -16,13 +16,19 @@ spec = importlib.util.spec_from_file_location(
 run = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(run)
 
-RATE = '    dtype  ms/update  tokens/s    MFU  peak MiB\nours  bfloat16  50.0    80,000  51.5%     9,000\n'
+RATE = """    dtype  ms/update  tokens/s    MFU  peak MiB
+ours  bfloat16  50.0    80,000  51.5%     9,000
+"""
+MACHINE = {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1'}
 
 
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
-    """gpu(*options) runs the parts with commands that are recorded; (those it ran, the page). `fails` are words."""
-    ran, fails = [], []
+    """gpu(*options) records the commands of the parts, and returns them and the page.
+
+    gpu.fails are words of commands that fail."""
+    ran = []
+    fails = []
 
     def record(words, stdout, **_):
         ran.append(words[1:])
@@ -32,23 +38,19 @@ def gpu(tmp_path, monkeypatch):
 
     def run_parts(*options):
         ran.clear()
-        config = configure(
-            vars(run), [f'--out={tmp_path}/out', f'--pages={tmp_path}/pages', *options]
-        )
+        where = [f'--out={tmp_path}/out', f'--pages={tmp_path}/pages']
+        config = configure(vars(run), [*where, *options])
         try:
             run.main(config)
         except SystemExit as e:
             assert str(e).startswith('failed: ')
-        page = tmp_path / 'pages' / 'a_gpu.md'
-        return list(ran), page.read_text(encoding='utf-8') if page.exists() else ''
+        path = tmp_path / 'pages' / 'a_gpu.md'
+        page = path.read_text(encoding='utf-8') if path.exists() else ''
+        return list(ran), page
 
     monkeypatch.setattr(subprocess, 'run', record)
     monkeypatch.setattr(run, 'resolve_device', lambda device, dtype: ('cuda', 'bfloat16'))
-    monkeypatch.setattr(
-        run,
-        'environment',
-        lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.11', 'commit': '1'},
-    )
+    monkeypatch.setattr(run, 'environment', lambda device: dict(MACHINE))
     monkeypatch.chdir(tmp_path)
     run_parts.fails = fails
     return run_parts
@@ -60,50 +62,48 @@ def section(page, part):
 
 def test_all_that_is_said_is_kept(gpu, tmp_path):
     ran, page = gpu()
-    assert (
-        page.startswith('# NVIDIA A GPU\n') and 'Not measured' not in page and 'FAILED' not in page
-    )
-    assert 'a_gpu_text.png' in section(page, 'text') and '$ python bench.py ensemble' in section(
-        page, 'ensemble'
-    )
+    assert page.startswith('# NVIDIA A GPU\n')
+    assert 'Not measured' not in page
+    assert 'FAILED' not in page
+    assert 'a_gpu_text.png' in section(page, 'text')
+    assert '$ python bench.py ensemble' in section(page, 'ensemble')
     kept = json.loads((tmp_path / 'out' / 'results.json').read_text())
-    assert kept == json.loads((tmp_path / 'pages' / 'a_gpu.json').read_text()) and len(
-        kept['steps']
-    ) == len(ran)
-    assert kept['steps']['grid']['rows'] == [
-        {'label': 'ours bfloat', 'numbers': [50, 80000, 51.5, 9000]}
-    ]
+    assert kept == json.loads((tmp_path / 'pages' / 'a_gpu.json').read_text())
+    assert len(kept['steps']) == len(ran)
+    row = {'label': 'ours bfloat', 'numbers': [50, 80000, 51.5, 9000]}
+    assert kept['steps']['grid']['rows'] == [row]
     (trained,) = (words for words in ran if words[:2] == ['train.py', 'config/books.py'])
-    assert f'--max_iters={300 * 80000 // (256 * 64)}' in trained  # as many updates as fit
+    n = 300 * 80000 // (256 * 64)
+    assert f'--max_iters={n}' in trained  # as many updates as fit
 
 
 def test_what_is_finished_is_not_run_again_and_what_failed_is(gpu):
     gpu.fails.append('grid')
     ran, page = gpu('--parts=grid,ensemble')
-    assert len(ran) == 2 and 'FAILED: ended with code 3' in section(page, 'grid')
+    assert len(ran) == 2
+    assert 'FAILED: ended with code 3' in section(page, 'grid')
     assert 'FAILED' not in section(page, 'ensemble')  # a failure does not end the run
     gpu.fails.clear()
     ran, page = gpu('--parts=grid,ensemble')
-    assert [words[1] for words in ran] == ['grid'] and 'FAILED' not in page
+    assert [words[1] for words in ran] == ['grid']
+    assert 'FAILED' not in page
     assert gpu('--parts=grid,ensemble')[0] == []
 
 
 def test_what_does_not_fit_into_the_minutes_is_left_and_said(gpu, capsys):
     ran, page = gpu('--parts=train,ensemble', '--minutes=1.2')  # 72 s
-    assert [words[1] for words in ran] == ['train'] and '--compile=False' in ran[0]
+    assert [words[1] for words in ran] == ['train']
+    assert '--compile=False' in ran[0]
     assert 'left for later: ensemble, which may take 90 s' in capsys.readouterr().out
     assert page.count('Not measured.') == len(run.PARTS) - 1
 
 
 def test_a_command_is_ended_at_its_limit(tmp_path):
-    kept = run.run(
-        ['-c', 'import time; print("began", flush=True); time.sleep(60)'], tmp_path / 'slow.txt', 1
-    )
-    assert (
-        kept['seconds'] < 30
-        and kept['text'] == 'began\n'
-        and kept['failed'] == 'took more than 1 s'
-    )
+    slow = 'import time; print("began", flush=True); time.sleep(60)'
+    kept = run.run(['-c', slow], tmp_path / 'slow.txt', 1)
+    assert kept['seconds'] < 30
+    assert kept['text'] == 'began\n'
+    assert kept['failed'] == 'took more than 1 s'
 
 
 @pytest.mark.parametrize('toy', [False, True])
@@ -112,7 +112,8 @@ def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
     os.symlink(os.path.join(ROOT, 'config'), tmp_path / 'config')
     monkeypatch.undo()  # commands run now
     assert len(ran) > 24
-    for words in {tuple(words[:2]): words for words in ran}.values():  # one of a kind
+    one_of_a_kind = {tuple(words[:2]): words for words in ran}
+    for words in one_of_a_kind.values():
         if words[0] == 'data/puzzles.py':
             script(*words, '--n_train=-1', code=1)
         elif words[0] == 'plot.py':
@@ -122,18 +123,17 @@ def test_every_command_is_understood(gpu, script, tmp_path, monkeypatch, toy):
             assert 'nowhere' in said or 'no checkpoint file' in said, said
 
 
-def test_wrong_options_are_one_line(gpu, monkeypatch):
-    for options, said in (
-        (['--parts=grid,spped'], 'parts must be of .*, got spped'),
-        (['--out='], 'out must name'),
-    ):
-        with pytest.raises(ValueError, match=said):
-            gpu(*options)
+@pytest.mark.parametrize(
+    'option, said',
+    [('--parts=grid,spped', 'parts must be of .*, got spped'), ('--out=', 'out must name')],
+)
+def test_wrong_options_are_one_line(gpu, option, said):
+    with pytest.raises(ValueError, match=said):
+        gpu(option)
+
+
+def test_another_machine_wants_another_folder(gpu, monkeypatch):
     gpu('--parts=ensemble')
-    monkeypatch.setattr(
-        run,
-        'environment',
-        lambda device: {'device': 'NVIDIA A GPU', 'torch': '2.13', 'commit': '1'},
-    )
+    monkeypatch.setattr(run, 'environment', lambda device: MACHINE | {'torch': '2.13'})
     with pytest.raises(ValueError, match='choose another --out'):
         gpu('--parts=ensemble')
