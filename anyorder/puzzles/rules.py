@@ -1,14 +1,15 @@
-"""Which puzzles are there, and what does a task offer? Generators, solvers, and what counts as right.
+"""Which puzzles are there, and what does a task offer?
 
-A task has
+A task has a generator, a solver, and what counts as right:
 
     make(n_rows, rng, wanted, n_variants) -> (tokens, given), both (n, N)
     key(tokens)                           -> what two splits may not share
     check_answer(tokens, given, answer)   -> (which tokens count, which are right), both (n, N)
     columns                               how wide its grid is on a page
 
-nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also has read(path),
-the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in cells."""
+nae_sat also has groups, {name: (first, end)}: the positions whose losses are told apart. Sudoku also
+has read(path), the puzzles of a CSV, the shape [H, W] of its grid, and box, the side of a box in
+cells."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,51 +24,58 @@ from anyorder.puzzles.zebra import Zebra, zebra_texts
 
 
 class NaeSat:
-    """n_latents uniform bits, then n_observations: whether the latents of a fixed random triple are not all equal.
-    Nothing is given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
+    """n_latents uniform bits, then n_observations of them.
+
+    An observation is whether the latents of a fixed random triple are not all equal. Nothing is
+    given; an observation is easy after its latents and hard before them (Kim et al. 2025, sec. 3)."""
 
     def __init__(self, n_latents, n_observations, seed):
-        if (
-            n_latents < 3
-            or not 1 <= n_observations <= n_latents * (n_latents - 1) * (n_latents - 2) // 6
-        ):
+        n_triples = n_latents * (n_latents - 1) * (n_latents - 2) // 6
+        if n_latents < 3 or not 1 <= n_observations <= n_triples:
             raise ValueError(
-                'nae_sat wants 3 latents or more and as many observations as there are triples at most, '
-                f'got {n_latents} and {n_observations}'
+                'nae_sat wants 3 latents or more and as many observations as there are triples at '
+                f'most, got {n_latents} and {n_observations}'
             )
-        self.n_latents, rng, triples = n_latents, np.random.default_rng(seed), {}
+        self.n_latents = n_latents
         self.columns = 25
         self.groups = {
             'latents': (0, n_latents),
             'observations': (n_latents, n_latents + n_observations),
         }
+        rng = np.random.default_rng(seed)
+        triples = {}  # in the order in which they were drawn
         while len(triples) < n_observations:
-            triples[tuple(sorted(rng.choice(n_latents, 3, replace=False).tolist()))] = True
+            triple = rng.choice(n_latents, 3, replace=False)
+            triples[tuple(sorted(triple.tolist()))] = True
         self.triples = np.array(list(triples))  # (P, 3)
 
     def observations(self, latents):
+        """Return the observations (B, P) of latents (B, n_latents)."""
         bits = latents[:, self.triples]  # (B, P, 3)
         return (bits.min(2) != bits.max(2)).astype(latents.dtype)
 
     def make(self, n_rows, rng, wanted, n_variants=1):
-        """(tokens, given), each (n, n_latents + n_observations): the rows among n_rows that `wanted` lets pass."""
+        """Return (tokens, given), each (n, N): the rows among n_rows that `wanted` lets pass."""
         latents = rng.integers(0, 2, (n_rows, self.n_latents))
         tokens = np.concatenate([latents, self.observations(latents)], 1)
         tokens = tokens[wanted(tokens)]
         return tokens, np.zeros(tokens.shape, bool)
 
     def key(self, tokens):
+        """Return what two splits may not share: the latents."""
         return tokens[:, : self.n_latents]
 
     def check_answer(self, tokens, given, answer):
-        """(which tokens of `answer` count, which are right), all (B, N): observations, which must agree with the
-        latents of the answer itself. A token below 0 is no bit, and agrees with nothing."""
+        """Return (which tokens of `answer` count, which are right), all (B, N).
+
+        Observations count, which must agree with the latents of the answer itself. A token below 0
+        is no bit, and agrees with nothing."""
         latents = answer[:, : self.n_latents]
+        are_bits = (latents[:, self.triples] >= 0).all(2)
         agree = answer[:, self.n_latents :] == self.observations(latents)
-        agree &= (latents[:, self.triples] >= 0).all(2)
-        return (np.arange(answer.shape[1]) >= self.n_latents) & ~given, np.pad(
-            agree, ((0, 0), (self.n_latents, 0))
-        )
+        right = np.pad(agree & are_bits, ((0, 0), (self.n_latents, 0)))
+        is_observation = np.arange(answer.shape[1]) >= self.n_latents
+        return is_observation & ~given, right
 
 
 class Task(NamedTuple):
@@ -76,17 +84,14 @@ class Task(NamedTuple):
     about: str  # what it is, for --help
     rules: Callable  # its class, called with the options
     symbols: Sequence  # the texts of its tokens
-    options: tuple = ()  # options of data/puzzles.py that say which puzzles these are; meta.json keeps them
+    options: tuple = ()  # of data/puzzles.py, say which puzzles these are; meta.json keeps them
     made: tuple = ()  # (option, in words): options that only say which of the puzzles are made
     n_train: int = 100000  # puzzles to train on
     quick: bool = False  # whether a set that is missing is made when it is asked for
 
 
-SHARES = {
-    'test': (0, 1 / 6),
-    'val': (1 / 6, 1 / 3),
-    'train': (1 / 3, 1),
-}  # shares of all solutions, by a hash
+# shares of all solutions, by a hash
+SHARES = {'test': (0, 1 / 6), 'val': (1 / 6, 1 / 3), 'train': (1 / 3, 1)}
 UP_TO = (('largest', 'up to {} houses'),)
 TASKS = {
     'sudoku4': Task('quick, 4 x 4', partial(Sudoku, 4), '1234', n_train=20000, quick=True),
@@ -106,15 +111,17 @@ def task_of(name):
 
 
 def judge_of(kind):
-    """The task of a set, by what kind_of says of it. Without a task a blank is right if it is what the set says."""
+    """Return the task of a set, by what kind_of says of it.
+
+    Without a task a blank is right if it is what the set says."""
     if 'puzzle' in kind:
         return make_task(kind['puzzle'])
-    columns = (kind.get('shape') or (0, 0))[1]
-    return SimpleNamespace(columns=columns, groups={'all': (0, 2**31)}, check_answer=blanks_right)
+    _, columns = kind.get('shape') or (0, 0)
+    groups = {'all': (0, 2**31)}
+    return SimpleNamespace(columns=columns, groups=groups, check_answer=blanks_right)
 
 
 def make_task(puzzle):
-    """The rules, generator and solver of {'task': its name} and its options, as meta.json has them."""
-    return task_of(puzzle['task']).rules(
-        **{name: value for name, value in puzzle.items() if name != 'task'}
-    )
+    """Return the task of {'task': its name} and its options, as meta.json has them."""
+    options = {name: value for name, value in puzzle.items() if name != 'task'}
+    return task_of(puzzle['task']).rules(**options)

@@ -1,5 +1,7 @@
-"""How many solutions has a puzzle? An exact solver for many puzzles at once. The one rule that it knows is the unit:
-variables that take every value once, as the cells of a row do, or the colours of the houses."""
+"""How many solutions has a puzzle? An exact solver for many puzzles at once.
+
+The one rule that it knows is the unit: variables that take every value once, as the cells of a row
+do, or the colours of the houses."""
 
 import numpy as np
 
@@ -7,63 +9,85 @@ MOST_BRANCHES = 10**6  # of all puzzles that are solved together; then the rest 
 
 
 def propagate(can, units, narrow=None, owner=None):
-    """(what the variables can still be, which puzzles have no contradiction): naked and hidden singles until nothing
-    changes.
+    """Return (what the variables can still be, which puzzles have no contradiction).
+
+    Naked and hidden singles, until nothing changes.
 
     can      (B, variables, values) bool, what each variable of a puzzle can be
     units    (units, variables) float32, 1 where a variable belongs to a unit
     narrow   other rules: (can, owner) -> narrower can; row i descends from puzzle owner[i]"""
-    can, active = can.copy(), np.arange(len(can))
-    peers = ((units.T @ units > 0) & ~np.eye(units.shape[1], dtype=bool)).astype(
-        np.float32
-    )  # (variables, variables)
+    can = can.copy()
+    active = np.arange(len(can))
+    share_a_unit = units.T @ units > 0
+    others = ~np.eye(units.shape[1], dtype=bool)
+    peers = (share_a_unit & others).astype(np.float32)  # (variables, variables)
     while len(active):
         before = can[active]
         now = before if narrow is None else narrow(before, owner[active])
-        single = (now & (now.sum(2, keepdims=True) == 1)).astype(np.float32)
-        now = now & (np.matmul(peers, single) == 0)  # what a peer has is taken
+        single = now & (now.sum(2, keepdims=True) == 1)
+        now = now & (np.matmul(peers, single.astype(np.float32)) == 0)  # what a peer has is taken
         alone = np.matmul(units, now.astype(np.float32)) == 1
         only = now & (np.matmul(units.T, alone.astype(np.float32)) > 0)
-        now = np.where(
-            only.any(2, keepdims=True), only, now
-        )  # the only variable of a unit for that value
+        # the only variable of a unit for that value
+        now = np.where(only.any(2, keepdims=True), only, now)
         can[active] = now
-        active = active[(now != before).any((1, 2)) & now.any(2).all(1)]
-    has_place = (np.matmul(units, can.astype(np.float32)) > 0).all((1, 2))  # saves branches
-    return can, can.any(2).all(1) & has_place
+        changed = (now != before).any((1, 2))
+        possible = now.any(2).all(1)
+        active = active[changed & possible]
+    has_place = np.matmul(units, can.astype(np.float32)) > 0  # saves branches
+    return can, can.any(2).all(1) & has_place.all((1, 2))
 
 
 def count_solutions(can, units, narrow=None):
-    """(number of solutions of each puzzle, one solution as the value of every variable). Arguments as in propagate.
-    Solutions are counted up to 2; -1 is a puzzle that MOST_BRANCHES did not decide."""
-    count, solution, n_branches = np.zeros(len(can), int), np.zeros(can.shape[:2], int), 0
-    stack = [(np.arange(len(can)), can)]
+    """Return (number of solutions of each puzzle, one solution as the value of every variable).
+
+    Arguments as in propagate. Solutions are counted up to 2; -1 is a puzzle that MOST_BRANCHES did
+    not decide."""
+    count = np.zeros(len(can), int)
+    solution = np.zeros(can.shape[:2], int)
+    n_branches = 0
+    stack = [(np.arange(len(can)), can)]  # (the puzzle of each branch, what its variables can be)
     while stack and n_branches < MOST_BRANCHES:
         owner, can = stack.pop()
         n_branches += len(owner)
-        still = count[owner] < 2
-        owner = owner[still]
-        can, sound = propagate(can[still], units, narrow, owner)
-        owner, can = owner[sound], can[sound]
-        left = can.sum(2)  # (B, variables)
-        done = (left == 1).all(1)
+        asked = count[owner] < 2
+        owner = owner[asked]
+        can, sound = propagate(can[asked], units, narrow, owner)
+        owner = owner[sound]
+        can = can[sound]
+        done = (can.sum(2) == 1).all(1)
         np.add.at(count, owner[done], 1)
         solution[owner[done]] = can[done].argmax(2)
-        owner, can, left = owner[~done], can[~done], left[~done]
-        if len(owner):  # branch where the fewest are left
-            variable = np.where(left > 1, left, can.shape[2] + 1).argmin(1)
-            which, value = can[np.arange(len(can)), variable].nonzero()
-            branch = can[which]
-            branch[np.arange(len(which)), variable[which]] = np.eye(can.shape[2], dtype=bool)[value]
-            # one branch of each puzzle goes down to its end before the others: two solutions are soon found
-            first = np.diff(which, prepend=-1) > 0
-            stack += [(owner[which[part]], branch[part]) for part in (~first, first)]
+        if not done.all():
+            stack += branches(owner[~done], can[~done])
     count = count.clip(max=2)
     for owner, _ in stack:
-        count[owner[count[owner] < 2]] = -1
+        undecided = owner[count[owner] < 2]
+        count[undecided] = -1
     return count, solution
 
 
+def branches(owner, can):
+    """Return what to solve next: each puzzle with each value of the variable with the fewest left.
+
+    The last of two parts is solved first. It holds one branch of each puzzle, which goes down to its
+    end before the others: two solutions are soon found."""
+    rows = np.arange(len(can))
+    n_values = can.shape[2]
+    left = can.sum(2)  # (B, variables)
+    variable = np.where(left > 1, left, n_values + 1).argmin(1)
+    which, value = can[rows, variable].nonzero()
+    branch = can[which]
+    branch[np.arange(len(which)), variable[which]] = np.eye(n_values, dtype=bool)[value]
+    is_first = np.diff(which, prepend=-1) > 0
+    parts = []
+    for part in (~is_first, is_first):
+        parts.append((owner[which[part]], branch[part]))
+    return parts
+
+
 def blanks_right(tokens, given, answer):
-    """(which tokens of `answer` count, which are right), all (B, N): every blank, for a puzzle has one solution."""
+    """Return (which tokens of `answer` count, which are right), all (B, N).
+
+    Every blank counts, for a puzzle has one solution."""
     return ~given, answer == tokens
