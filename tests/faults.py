@@ -521,7 +521,7 @@ FAULTS['anyorder/tokens/arrays.py'] = 'test_arrays', [
 ]
 
 FAULTS['anyorder/tokens/prompts.py'] = 'test_prompts test_writer test_lengths', [
-    ["before[-1:] == ['rest'] or not", 'not'],
+    ['self.is_behind_rest(i) or not', 'not'],
     ['return [typed(prompt)]', 'return [prompt]'],
     ["\\\\n' if", "\\\\\\\\n' if"],
     ['-1 <= token < n_tokens', '-1 <= token <= n_tokens'],
