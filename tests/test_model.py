@@ -1,4 +1,7 @@
-"""The equalities that all else stands on, in float64 against a slow oracle that shares no code with the model."""
+"""The equalities that all else stands on, in float64 against a slow definition of every network.
+
+It shares no code with the model. The decoder of the paper is also checked against
+anyorder/extras/minimal.py, in test_minimal.py and test_equalities.py."""
 
 import itertools
 import math
@@ -46,98 +49,130 @@ def model(request):
     return make_model(**request.param)
 
 
-def oracle(model, tokens, order, n_known, d):
-    """Logits (V,) for visit d of one row, written from the definition of the slot.
+class Definition:
+    """A network for one row, written from the definition of the slot."""
 
-    A decoder runs the slots below min(d, n_known) with their true targets, then the slot of d, through plain causal
-    attention. The others run every slot where it stands, the slot of d last; in the mixed network a known slot sees no
-    slot behind it. Two streams run the content slots 0 to min(d, n_known), then the query, which no other slot sees."""
-    w, c = model.state_dict(), model.config
-    two_stream = c.target_position == 'two_stream'
-    if two_stream:
-        read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)] + ['query']
-        stand = [0 if p is None else order[d] + 1 if p == 'query' else p + 1 for p in read]
-        target = [p - 1 for p in stand]  # by which queries are turned
-    elif c.attention == 'causal':
-        read = [None if s == 0 else order[s - 1] for s in range(min(d, n_known) + 1)]
-        target = [order[s] for s in range(min(d, n_known))] + [order[d]]
-        stand = [0 if p is None else p + 1 for p in read]
-    else:
-        target = [p for p in order if p != order[d]] + [order[d]]
-        read, stand = [p if p in order[:n_known] else None for p in target], [p + 1 for p in target]
-    t = 'transformer.'
-    vectors = {None: 'wnonee', 'query': 'wquery'}
-    x = torch.stack(
-        [
-            w[f'{t}{vectors[p]}.weight'][0] if p in vectors else w[t + 'wte.weight'][tokens[p]]
-            for p in read
-        ]
-    )
-    x = x + w[t + 'wpe.weight'][stand]
+    def __init__(self, model):
+        self.w = model.state_dict()
+        self.config = model.config
+        self.kind = model.config.target_position
 
-    def norm(x, name):
-        if f'{name}.weight' not in w:
+    def logits(self, tokens, order, n_known, d):
+        """Logits (V,) for visit d of a row: those of the last slot."""
+        reads, stands, targets = self.slots(order, n_known, d)
+        vectors = [self.vector(p, tokens) for p in reads]
+        x = torch.stack(vectors) + self.w['transformer.wpe.weight'][stands]
+        if self.kind == 'input':
+            x = x + self.w['transformer.wtpe.weight'][targets]
+        for i in range(self.config.n_layer):
+            x = self.block(x, f'transformer.h.{i}.', stands, targets, n_known)
+        if self.kind != 'adaln':
+            return self.linear(self.norm(x, 'transformer.ln_f'), 'lm_head')[-1]
+        final = 'transformer.final_layer.'
+        shift, scale = self.adaln(final + 'adaLN_final.1', targets, 2)
+        return self.linear(self.norm(x, final + 'ln_f') * (1 + scale) + shift, 'lm_head')[-1]
+
+    def slots(self, order, n_known, d):
+        """What the slots read, where they stand (0 is the place of [None]) and what they predict.
+
+        A decoder runs the slots below min(d, n_known) with their true targets, then the slot of d.
+        Two streams run the content slots 0 to min(d, n_known), then the query, where targets turn
+        queries. The others run every slot where it stands, the slot of d last."""
+        before = order[: min(d, n_known)]
+        if self.kind == 'two_stream':
+            stands = [0, *[p + 1 for p in before], order[d] + 1]
+            return [None, *before, 'query'], stands, [p - 1 for p in stands]
+        if self.config.attention == 'causal':
+            return [None, *before], [0, *[p + 1 for p in before]], [*before, order[d]]
+        targets = [*[p for p in order if p != order[d]], order[d]]
+        known = order[:n_known]
+        reads = [p if p in known else None for p in targets]
+        return reads, [p + 1 for p in targets], targets
+
+    def vector(self, read, tokens):
+        if read is None:
+            return self.w['transformer.wnonee.weight'][0]
+        if read == 'query':
+            return self.w['transformer.wquery.weight'][0]
+        return self.w['transformer.wte.weight'][tokens[read]]
+
+    def block(self, x, h, stands, targets, n_known):
+        if self.kind == 'layer':
+            x = x + self.w[h + 'wtpe.weight'][targets]
+        if self.kind == 'layer_shared':
+            x = x + self.w['transformer.wtpe.weight'][targets]
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(h, x, targets)
+        y = self.norm(x, h + 'ln_1') * (1 + scale_a) + shift_a
+        x = x + gate_a * self.attention(y, h + 'attn.', stands, targets, n_known)
+        y = self.norm(x, h + 'ln_2') * (1 + scale_m) + shift_m
+        y = self.linear(y, h + 'mlp.c_fc')
+        gelu = y * 0.5 * (1 + torch.erf(y / 2**0.5))
+        return x + gate_m * self.linear(gelu, h + 'mlp.c_proj')
+
+    def modulation(self, h, x, targets):
+        if self.kind == 'adaln':
+            return self.adaln(h + 'adaLN.1', targets, 6)
+        zero = torch.zeros_like(x)
+        one = torch.ones_like(x)
+        return zero, zero, one, zero, zero, one
+
+    def adaln(self, name, targets, n_parts):
+        e = self.w['transformer.wtpe.weight'][targets]
+        return self.linear(e * torch.sigmoid(e), name).chunk(n_parts, -1)
+
+    def attention(self, x, h, stands, targets, n_known):
+        """A loop over heads, plainly causal or full; some networks have a mask between."""
+        C = self.config.n_embd
+        D = C // self.config.n_head
+        q, k, v = self.linear(x, h + 'c_attn').split(C, -1)
+        heads = []
+        for start in range(0, C, D):
+            own = slice(start, start + D)
+            q_own = self.turned(self.norm(q[:, own], h + 'q_norm'), [p + 1 for p in targets])
+            k_own = self.turned(self.norm(k[:, own], h + 'k_norm'), stands)
+            score = q_own @ k_own.T / D**0.5
+            self.hide(score, n_known)
+            heads.append(score.softmax(-1) @ v[:, own])
+        return self.linear(torch.cat(heads, -1), h + 'c_proj')
+
+    def hide(self, score, n_known):
+        """Set the scores (slots, slots) of what a slot does not see to -inf."""
+        n = len(score)
+        # in the mixed network a known slot sees no slot behind it
+        n_causal = {'causal': n, 'bidirectional': 0, 'mixed': n_known}[self.config.attention]
+        for query in range(n_causal):
+            score[query, query + 1 :] = -math.inf
+        if self.kind == 'two_stream':
+            score[:, -1] = -math.inf  # nothing sees a query, not even itself
+
+    def norm(self, x, name):
+        if f'{name}.weight' not in self.w:
             return x
-        if c.gpt2_blocks:
-            x = (x - x.mean(-1, keepdim=True)) / (
-                x.var(-1, unbiased=False, keepdim=True) + 1e-5
-            ).sqrt()
-            return x * w[f'{name}.weight'] + w.get(f'{name}.bias', 0)
-        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w[f'{name}.weight']
+        weight = self.w[f'{name}.weight']
+        if not self.config.gpt2_blocks:
+            return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+        std = (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        x = (x - x.mean(-1, keepdim=True)) / std
+        return x * weight + self.w.get(f'{name}.bias', 0)
 
-    def linear(x, name):
-        return x @ w[name + '.weight'].T + w.get(name + '.bias', 0)
+    def linear(self, x, name):
+        return x @ self.w[name + '.weight'].T + self.w.get(name + '.bias', 0)
 
-    def turned(x, places):  # as complex numbers
-        if not c.rotary:
+    def turned(self, x, places):
+        """Rotary positions, as complex numbers."""
+        if not self.config.rotary:
             return x
         half = x.size(-1) // 2
         frequency = 10000 ** (-torch.arange(half, dtype=torch.float64) / half)
         angle = torch.tensor(places, dtype=torch.float64)[:, None] * frequency
-        z = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
+        z = torch.complex(x[:, :half], x[:, half:])
+        z = z * torch.polar(torch.ones_like(angle), angle)
         return torch.cat([z.real, z.imag], -1)
 
-    zero, one = (
-        torch.zeros(len(x), c.n_embd, dtype=x.dtype),
-        torch.ones(len(x), c.n_embd, dtype=x.dtype),
-    )
-    if c.target_position == 'adaln':
-        e = w[t + 'wtpe.weight'][target]
-        cond = e * torch.sigmoid(e)
-    elif c.target_position == 'input':
-        x = x + w[t + 'wtpe.weight'][target]
-    for i in range(c.n_layer):
-        h = f'{t}h.{i}.'
-        if c.target_position in ('layer', 'layer_shared'):
-            x = x + w[(h if c.target_position == 'layer' else t) + 'wtpe.weight'][target]
-        shift, scale, gate, shift2, scale2, gate2 = (
-            linear(cond, h + 'adaLN.1').split(c.n_embd, -1)
-            if c.target_position == 'adaln'
-            else (zero, zero, one) * 2
-        )
-        q, k, v = linear(norm(x, h + 'ln_1') * (1 + scale) + shift, h + 'attn.c_attn').split(
-            c.n_embd, -1
-        )
-        heads = []
-        for a in range(c.n_head):
-            D = c.n_embd // c.n_head
-            s = slice(a * D, (a + 1) * D)
-            q_a = turned(norm(q[:, s], h + 'attn.q_norm'), [p + 1 for p in target])
-            k_a = turned(norm(k[:, s], h + 'attn.k_norm'), stand)
-            score = q_a @ k_a.T / D**0.5
-            n_causal = {'causal': len(x), 'bidirectional': 0, 'mixed': n_known}[c.attention]
-            for query in range(n_causal):
-                score[query, query + 1 :] = -math.inf
-            if two_stream:
-                score[:, -1] = -math.inf  # nothing sees a query, not even itself
-            heads.append(score.softmax(-1) @ v[:, s])
-        x = x + gate * linear(torch.cat(heads, -1), h + 'attn.c_proj')
-        y = linear(norm(x, h + 'ln_2') * (1 + scale2) + shift2, h + 'mlp.c_fc')
-        x = x + gate2 * linear(y * 0.5 * (1 + torch.erf(y / 2**0.5)), h + 'mlp.c_proj')
-    if c.target_position == 'adaln':
-        shift, scale = linear(cond, t + 'final_layer.adaLN_final.1').split(c.n_embd, -1)
-        return linear(norm(x, t + 'final_layer.ln_f') * (1 + scale) + shift, 'lm_head')[-1]
-    return linear(norm(x, t + 'ln_f'), 'lm_head')[-1]
+
+def defined(model, tokens, order, n_known, d):
+    """Logits (V,) for visit d of one row of tensors, by the definition."""
+    return Definition(model).logits(tokens.tolist(), order.tolist(), n_known, d)
 
 
 # ---- the forward pass
@@ -149,11 +184,9 @@ def test_forward_is_the_definition(model, batch):
     nll = model(idx, order)
     for r in range(len(idx)):
         for d in range(N):
-            p = order[r, d]
-            expected = -oracle(model, idx[r].tolist(), order[r].tolist(), N - 1, d).log_softmax(-1)[
-                idx[r, p]
-            ]
-            torch.testing.assert_close(nll[r, d], expected, **close)
+            logp = defined(model, idx[r], order[r], N - 1, d).log_softmax(-1)
+            token = idx[r, order[r, d]]
+            torch.testing.assert_close(nll[r, d], -logp[token], **close)
 
 
 def test_predict_is_the_definition_for_rows_of_unequal_n_known(model, batch):
@@ -163,7 +196,7 @@ def test_predict_is_the_definition_for_rows_of_unequal_n_known(model, batch):
     assert logits.shape == (5, 9, 11)
     for r, k in enumerate(known.tolist()):
         for j in range(9 - k):
-            expected = oracle(model, idx[r].tolist(), order[r].tolist(), k, k + j)
+            expected = defined(model, idx[r], order[r], k, k + j)
             torch.testing.assert_close(logits[r, j], expected, **close)
 
 
@@ -173,40 +206,49 @@ def test_short_sequences_score_as_the_same_positions_of_long_ones(model, batch):
     torch.testing.assert_close(model(idx[:, :6], order), model(idx, order), **close)
 
 
+def new_cache(model, n_rows=5):
+    return KVCache(model.config, n_rows, dtype=torch.float64)
+
+
 @pytest.mark.parametrize('cached', [True, False])
 def test_the_first_columns_may_score_known_visits(model, batch, cached):
-    """Column j of a row is visit first + j: given those before it, or, from n_known on, the known ones."""
+    """Column j of a row is visit first + j.
+
+    It is given the visits before it, or, from n_known on, the known ones."""
     idx, order = batch
-    known, scored = torch.tensor([2, 3, 9, 5, 1]), torch.tensor([2, 0, 3, 4, 1])
-    cache = KVCache(model.config, 5, dtype=torch.float64) if cached else None
+    known = torch.tensor([2, 3, 9, 5, 1])
+    first = known - torch.tensor([2, 0, 3, 4, 1])
+    cache = None
     if cached:
-        model.predict(idx, order, known - scored, 1, cache)
-        cache.length = known - scored  # slot n_known reads the last token that is known now
-    logits = model.predict(idx, order, known, 6, cache, first=known - scored)
-    for r, (k, m) in enumerate(zip(known.tolist(), scored.tolist())):
-        for d in range(k - m, min(k - m + 6, 9)):
-            order_of_d = torch.cat([order[r, : min(d, k)], order[r, d : d + 1]])[None]
-            alone = model.predict(idx[r : r + 1], order_of_d, min(d, k))[0, 0]
-            torch.testing.assert_close(logits[r, d - k + m], alone, **close)
+        cache = new_cache(model)
+        model.predict(idx, order, first, 1, cache)
+        cache.length = first  # slot n_known reads the last token that is known now
+    logits = model.predict(idx, order, known, 6, cache, first=first)
+    for r, (k, start) in enumerate(zip(known.tolist(), first.tolist())):
+        for d in range(start, min(start + 6, 9)):
+            n_given = min(d, k)
+            order_of_d = torch.cat([order[r, :n_given], order[r, d : d + 1]])[None]
+            alone = model.predict(idx[r : r + 1], order_of_d, n_given)[0, 0]
+            torch.testing.assert_close(logits[r, d - start], alone, **close)
     if cached:
         assert cache.length.tolist() == [3, 4, 9, 6, 2]
         known = torch.tensor([3, 5, 9, 7, 3])  # the cache has kept the slots of these tokens
-        torch.testing.assert_close(
-            model.predict(idx, order, known, 1, cache)[[0, 1, 3, 4]],
-            model.predict(idx, order, known, 1)[[0, 1, 3, 4]],
-            **close,
-        )
+        rows = [0, 1, 3, 4]
+        logits = model.predict(idx, order, known, 1, cache)
+        plain = model.predict(idx, order, known, 1)
+        torch.testing.assert_close(logits[rows], plain[rows], **close)
 
 
 def test_columns_that_only_score_leave_the_cache_at_their_end(model, batch):
     idx, order = batch
-    cache = KVCache(model.config, 5, dtype=torch.float64)
+    cache = new_cache(model)
     logits = model.predict(idx, order, 6, 2, cache, first=2)
-    torch.testing.assert_close(logits, model.predict(idx, order, 6, 6, first=2)[:, :2], **close)
-    assert cache.length.tolist() == [4 if model.slots.targets_in_keys else 7] * 5
-    torch.testing.assert_close(
-        model.predict(idx, order, 7, 2, cache), model.predict(idx, order, 7, 2), **close
-    )
+    plain = model.predict(idx, order, 6, 6, first=2)
+    torch.testing.assert_close(logits, plain[:, :2], **close)
+    n_kept = 4 if model.slots.targets_in_keys else 7
+    assert (cache.length == n_kept).all()
+    logits = model.predict(idx, order, 7, 2, cache)
+    torch.testing.assert_close(logits, model.predict(idx, order, 7, 2), **close)
     for first in (-1, 4, torch.tensor([3, -1, 3, 3, 3])):
         with pytest.raises(ValueError, match='first 0 to n_known'):
             model.predict(idx, order, 3, 1, first=first)
@@ -214,7 +256,8 @@ def test_columns_that_only_score_leave_the_cache_at_their_end(model, batch):
 
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 def test_what_stands_in_a_blank_need_not_be_a_token(attention, batch):
-    model, (idx, order) = make_model(attention=attention), batch
+    model = make_model(attention=attention)
+    idx, order = batch
     for known in (0, 3):
         logits = model.predict(idx, order, known)
         for value in (-1, 99):
@@ -223,30 +266,29 @@ def test_what_stands_in_a_blank_need_not_be_a_token(attention, batch):
 
 
 def test_losses_of_a_bfloat16_model_are_taken_in_float32(batch):
-    model, (idx, order) = make_model().bfloat16(), batch
-    nll, logits = model(idx, order), model.predict(idx, order, order.size(1) - 1, first=0)
+    model = make_model().bfloat16()
+    idx, order = batch
+    nll = model(idx, order)
+    assert nll.dtype == torch.float32
+    assert make_model()(idx, order).dtype == torch.float64
+    logits = model.predict(idx, order, order.size(1) - 1, first=0)
     logp = logits.float().log_softmax(-1)
-    assert nll.dtype == torch.float32 and make_model()(idx, order).dtype == torch.float64
-    want = -logp.gather(2, idx.gather(1, order).unsqueeze(-1))[..., 0]
-    torch.testing.assert_close(nll, want, rtol=0, atol=1e-6)
+    tokens = idx.gather(1, order).unsqueeze(-1)
+    torch.testing.assert_close(nll, -logp.gather(2, tokens)[..., 0], rtol=0, atol=1e-6)
 
 
 def test_a_bfloat16_model_turns_by_float32_angles():
     """From 256 on bfloat16 holds every other position alone."""
-    model, g = make_model(block_size=400, rotary=True), torch.Generator().manual_seed(0)
+    model = make_model(block_size=400, rotary=True)
+    g = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
-        p.copy_(
-            p.mul(4 if name.endswith('q_norm.weight') else 1).bfloat16()
-        )  # larger scores: small angles matter
-    idx, order = (
-        torch.randint(11, (2, 400), generator=g),
-        torch.stack([torch.arange(400), torch.arange(400).flip(0)]),
-    )
+        larger = 4 if name.endswith('q_norm.weight') else 1  # so that small angles matter
+        p.copy_(p.mul(larger).bfloat16())
+    idx = torch.randint(11, (2, 400), generator=g)
+    order = torch.stack([torch.arange(400), torch.arange(400).flip(0)])
     columns = torch.arange(300, 340).expand(2, 40)
-    exact, rounded = (
-        model(idx, order, columns=columns),
-        model.bfloat16()(idx, order, columns=columns),
-    )
+    exact = model(idx, order, columns=columns)
+    rounded = model.bfloat16()(idx, order, columns=columns)
     assert (exact - rounded).abs().mean() < 0.05  # 0.017; with angles in bfloat16 0.29
 
 
@@ -256,61 +298,67 @@ def test_a_bfloat16_model_turns_by_float32_angles():
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 @pytest.mark.parametrize('variant', VARIANTS, ids=name_of)
 def test_a_network_with_a_masked_loss_is_the_definition(attention, variant, batch):
-    model, (idx, order) = make_model(attention=attention, **variant), batch
+    model = make_model(attention=attention, **variant)
+    idx, order = batch
     known = torch.tensor([0, 3, 8, 5, 1])
-    nll, logits = model(idx, order, known), model.predict(idx, order, known)
+    nll = model(idx, order, known)
+    logits = model.predict(idx, order, known)
     for r, k in enumerate(known.tolist()):
         assert (nll[r, :k] == 0).all()
         for d in range(k, 9):
-            expected = oracle(model, idx[r].tolist(), order[r].tolist(), k, d)
+            expected = defined(model, idx[r], order[r], k, d)
             torch.testing.assert_close(logits[r, d - k], expected, **close)
-            torch.testing.assert_close(
-                nll[r, d], -expected.log_softmax(-1)[idx[r, order[r, d]]] * 9 / (9 - k), **close
-            )
+            logp = expected.log_softmax(-1)[idx[r, order[r, d]]]
+            torch.testing.assert_close(nll[r, d], -logp * 9 / (9 - k), **close)
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 def test_given_visits_cost_a_masked_loss_nothing_and_are_not_counted(attention, batch):
-    encoder, (idx, order) = make_model(attention=attention), batch
-    known, given = torch.tensor([0, 3, 8, 5, 2]), torch.tensor([0, 2, 8, 1, 2])
-    want = torch.zeros(5, 9, dtype=torch.float64)
+    encoder = make_model(attention=attention)
+    idx, order = batch
+    known = torch.tensor([0, 3, 8, 5, 2])
+    given = torch.tensor([0, 2, 8, 1, 2])
+    expected = torch.zeros(5, 9, dtype=torch.float64)
     for r, (k, n) in enumerate(zip(known.tolist(), given.tolist())):
         logp = encoder.predict(idx[r : r + 1], order[r : r + 1], k)[0].log_softmax(-1)
-        want[r, k:] = -logp.gather(1, idx[r, order[r, k:]].unsqueeze(1))[:, 0] * (9 - n) / (9 - k)
-    torch.testing.assert_close(
-        nll_of_blanks(encoder(idx, order, known), given, True), want, **close
-    )
+        tokens = idx[r, order[r, k:]].unsqueeze(1)
+        expected[r, k:] = -logp.gather(1, tokens)[:, 0] * (9 - n) / (9 - k)
+    nll = nll_of_blanks(encoder(idx, order, known), given, True)
+    torch.testing.assert_close(nll, expected, **close)
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 def test_the_masked_loss_is_the_any_order_bound(attention):
-    """By enumeration: the mean over all orders and numbers of known tokens equals the mean over all orders of one token
-    after the other, and a Monte Carlo of both agrees with it within its standard error."""
+    """The mean over all orders and numbers of known tokens is that of one token after the other.
+
+    By enumeration; a Monte Carlo of both agrees with it within its standard error."""
     encoder = make_model(attention=attention, block_size=3, vocab_size=3)
-    idx, orders = torch.tensor([[2, 0, 1]]), torch.tensor(list(itertools.permutations(range(3))))
-    exact = one_by_one(encoder, idx.expand(6, 3), orders).sum(1).mean()
-    masked = torch.stack(
-        [encoder(idx.expand(6, 3), orders, torch.full((6,), k)).sum(1) for k in range(3)]
-    ).mean()
-    torch.testing.assert_close(masked, exact, **close)
-    order, known = (
-        sample_order(4000, 3, generator=stream(0)),
-        torch.randint(3, (4000,), generator=stream(1)),
-    )
-    draws = encoder(idx.expand(4000, 3), order, known).sum(1)
-    assert abs(draws.mean() - exact) < 3 * draws.std() / 4000**0.5 < 0.2 * exact
+    idx = torch.tensor([[2, 0, 1]])
+    orders = torch.tensor(list(itertools.permutations(range(3))))
+    every = idx.expand(6, 3)
+    exact = one_by_one(encoder, every, orders).sum(1).mean()
+    masked = [encoder(every, orders, torch.full((6,), k)).sum(1) for k in range(3)]
+    torch.testing.assert_close(torch.stack(masked).mean(), exact, **close)
+
+    n = 4000
+    order = sample_order(n, 3, generator=stream(0))
+    known = torch.randint(3, (n,), generator=stream(1))
+    draws = encoder(idx.expand(n, 3), order, known).sum(1)
+    assert abs(draws.mean() - exact) < 3 * draws.std() / n**0.5 < 0.2 * exact
 
 
 def test_the_encoder_says_what_it_wants(batch):
-    encoder, (idx, order) = make_model(attention='bidirectional'), batch
+    encoder = make_model(attention='bidirectional')
+    idx, order = batch
+    zeros = torch.zeros(5)
     for call, said in (
         (lambda: encoder(idx, order), 'wants n_known'),
         (lambda: encoder(idx, order, torch.full((5,), 9)), '0 to 8'),
-        (lambda: encoder(idx, order[:, :4], torch.zeros(5)), 'whole orders'),
-        (lambda: encoder(idx, order, torch.zeros(5), torch.zeros(5, 3).long()), 'by predict'),
+        (lambda: encoder(idx, order[:, :4], zeros), 'whole orders'),
+        (lambda: encoder(idx, order, zeros, torch.zeros(5, 3).long()), 'by predict'),
         (lambda: encoder.predict(idx, order, 1, 1, KVCache(encoder.config, 5)), 'no cache'),
         (lambda: encoder.predict(idx, order, 3, 2, first=2), 'first is for a decoder'),
-        (lambda: make_model()(idx, order, torch.zeros(5)), 'for a masked loss'),
+        (lambda: make_model()(idx, order, zeros), 'for a masked loss'),
     ):
         with pytest.raises(ValueError, match=said):
             call()
@@ -330,35 +378,34 @@ def kept(model, known):
 
 @pytest.mark.parametrize('n', [1, 3])
 def test_cached_equals_uncached_with_unequal_rows_and_rows_that_end(cached, batch, n):
-    model, (idx, order) = cached, batch
-    cache = KVCache(model.config, 5, dtype=torch.float64)
+    model = cached
+    idx, order = batch
+    cache = new_cache(model)
     for known in ([0, 3, 7, 5, 1], [0, 4, 9, 5, 8], [2, 9, 9, 8, 8], [9, 9, 9, 8, 9]):
         known = torch.tensor(known)
-        logits, plain = (
-            model.predict(idx, order, known, n, cache),
-            model.predict(idx, order, known, n),
-        )
-        assert logits.isfinite().all() and logits.shape == plain.shape
+        logits = model.predict(idx, order, known, n, cache)
+        plain = model.predict(idx, order, known, n)
+        assert logits.isfinite().all()
+        assert logits.shape == plain.shape
         assert torch.equal(cache.length, kept(model, known).clamp(max=9))
         for r, k in enumerate(known.tolist()):
-            torch.testing.assert_close(
-                logits[r, : max(0, 9 - k)], plain[r, : max(0, 9 - k)], **close
-            )
+            n_left = 9 - k
+            torch.testing.assert_close(logits[r, :n_left], plain[r, :n_left], **close)
 
 
 def test_cached_equals_uncached_when_the_tail_is_reordered(cached, batch):
-    model, (idx, order) = cached, batch
-    g, cache = torch.Generator().manual_seed(3), KVCache(model.config, 5, dtype=torch.float64)
+    model = cached
+    idx, order = batch
+    g = torch.Generator().manual_seed(3)
+    cache = new_cache(model)
     known = torch.tensor([0, 1, 2, 0, 4])
     while known.min() < 9:
         n = 9 - int(known.min())
-        logits, plain = (
-            model.predict(idx, order, known, n, cache),
-            model.predict(idx, order, known, n),
-        )
+        logits = model.predict(idx, order, known, n, cache)
+        plain = model.predict(idx, order, known, n)
         for r, k in enumerate(known.tolist()):
             torch.testing.assert_close(logits[r, : 9 - k], plain[r, : 9 - k], **close)
-        for r, k in enumerate(known.tolist()):  # an adaptive policy: the tail in a new order
+            # an adaptive policy: the tail in a new order
             order[r, k:] = order[r, k:][torch.randperm(9 - k, generator=g)]
         if model.slots.targets_in_keys:
             cache.length = known  # slot n_known was run for another target
@@ -366,29 +413,35 @@ def test_cached_equals_uncached_when_the_tail_is_reordered(cached, batch):
 
 
 def test_rows_that_stay_in_the_cache_go_on(cached, batch):
-    model, (idx, order) = cached, batch
-    cache, known = KVCache(model.config, 5, dtype=torch.float64), torch.tensor([5, 0, 3, 7, 2])
+    model = cached
+    idx, order = batch
+    cache = new_cache(model)
+    known = torch.tensor([5, 0, 3, 7, 2])
     model.predict(idx, order, known, 2, cache)
     for rows in ([1, 3, 4], [1, 2], [1]):  # numbers among the rows that are left
         rows = torch.tensor(rows)
         cache.keep(rows)
-        idx, order, known = idx[rows], order[rows], known[rows]
+        idx = idx[rows]
+        order = order[rows]
+        known = known[rows]
         assert torch.equal(cache.length, kept(model, known))
         known = known + 1
-        logits, plain = (
-            model.predict(idx, order, known, 1, cache),
-            model.predict(idx, order, known, 1),
-        )
-        torch.testing.assert_close(logits, plain, **close)
+        logits = model.predict(idx, order, known, 1, cache)
+        torch.testing.assert_close(logits, model.predict(idx, order, known, 1), **close)
 
 
 def test_a_reordered_tail_costs_a_slot_where_keys_depend_on_targets(cached, batch):
-    model, (idx, order) = cached, batch
-    cache = KVCache(model.config, 5, dtype=torch.float64)
+    model = cached
+    idx, order = batch
+    cache = new_cache(model)
     model.predict(idx, order, 3, 1, cache)
     order[:, 3:] = order[:, 3:].flip(1)  # without setting cache.length back
-    error = (model.predict(idx, order, 4, 1, cache) - model.predict(idx, order, 4, 1)).abs().max()
-    assert error > 1e-3 if model.slots.targets_in_keys else error < 1e-10
+    logits = model.predict(idx, order, 4, 1, cache)
+    error = (logits - model.predict(idx, order, 4, 1)).abs().max()
+    if model.slots.targets_in_keys:
+        assert error > 1e-3
+    else:
+        assert error < 1e-10
 
 
 # ---- the vocabulary's padding, sizes, initialisation
@@ -397,13 +450,13 @@ def test_a_reordered_tail_costs_a_slot_where_keys_depend_on_targets(cached, batc
 def test_padding_of_the_vocabulary_has_no_probability():
     model = make_model(vocab_size=16, n_tokens=11)
     order = sample_order(3, 9)
-    assert (
-        model.predict(torch.zeros(3, 9, dtype=torch.long), order, 2)[..., 11:] == -math.inf
-    ).all()
+    logits = model.predict(torch.zeros(3, 9, dtype=torch.long), order, 2)
+    assert (logits[..., 11:] == -math.inf).all()
     small = make_model(vocab_size=11)
-    state = {
-        k: v[:11] if 'wte' in k or 'lm_head' in k else v for k, v in model.state_dict().items()
-    }
+    state = model.state_dict()
+    for name, weight in state.items():
+        if 'wte' in name or 'lm_head' in name:
+            state[name] = weight[:11]
     small.load_state_dict(state)
     idx = torch.randint(11, (3, 9))
     torch.testing.assert_close(model(idx, order), small(idx, order), **close)
@@ -411,7 +464,8 @@ def test_padding_of_the_vocabulary_has_no_probability():
 
 def test_the_head_of_sigma_gpt_is_its_embedding():
     model = AOGPT(AOGPTConfig(9, 16, 1, 2, 8, target_position='input', gpt2_blocks=True))
-    assert model.lm_head.weight is model.transformer.wte.weight and model.lm_head.bias is None
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert model.lm_head.bias is None
 
 
 def test_initialisation():
@@ -462,24 +516,25 @@ def test_shapes_are_checked(model):
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 @pytest.mark.parametrize('with_cache', [False, True])
 def test_what_lies_behind_n_visits_is_not_seen(attention, with_cache):
-    model, g = make_model(attention=attention), torch.Generator().manual_seed(3)
-    n_visits, known = torch.tensor([9, 4, 6]), torch.tensor([2, 4, 0])
+    model = make_model(attention=attention)
+    g = torch.Generator().manual_seed(3)
+    n_visits = torch.tensor([9, 4, 6])
+    known = torch.tensor([2, 4, 0])
     idx = torch.randint(11, (3, 9), generator=g)
-    order = torch.stack(
-        [torch.cat([torch.randperm(n, generator=g), torch.arange(n, 9)]) for n in n_visits.tolist()]
-    )
-    cache = (
-        KVCache(model.config, 3, dtype=torch.float64) if with_cache and model.slots.cached else None
-    )
+    order = torch.arange(9).repeat(3, 1)
+    for row, n in zip(order, n_visits.tolist()):
+        row[:n] = torch.randperm(n, generator=g)
+    cache = new_cache(model, 3) if with_cache and model.slots.cached else None
     logits = model.predict(idx, order, known, cache=cache, n_visits=n_visits)
     for r, (n, k) in enumerate(zip(n_visits.tolist(), known.tolist())):
-        if k < n:
-            alone = model.predict(idx[r : r + 1, :n], order[r : r + 1, :n], k)[0]
-            torch.testing.assert_close(logits[r, : n - k], alone, rtol=0, atol=1e-12)
-            equal = model.predict(idx[r : r + 1], order[r : r + 1], k, n_visits=n)[
-                0
-            ]  # all rows of one length
-            torch.testing.assert_close(equal[: n - k], alone, rtol=0, atol=1e-12)
+        if k == n:
+            continue
+        own_idx = idx[r : r + 1]
+        own_order = order[r : r + 1]
+        alone = model.predict(own_idx[:, :n], own_order[:, :n], k)[0]
+        torch.testing.assert_close(logits[r, : n - k], alone, rtol=0, atol=1e-12)
+        equal = model.predict(own_idx, own_order, k, n_visits=n)[0]  # all rows of one length
+        torch.testing.assert_close(equal[: n - k], alone, rtol=0, atol=1e-12)
     for wrong in (3, 10, torch.tensor([9, 3, 6])):
         with pytest.raises(ValueError, match='n_visits'):
             model.predict(idx, order, known, n_visits=wrong)
@@ -491,39 +546,46 @@ def test_what_lies_behind_n_visits_is_not_seen(attention, with_cache):
 def test_the_average_has_no_dropout_and_no_gradients(batch):
     model = make_model(dropout=0.5).requires_grad_(True).train()
     average = EMA(model, 0.9).model
-    assert torch.equal(average(*batch), make_model()(*batch)) and model.training
+    assert torch.equal(average(*batch), make_model()(*batch))
+    assert model.training
     assert not any(p.requires_grad for p in average.parameters())
 
 
 def test_dropout_at_each_place_keeps_half_and_doubles_it():
-    """With one head and one visit attention has one weight, which is dropped, and the branch behind it once more."""
-    model, ratios = make_model(dropout=0.5, n_layer=1, n_head=1, bias=False), {}
-    plain, idx = make_model(n_layer=1, n_head=1, bias=False), torch.zeros(1000, 1, dtype=torch.long)
-    block, plain_block = model.transformer.h[0], plain.transformer.h[0]
+    """With one head and one visit attention has one weight.
+
+    It is dropped, and the branch behind it once more."""
+    model = make_model(dropout=0.5, n_layer=1, n_head=1, bias=False)
+    plain = make_model(n_layer=1, n_head=1, bias=False)
+    idx = torch.zeros(1000, 1, dtype=torch.long)
+    block = model.transformer.h[0]
+    plain_block = plain.transformer.h[0]
+
+    # Keep the embeddings, and the ratio of each branch to the plain one's, given the same input
     embeddings = []
-    for x in (block, plain_block):
-        x.register_forward_pre_hook(lambda _, args: embeddings.append(args[0]))
-    for part, same in (
-        (block.attn, plain_block.attn),
-        (block.mlp, plain_block.mlp),
-    ):  # given the same input
-        part.register_forward_hook(
-            lambda part, args, y, same=same: ratios.update({part: y / same(*args)})
-        )
+    ratios = {}
+    for each in (block, plain_block):
+        each.register_forward_pre_hook(lambda _, args: embeddings.append(args[0]))
+    block.attn.register_forward_hook(
+        lambda _, args, y: ratios.update(attn=y / plain_block.attn(*args))
+    )
+    block.mlp.register_forward_hook(
+        lambda _, args, y: ratios.update(mlp=y / plain_block.mlp(*args))
+    )
     torch.manual_seed(0)
     assert torch.equal(model(idx, idx), plain(idx, idx))  # in evaluation mode there is none
     model.train()(idx, idx)
     for ratio, factor, share in (
         (embeddings[2] / embeddings[1], 2, 0.5),
-        (ratios[block.attn], 4, 0.25),
-        (ratios[block.mlp], 2, 0.5),
+        (ratios['attn'], 4, 0.25),
+        (ratios['mlp'], 2, 0.5),
     ):
         kept = ratio != 0
-        torch.testing.assert_close(
-            ratio[kept], torch.full_like(ratio[kept], factor), rtol=1e-9, atol=0
-        )
+        wanted = torch.full_like(ratio[kept], factor)
+        torch.testing.assert_close(ratio[kept], wanted, rtol=1e-9, atol=0)
         assert abs(kept.double().mean() - share) < 0.05
-    assert abs((ratios[block.attn] == 0).all(2).double().mean() - 0.5) < 0.08  # the whole head
+    whole_head = (ratios['attn'] == 0).all(2)
+    assert abs(whole_head.double().mean() - 0.5) < 0.08
 
 
 def test_columns_ask_for_some_visits_alone(model, batch):
@@ -533,9 +595,8 @@ def test_columns_ask_for_some_visits_alone(model, batch):
         with pytest.raises(ValueError, match='columns must be'):
             model(idx, order, columns=wrong)
     for columns in (torch.arange(9).expand(5, 9), torch.randint(9, (5, 3)), torch.full((5, 1), 8)):
-        torch.testing.assert_close(
-            model(idx, order, columns=columns), nll.gather(1, columns), rtol=0, atol=1e-12
-        )
+        asked = model(idx, order, columns=columns)
+        torch.testing.assert_close(asked, nll.gather(1, columns), rtol=0, atol=1e-12)
 
 
 def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
@@ -547,10 +608,10 @@ def test_a_decoder_of_another_mask_predicts_what_it_scores(monkeypatch, batch):
             return Slots.see(query, key, known, end) & (key > query - 3)
 
     monkeypatch.setitem(ATTENTION, 'window', Window)
-    (idx, order), model = batch, make_model(attention='window')
+    idx, order = batch
+    model = make_model(attention='window')
+    nll = model(idx, order)
     for known, n in itertools.product(range(9), (1, None)):
         logp = model.predict(idx, order, known, n)[:, 0].log_softmax(-1)
         token = idx.gather(1, order[:, known : known + 1])
-        torch.testing.assert_close(
-            -logp.gather(1, token)[:, 0], model(idx, order)[:, known], **close
-        )
+        torch.testing.assert_close(-logp.gather(1, token)[:, 0], nll[:, known], **close)
