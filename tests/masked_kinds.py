@@ -1,6 +1,7 @@
-"""Tiny masked models of others: a folder as its authors write it, and beside each folder a slow oracle.
+"""Tiny masked models of others: a folder as its authors write it, and beside each a slow oracle.
 
-An oracle is a function of tokens (S,), a text with all that stands around it, that gives logits (S, V)."""
+An oracle is a function of tokens (S,), a text with all that stands around it, that gives logits
+(S, V)."""
 
 import json
 import os
@@ -8,145 +9,190 @@ import os
 import torch
 import torch.nn.functional as F
 
-TEXT = 'If value is true, the value is returned. The quick brown fox returns the value of the lazy dog.'
+TEXT = (
+    'If value is true, the value is returned. '
+    'The quick brown fox returns the value of the lazy dog.'
+)
 SPECIAL = {'pad': '[PAD]', 'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]', 'unk': '[UNK]'}
 C, H, L = 16, 2, 2  # width, heads, layers
 
 
 def write_tokenizer(folder, words=None, **special):
-    """A tokenizer.json of a word a letter between [CLS] and [SEP], or, without `words`, of byte pairs. Returns
-    ({what: id} of the special tokens, size)."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    """Write a tokenizer.json of byte pairs, or of `words`, a letter each, between [CLS] and [SEP].
+
+    Returns ({what: id} of the special tokens, size)."""
     from transformers import PreTrainedTokenizerFast
 
     if words:
-        special, ids = SPECIAL, {text: i for i, text in enumerate([*SPECIAL.values(), *words])}
-        tokenizer = Tokenizer(models.WordLevel(ids, unk_token='[UNK]'))
-        tokenizer.pre_tokenizer, tokenizer.decoder = (
-            pre_tokenizers.Split(Regex('.'), 'isolated'),
-            decoders.Fuse(),
-        )
-        tokenizer.post_processor = processors.BertProcessing(
-            ('[SEP]', ids['[SEP]']), ('[CLS]', ids['[CLS]'])
-        )
+        special = SPECIAL
+        tokenizer = letters_between_cls_and_sep(words)
     else:
-        tokenizer, alphabet = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel.alphabet()
-        tokenizer.pre_tokenizer, tokenizer.decoder = (
-            pre_tokenizers.ByteLevel(False),
-            decoders.ByteLevel(),
-        )
-        trainer = trainers.BpeTrainer(
-            vocab_size=270, initial_alphabet=alphabet, show_progress=False
-        )
-        tokenizer.train_from_iterator([TEXT], trainer)
-        tokenizer.add_special_tokens(list(special.values()))
+        tokenizer = byte_pairs(special)
     named = {f'{what}_token': text for what, text in special.items()}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
-    return {
-        what: tokenizer.token_to_id(text) for what, text in special.items()
-    }, tokenizer.get_vocab_size()
+    ids = {what: tokenizer.token_to_id(text) for what, text in special.items()}
+    return ids, tokenizer.get_vocab_size()
 
+
+def letters_between_cls_and_sep(words):
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    ids = numbered([*SPECIAL.values(), *words])
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token='[UNK]'))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex('.'), 'isolated')
+    tokenizer.decoder = decoders.Fuse()
+    sep = ('[SEP]', ids['[SEP]'])
+    cls = ('[CLS]', ids['[CLS]'])
+    tokenizer.post_processor = processors.BertProcessing(sep, cls)
+    return tokenizer
+
+
+def byte_pairs(special):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.add_special_tokens(list(special.values()))
+    return tokenizer
+
+
+def numbered(words):
+    return {word: i for i, word in enumerate(words)}
+
+
+# ---- tokenizers as ours: each is a function of the name of its kind
 
 LETTERS = 'abcdefghijklmnopqrstuvwxyz.()'
 
 
 def tokenizer_like(kind):
     """A tiny tokenizer of this kind, as one of ours."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
     from anyorder.tokens.tokenizers import HuggingFace
 
-    if kind.startswith('bytes'):
-        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-        ids = {text: i for i, text in enumerate([*letters, 'Ġa', 'ef'])}
-        found = Tokenizer(models.BPE(ids, [('Ġ', 'a'), ('e', 'f')]))
-        found.pre_tokenizer = pre_tokenizers.ByteLevel(kind == 'bytes behind a space')
-        found.decoder = decoders.ByteLevel()
-        if kind in ('bytes NFC', 'bytes NFKC', 'bytes NFD', 'bytes Lowercase'):
-            found.normalizer = getattr(normalizers, kind.split()[1])()
-    elif kind.startswith('metaspace'):
-        words = ['<unk>', '▁', *LETTERS, *(f'▁{letter}' for letter in 'abcdef'), 'cd']
-        found = Tokenizer(
-            models.Unigram([(word, -1.0 - (len(word) == 1)) for word in words], unk_id=0)
-        )
-        scheme = kind.split()[1]
-        found.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-        if kind.endswith('of words'):
-            found.pre_tokenizer = pre_tokenizers.Sequence(
-                [pre_tokenizers.WhitespaceSplit(), found.pre_tokenizer]
-            )
-        found.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    elif kind.startswith('sentences'):
-        words = [
-            '<unk>',
-            '▁',
-            *LETTERS,
-            '▁a',
-            '▁b',
-            '▁d',
-            *(f'<0x{byte:02X}>' for byte in range(256)),
+    for beginning, make in TOKENIZERS.items():
+        if kind.startswith(beginning):
+            return HuggingFace(kind, make(kind))
+    raise ValueError(kind)
+
+
+def of_bytes(kind):
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = numbered([*letters, 'Ġa', 'ef'])
+    found = Tokenizer(models.BPE(ids, [('Ġ', 'a'), ('e', 'f')]))
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(kind == 'bytes behind a space')
+    found.decoder = decoders.ByteLevel()
+    if kind in ('bytes NFC', 'bytes NFKC', 'bytes NFD', 'bytes Lowercase'):
+        found.normalizer = getattr(normalizers, kind.split()[1])()
+    return found
+
+
+def of_metaspace(kind):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = ['<unk>', '▁', *LETTERS, *(f'▁{letter}' for letter in 'abcdef'), 'cd']
+    scores = [-2.0 if len(word) == 1 else -1.0 for word in words]
+    found = Tokenizer(models.Unigram(list(zip(words, scores)), unk_id=0))
+    scheme = kind.split()[1]
+    found.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    if kind.endswith('of words'):
+        both = [pre_tokenizers.WhitespaceSplit(), found.pre_tokenizer]
+        found.pre_tokenizer = pre_tokenizers.Sequence(both)
+    found.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return found
+
+
+def of_sentences(kind):
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    of_bytes = [f'<0x{byte:02X}>' for byte in range(256)]
+    words = ['<unk>', '▁', *LETTERS, '▁a', '▁b', '▁d', *of_bytes]
+    pairs = [('▁', 'a'), ('▁', 'b'), ('▁', 'd')]
+    by_bytes = kind == 'sentences and bytes'
+    model = models.BPE(
+        numbered(words), pairs, unk_token='<unk>', byte_fallback=by_bytes, fuse_unk=True
+    )
+    found = Tokenizer(model)
+    found.normalizer = normalizers.Sequence(
+        [normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')]
+    )
+    found.decoder = decoders.Sequence(
+        [
+            decoders.Replace('▁', ' '),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(' ', 1, 0),
         ]
-        found = Tokenizer(
-            models.BPE(
-                {word: i for i, word in enumerate(words)},
-                [('▁', 'a'), ('▁', 'b'), ('▁', 'd')],
-                unk_token='<unk>',
-                byte_fallback=kind == 'sentences and bytes',
-                fuse_unk=True,
-            )
-        )
-        found.normalizer = normalizers.Sequence(
-            [normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')]
-        )
-        found.decoder = decoders.Sequence(
-            [
-                decoders.Replace('▁', ' '),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(' ', 1, 0),
-            ]
-        )
-    elif kind == 'wordpiece':
-        words = ['[UNK]', *LETTERS, *(f'##{letter}' for letter in LETTERS), 'ef', '##ef']
-        found = Tokenizer(
-            models.WordPiece({word: i for i, word in enumerate(words)}, unk_token='[UNK]')
-        )
-        found.normalizer, found.pre_tokenizer = (
-            normalizers.BertNormalizer(),
-            pre_tokenizers.BertPreTokenizer(),
-        )
-        found.decoder = decoders.WordPiece()
-    elif kind == 'ends of words':
-        words = ['<unk>', *LETTERS, *(f'{letter}</w>' for letter in LETTERS)]
-        found = Tokenizer(
-            models.BPE(
-                {word: i for i, word in enumerate(words)},
-                [],
-                unk_token='<unk>',
-                end_of_word_suffix='</w>',
-            )
-        )
-        found.pre_tokenizer, found.decoder = (
-            pre_tokenizers.Whitespace(),
-            decoders.BPEDecoder('</w>'),
-        )
-    else:
-        words = {
-            'words': ['[UNK]', 'a', 'b', 'ab', '[', 'x'],
-            'letters': ['a', 'b'],
-            'nothing else': ['a', 'b'],
-        }[kind]
-        ids = {word: i for i, word in enumerate(words)}
-        found = Tokenizer(
-            models.BPE(ids, []) if kind == 'letters' else models.WordLevel(ids, unk_token='[UNK]')
-        )
-        if kind == 'words':
-            found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return HuggingFace(kind, found)
+    )
+    return found
+
+
+def of_wordpieces(kind):
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    words = ['[UNK]', *LETTERS, *(f'##{letter}' for letter in LETTERS), 'ef', '##ef']
+    found = Tokenizer(models.WordPiece(numbered(words), unk_token='[UNK]'))
+    found.normalizer = normalizers.BertNormalizer()
+    found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    found.decoder = decoders.WordPiece()
+    return found
+
+
+def of_ends_of_words(kind):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = ['<unk>', *LETTERS, *(f'{letter}</w>' for letter in LETTERS)]
+    model = models.BPE(numbered(words), [], unk_token='<unk>', end_of_word_suffix='</w>')
+    found = Tokenizer(model)
+    found.pre_tokenizer = pre_tokenizers.Whitespace()
+    found.decoder = decoders.BPEDecoder('</w>')
+    return found
+
+
+def of_words(kind):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    ids = numbered(['[UNK]', 'a', 'b', 'ab', '[', 'x'])
+    found = Tokenizer(models.WordLevel(ids, unk_token='[UNK]'))
+    found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return found
+
+
+def of_letters(kind):
+    from tokenizers import Tokenizer, models
+
+    return Tokenizer(models.BPE(numbered('ab'), []))
+
+
+def of_nothing_else(kind):
+    from tokenizers import Tokenizer, models
+
+    return Tokenizer(models.WordLevel(numbered('ab'), unk_token='[UNK]'))
+
+
+# by the beginning of their name
+TOKENIZERS = {
+    'bytes': of_bytes,
+    'metaspace': of_metaspace,
+    'sentences': of_sentences,
+    'wordpiece': of_wordpieces,
+    'ends of words': of_ends_of_words,
+    'words': of_words,
+    'letters': of_letters,
+    'nothing else': of_nothing_else,
+}
+
+
+# ---- folders
 
 
 def write_folder(folder, config, weights):
-    """config.json, with code that must not run, and model.safetensors."""
+    """Write config.json, with code that must not run, and model.safetensors."""
     from safetensors.torch import save_file
 
     code = {
@@ -164,29 +210,33 @@ def write_folder(folder, config, weights):
 def random_weights(shapes):
     """Large enough that every part matters; norms about 1."""
     g = torch.Generator().manual_seed(7)
-    return {
-        name: (len(shape) == 1 and 'norm' in name or name.endswith('ln_f.weight'))
-        + 0.3 * torch.randn(shape, generator=g, dtype=torch.float64)
-        for name, shape in shapes.items()
-    }
+    weights = {}
+    for name, shape in shapes.items():
+        noise = 0.3 * torch.randn(shape, generator=g, dtype=torch.float64)
+        is_norm = len(shape) == 1 and 'norm' in name or name.endswith('ln_f.weight')
+        weights[name] = 1 + noise if is_norm else noise
+    return weights
 
 
 def rotate(x, theta):
     """Turn the pairs (i, i + D / 2) of x (S, H, D) at position s by s theta^(-2 i / D)."""
     half = x.size(-1) // 2
-    angle = torch.arange(len(x)).double()[:, None, None] * theta ** (
-        -torch.arange(half).double() / half
-    )
-    a, b = x[..., :half], x[..., half:]
+    position = torch.arange(len(x)).double()[:, None, None]
+    angle = position * theta ** (-torch.arange(half).double() / half)
+    a = x[..., :half]
+    b = x[..., half:]
     return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
 
 
 def attend(q, k, v):
     """Full attention of one row, head by head: q, k, v (S, heads, D)."""
-    k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
-    heads = [
-        (q[:, h] @ k[:, h].T / q.size(-1) ** 0.5).softmax(-1) @ v[:, h] for h in range(q.size(1))
-    ]
+    n_shared = q.size(1) // k.size(1)
+    k = k.repeat_interleave(n_shared, 1)
+    v = v.repeat_interleave(n_shared, 1)
+    heads = []
+    for h in range(q.size(1)):
+        weights = (q[:, h] @ k[:, h].T / q.size(-1) ** 0.5).softmax(-1)
+        heads.append(weights @ v[:, h])
     return torch.stack(heads, 1).flatten(1)
 
 
@@ -212,42 +262,49 @@ def llama(w, names, tokens, theta, eps):
 
 
 def by_table(prefix, parts, rest):
-    return lambda part, layer=None: (
-        rest[part] if layer is None else f'{prefix}.{layer}.{parts[part]}'
-    )
+    """names(part, layer) of a family: `parts` of layers, and the `rest`, whose layer is None."""
+
+    def names(part, layer=None):
+        if layer is None:
+            return rest[part]
+        return f'{prefix}.{layer}.{parts[part]}'
+
+    return names
 
 
 def llama_shapes(names, parts, V, **sizes):
     """{name: shape} of the weights of a Llama of V tokens."""
     sizes |= {'norm1': (C,), 'norm2': (C,), 'gate': (24, C), 'up': (24, C), 'down': (C, 24)}
-    shapes = {
-        f'{names(part, layer)}.weight': sizes.get(part, (C, C))
-        for layer in range(L)
-        for part in parts
-    }
+    shapes = {}
+    for layer in range(L):
+        for part in parts:
+            shapes[f'{names(part, layer)}.weight'] = sizes.get(part, (C, C))
     return shapes | {names('embedding'): (V, C), names('norm'): (C,), names('head'): (V, C)}
+
+
+LLADA = {
+    'norm1': 'attn_norm',
+    'q': 'q_proj',
+    'k': 'k_proj',
+    'v': 'v_proj',
+    'o': 'attn_out',
+    'norm2': 'ff_norm',
+    'gate': 'ff_proj',
+    'up': 'up_proj',
+    'down': 'ff_out',
+}
+LLADA_REST = {
+    'embedding': 'model.transformer.wte.weight',
+    'norm': 'model.transformer.ln_f.weight',
+    'head': 'model.transformer.ff_out.weight',
+}
 
 
 def write_llada(folder):
     special, n = write_tokenizer(folder, eos='<|endoftext|>', mask='<|mdm_mask|>')
-    parts = {
-        'norm1': 'attn_norm',
-        'q': 'q_proj',
-        'k': 'k_proj',
-        'v': 'v_proj',
-        'o': 'attn_out',
-        'norm2': 'ff_norm',
-        'gate': 'ff_proj',
-        'up': 'up_proj',
-        'down': 'ff_out',
-    }
-    m, V = 'model.transformer', n + 5  # padding of the vocabulary
-    names = by_table(
-        f'{m}.blocks',
-        parts,
-        {'embedding': f'{m}.wte.weight', 'norm': f'{m}.ln_f.weight', 'head': f'{m}.ff_out.weight'},
-    )
-    w = random_weights(llama_shapes(names, parts, V))
+    V = n + 5  # padding of the vocabulary
+    names = by_table('model.transformer.blocks', LLADA, LLADA_REST)
+    w = random_weights(llama_shapes(names, LLADA, V))
     write_folder(
         folder,
         {
@@ -291,51 +348,43 @@ LLAMA_REST = {
 }
 
 
-def write_dream(folder):
-    special, n = write_tokenizer(
-        folder, eos='<|endoftext|>', bos='<|beginoftext|>', mask='<|mask|>'
-    )
-    file = json.loads((folder / 'tokenizer.json').read_text())['model']  # Dream has the older files
+DREAM = {'eos': '<|endoftext|>', 'bos': '<|beginoftext|>', 'mask': '<|mask|>'}
+
+
+def as_older_files(folder, special):
+    """Put the files of Dream's own tokenizer in place of tokenizer.json."""
+    file = json.loads((folder / 'tokenizer.json').read_text())['model']
     (folder / 'vocab.json').write_text(json.dumps(file['vocab']))
     (folder / 'merges.txt').write_text('\n'.join(map(' '.join, file['merges'])))
-    added = {
-        str(special[what]): {
-            'content': text,
-            'special': True,
-            'lstrip': False,
-            'rstrip': False,
-            'single_word': False,
-            'normalized': False,
-        }
-        for what, text in (
-            ('eos', '<|endoftext|>'),
-            ('bos', '<|beginoftext|>'),
-            ('mask', '<|mask|>'),
-        )
+    flags = ('lstrip', 'rstrip', 'single_word', 'normalized')
+    added = {}
+    for what, text in DREAM.items():
+        entry = {'content': text, 'special': True, **dict.fromkeys(flags, False)}
+        added[str(special[what])] = entry
+    config = {
+        'tokenizer_class': 'DreamTokenizer',
+        'auto_map': {'AutoTokenizer': ['evil.Tokenizer', None]},
+        'added_tokens_decoder': added,
+        'bos_token': '<|beginoftext|>',
+        'eos_token': '<|endoftext|>',
+        'mask_token': '<|mask|>',
+        'pad_token': '<|endoftext|>',
     }
-    (folder / 'tokenizer_config.json').write_text(
-        json.dumps(
-            {
-                'tokenizer_class': 'DreamTokenizer',
-                'auto_map': {'AutoTokenizer': ['evil.Tokenizer', None]},
-                'added_tokens_decoder': added,
-                'bos_token': '<|beginoftext|>',
-                'eos_token': '<|endoftext|>',
-                'mask_token': '<|mask|>',
-                'pad_token': '<|endoftext|>',
-            }
-        )
-    )
+    (folder / 'tokenizer_config.json').write_text(json.dumps(config))
     os.remove(folder / 'tokenizer.json')
+
+
+def write_dream(folder):
+    special, n = write_tokenizer(folder, **DREAM)
+    as_older_files(folder, special)
     names = by_table('model.layers', LLAMA, LLAMA_REST)
-    biases = {
-        f'{names(part, layer)}.bias': (C if part == 'q' else C // H,)
-        for layer in range(L)
-        for part in 'qkv'
-    }
-    w = random_weights(
-        llama_shapes(names, LLAMA, n + 3, k=(C // H, C), v=(C // H, C)) | biases
-    )  # one head of keys
+    one_head = (C // H, C)  # of keys and values
+    shapes = llama_shapes(names, LLAMA, n + 3, k=one_head, v=one_head)
+    for layer in range(L):
+        shapes[f'{names("q", layer)}.bias'] = (C,)
+        shapes[f'{names("k", layer)}.bias'] = (C // H,)
+        shapes[f'{names("v", layer)}.bias'] = (C // H,)
+    w = random_weights(shapes)
     write_folder(
         folder,
         {
@@ -360,7 +409,8 @@ def write_dream(folder):
 
 
 def write_mdlm(folder, n=50257, n_cond=6):
-    b, shapes = 'backbone', {}
+    b = 'backbone'
+    shapes = {}
     for layer in range(L):
         at = f'{b}.blocks.{layer}'
         shapes |= {
@@ -375,21 +425,19 @@ def write_mdlm(folder, n=50257, n_cond=6):
             f'{at}.adaLN_modulation.weight': (6 * C, n_cond),
             f'{at}.adaLN_modulation.bias': (6 * C,),
         }
-    w = random_weights(
-        shapes
-        | {
-            f'{b}.vocab_embed.embedding': (n + 1, C),
-            f'{b}.sigma_map.mlp.0.weight': (n_cond, 256),
-            f'{b}.sigma_map.mlp.0.bias': (n_cond,),
-            f'{b}.sigma_map.mlp.2.weight': (n_cond, n_cond),
-            f'{b}.sigma_map.mlp.2.bias': (n_cond,),
-            f'{b}.output_layer.norm_final.weight': (C,),
-            f'{b}.output_layer.linear.weight': (n + 1, C),
-            f'{b}.output_layer.linear.bias': (n + 1,),
-            f'{b}.output_layer.adaLN_modulation.weight': (2 * C, n_cond),
-            f'{b}.output_layer.adaLN_modulation.bias': (2 * C,),
-        }
-    )
+    shapes |= {
+        f'{b}.vocab_embed.embedding': (n + 1, C),
+        f'{b}.sigma_map.mlp.0.weight': (n_cond, 256),
+        f'{b}.sigma_map.mlp.0.bias': (n_cond,),
+        f'{b}.sigma_map.mlp.2.weight': (n_cond, n_cond),
+        f'{b}.sigma_map.mlp.2.bias': (n_cond,),
+        f'{b}.output_layer.norm_final.weight': (C,),
+        f'{b}.output_layer.linear.weight': (n + 1, C),
+        f'{b}.output_layer.linear.bias': (n + 1,),
+        f'{b}.output_layer.adaLN_modulation.weight': (2 * C, n_cond),
+        f'{b}.output_layer.adaLN_modulation.bias': (2 * C,),
+    }
+    w = random_weights(shapes)
     buffers = {f'{b}.rotary_emb.inv_freq': torch.ones(C // H // 2)}
     write_folder(
         folder,
@@ -418,27 +466,27 @@ def write_mdlm(folder, n=50257, n_cond=6):
         of_time = torch.cat([torch.ones(128), torch.zeros(128)]).double()
         time = F.silu(linear(F.silu(linear(of_time, 'sigma_map.mlp.0')), 'sigma_map.mlp.2'))
         x = w[f'{b}.vocab_embed.embedding'][tokens]
-        for at in (f'blocks.{layer}' for layer in range(L)):
-            move_a, scale_a, gate_a, move_m, scale_m, gate_m = linear(
-                time, f'{at}.adaLN_modulation'
-            ).split(C)
-            qkv = linear(norm(x, f'{at}.norm1') * (1 + scale_a) + move_a, f'{at}.attn_qkv')
-            q, k, v = (part.unflatten(-1, (H, -1)) for part in qkv.split(C, -1))
-            x = x + gate_a * linear(
-                attend(rotate(q, 10000.0), rotate(k, 10000.0), v), f'{at}.attn_out'
-            )
-            hidden = linear(norm(x, f'{at}.norm2') * (1 + scale_m) + move_m, f'{at}.mlp.0')
-            x = x + gate_m * linear(F.gelu(hidden, approximate='tanh'), f'{at}.mlp.2')
+        for layer in range(L):
+            at = f'blocks.{layer}'
+            six = linear(time, f'{at}.adaLN_modulation').split(C)
+            move_a, scale_a, gate_a, move_m, scale_m, gate_m = six
+            read = norm(x, f'{at}.norm1') * (1 + scale_a) + move_a
+            qkv = linear(read, f'{at}.attn_qkv').split(C, -1)
+            q, k, v = (part.unflatten(-1, (H, -1)) for part in qkv)
+            taken = attend(rotate(q, 10000.0), rotate(k, 10000.0), v)
+            x = x + gate_a * linear(taken, f'{at}.attn_out')
+            read = norm(x, f'{at}.norm2') * (1 + scale_m) + move_m
+            hidden = F.gelu(linear(read, f'{at}.mlp.0'), approximate='tanh')
+            x = x + gate_m * linear(hidden, f'{at}.mlp.2')
         move, scale = linear(time, 'output_layer.adaLN_modulation').split(C)
-        return linear(
-            norm(x, 'output_layer.norm_final') * (1 + scale) + move, 'output_layer.linear'
-        )
+        read = norm(x, 'output_layer.norm_final') * (1 + scale) + move
+        return linear(read, 'output_layer.linear')
 
     return oracle
 
 
 def write_transformers(kind, **sizes):
-    """Writer of a folder of a masked model that transformers has; the oracle is transformers' own, row by row."""
+    """The writer of a folder of a masked model that transformers has; it is its own oracle."""
 
     def write(folder):
         import transformers
@@ -460,11 +508,11 @@ def write_transformers(kind, **sizes):
             for p in network.parameters():
                 p.add_(0.3 * torch.randn_like(p))
         network.save_pretrained(folder)
+        network.requires_grad_(False)
         file = json.loads((folder / 'config.json').read_text())
-        (folder / 'config.json').write_text(
-            json.dumps(file | {'attn_implementation': 'somebody/kernel'})
-        )
-        return lambda tokens: network.requires_grad_(False)(tokens[None]).logits[0]
+        file['attn_implementation'] = 'somebody/kernel'
+        (folder / 'config.json').write_text(json.dumps(file))
+        return lambda tokens: network(tokens[None]).logits[0]
 
     return write
 
