@@ -1,4 +1,6 @@
-"""GPT-2's weights: left to right the network is GPT-2, from every form of file; what is no GPT-2 is one line."""
+"""GPT-2's weights: left to right the network is GPT-2, from every form of file.
+
+What is no GPT-2 is one line."""
 
 import importlib.util
 import json
@@ -21,7 +23,9 @@ CONFIG = {'model_type': 'gpt2', 'n_positions': N, 'n_embd': C, 'n_head': H, 'n_l
 
 @pytest.fixture
 def weights():
-    """{name: tensor} of a small GPT-2 as Hugging Face names them, large and random; layer norms start at about 1."""
+    """{name: tensor} of a small GPT-2 as Hugging Face names them, large and random.
+
+    Layer norms start at about 1."""
     torch.manual_seed(0)
     shapes = {
         'wte.weight': (GPT2_N_TOKENS, C),
@@ -29,7 +33,8 @@ def weights():
         'ln_f.weight': (C,),
         'ln_f.bias': (C,),
     }
-    for h in (f'h.{i}' for i in range(L)):
+    for i in range(L):
+        h = f'h.{i}'
         shapes |= {
             f'{h}.ln_1.weight': (C,),
             f'{h}.ln_1.bias': (C,),
@@ -44,19 +49,19 @@ def weights():
             f'{h}.mlp.c_proj.weight': (4 * C, C),
             f'{h}.mlp.c_proj.bias': (C,),
         }
-    return {
-        name: torch.randn(shape) * 0.5 + ('ln_' in name and 'weight' in name)
-        for name, shape in shapes.items()
-    }
+    weights = {}
+    for name, shape in shapes.items():
+        center = 1 if 'ln_' in name and 'weight' in name else 0
+        weights[name] = torch.randn(shape) * 0.5 + center
+    return weights
 
 
 def gpt2(w, tokens):
     """The logits (T, V) that GPT-2 gives tokens (T,), as its paper has it, in float64."""
     w = {name: p.double() for name, p in w.items()}
-    x, causal = (
-        w['wte.weight'][tokens] + w['wpe.weight'][: len(tokens)],
-        torch.ones(len(tokens), len(tokens)).tril(),
-    )
+    T = len(tokens)
+    x = w['wte.weight'][tokens] + w['wpe.weight'][:T]
+    causal = torch.ones(T, T).tril()
 
     def norm(x, name):
         return F.layer_norm(x, (C,), w[f'{name}.weight'], w[f'{name}.bias'])
@@ -64,13 +69,13 @@ def gpt2(w, tokens):
     def linear(x, name):
         return x @ w[f'{name}.weight'] + w[f'{name}.bias']
 
-    for h in (f'h.{i}' for i in range(L)):
-        q, k, v = (
-            part.view(-1, H, C // H).transpose(0, 1)
-            for part in linear(norm(x, f'{h}.ln_1'), f'{h}.attn.c_attn').split(C, 1)
-        )
+    for i in range(L):
+        h = f'h.{i}'
+        qkv = linear(norm(x, f'{h}.ln_1'), f'{h}.attn.c_attn').split(C, 1)
+        q, k, v = (part.view(-1, H, C // H).transpose(0, 1) for part in qkv)
         scores = (q @ k.mT / (C // H) ** 0.5).masked_fill(causal == 0, -torch.inf)
-        x = x + linear((scores.softmax(-1) @ v).transpose(0, 1).flatten(1), f'{h}.attn.c_proj')
+        y = scores.softmax(-1) @ v
+        x = x + linear(y.transpose(0, 1).flatten(1), f'{h}.attn.c_proj')
         y = linear(norm(x, f'{h}.ln_2'), f'{h}.mlp.c_fc')
         y = 0.5 * y * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * y**3)))
         x = x + linear(y, f'{h}.mlp.c_proj')
@@ -112,9 +117,8 @@ def test_left_to_right_it_is_gpt2(weights, tmp_path, form, prefix, dtype):
     files |= {f'{prefix}h.0.attn.bias': torch.ones(1, 1, dtype=torch.bool)}
     files |= {'lm_head.weight': weights['wte.weight'].clone()}
     folder = write_folder(tmp_path / 'gpt2', files, form)
-    torch.testing.assert_close(
-        left_to_right(folder), nll_of(gpt2(weights, START), TEXT), rtol=0, atol=1e-9
-    )
+    expected = nll_of(gpt2(weights, START), TEXT)
+    torch.testing.assert_close(left_to_right(folder), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -130,40 +134,41 @@ def test_a_head_may_be_stored_alone_and_in_a_wrapper(weights, tmp_path, form, wr
     usual = model_from_checkpoint(write_folder(tmp_path / 'usual', weights))
     files = {wrapper + name: p for name, p in weights.items() if name != 'wte.weight'}
     files[wrapper.replace('transformer.', '') + 'lm_head.weight'] = weights['wte.weight']
-    assert digest(model_from_checkpoint(write_folder(tmp_path / 'gpt2', files, form))) == digest(
-        usual
-    )
+    model = model_from_checkpoint(write_folder(tmp_path / 'gpt2', files, form))
+    assert digest(model) == digest(usual)
 
 
 def test_any_order_begins_as_gpt2_that_is_told_no_target(weights, tmp_path):
-    """Two orders that begin alike predict other positions alike; the made-up row of positions is the last one's."""
+    """Two orders that begin alike predict other positions alike.
+
+    The made-up row of positions is the last one's."""
     model = model_from_checkpoint(write_folder(tmp_path / 'gpt2', weights), 'raw')
-    assert model.config.block_size == N and model.config.n_real == GPT2_N_TOKENS
+    assert model.config.block_size == N
+    assert model.config.n_real == GPT2_N_TOKENS
     with torch.no_grad():
-        a, b = (model.predict(TEXT[None], torch.tensor([[6, 2, last]]), 2)[0, 0] for last in (4, 0))
+        a = model.predict(TEXT[None], torch.tensor([[6, 2, 4]]), 2)
+        b = model.predict(TEXT[None], torch.tensor([[6, 2, 0]]), 2)
         assert torch.equal(a, b)
         row = model.transformer.wpe.weight
-        assert torch.equal(row[N], row[N - 1]) and torch.equal(row[:N], weights['wpe.weight'])
-        row[N] = torch.nan
-        assert (
-            model(TEXT[None], sample_order(1, N, 'l2r')).isfinite().all()
-        )  # left to right nobody reads it
+        assert torch.equal(row[N], row[N - 1])
+        assert torch.equal(row[:N], weights['wpe.weight'])
+        row[N] = torch.nan  # left to right nobody reads it
+        assert model(TEXT[None], sample_order(1, N, 'l2r')).isfinite().all()
 
 
 def test_exact_gelu_is_another_network(weights, tmp_path):
-    tanh, exact = (
-        left_to_right(write_folder(tmp_path / kind, weights, activation_function=kind))
-        for kind in ('gelu_new', 'gelu')
-    )
+    new = write_folder(tmp_path / 'new', weights, activation_function='gelu_new')
+    old = write_folder(tmp_path / 'old', weights, activation_function='gelu')
+    tanh = left_to_right(new)
+    exact = left_to_right(old)
     assert 1e-5 < (tanh - exact).abs().max() < 0.1
 
 
 def test_it_is_the_gpt2_of_transformers(tmp_path):
     transformers = pytest.importorskip('transformers')
     torch.manual_seed(1)
-    network = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(n_positions=N, n_embd=C, n_head=H, n_layer=L)
-    ).eval()
+    config = transformers.GPT2Config(n_positions=N, n_embd=C, n_head=H, n_layer=L)
+    network = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -219,17 +224,16 @@ def test_a_checkpoint_of_gpt2_starts_a_run(weights, tmp_path, monkeypatch):
     from anyorder.training.start import start_checkpoint, start_model, started_from
     from configurator import configure
 
-    monkeypatch.setattr(
-        'anyorder.checkpoint.tokenizer_of_set', lambda kind: None
-    )  # whose vocabulary is a download
+    # the vocabulary of GPT-2 is a download
+    monkeypatch.setattr('anyorder.checkpoint.tokenizer_of_set', lambda kind: None)
     folder = str(write_folder(tmp_path / 'gpt2', weights))
-    checkpoint, config, _ = start_checkpoint(
-        configure(vars(train), [f'--init_from={folder}', '--dropout=0.1'])
-    )
-    assert config.target_position == 'input' and config.gelu_tanh and config.block_size == N
+    options = configure(vars(train), [f'--init_from={folder}', '--dropout=0.1'])
+    checkpoint, config, _ = start_checkpoint(options)
+    assert config.target_position == 'input'
+    assert config.gelu_tanh
+    assert config.block_size == N
     model = start_model(config, checkpoint, GPT2_N_TOKENS)
     (start,) = started_from(config, checkpoint, model)  # its name but not its path
     assert start == {'name': 'gpt2/', 'digest': digest(checkpoint.model())}
-    assert model.config.dropout == 0.1 and torch.equal(
-        model.transformer.wte.weight[:-47], weights['wte.weight']
-    )
+    assert model.config.dropout == 0.1
+    assert torch.equal(model.transformer.wte.weight[:-47], weights['wte.weight'])

@@ -36,30 +36,36 @@ def kinds(folders):
 
 
 def by_hand(oracle, c, tokens, known):
-    """Log-probabilities (N, V) of a text whose `known` tokens are read: what stands around it, masks in the blanks,
-    the shift, and no probability for tokens that are never written."""
+    """Log-probabilities (N, V) of a text whose `known` tokens are read.
+
+    What stands around it, masks in the blanks, the shift, and no probability for tokens that are
+    never written."""
     inside = [token if there else c.mask_id for token, there in zip(tokens, known)]
     logits = oracle(torch.tensor([*c.prefix, *inside, *c.suffix]))
-    first = len(c.prefix) - (1 if c.shift else 0)
+    first = len(c.prefix)
+    if c.shift:
+        first -= 1
     logits = logits[first : first + len(tokens), : c.n_tokens].clone()
-    logits[:, [token for token in (*c.banned, c.mask_id) if token < c.n_tokens]] = -torch.inf
+    logits[:, never_written(c)] = -torch.inf
     return logits.log_softmax(-1)
 
 
+def never_written(c):
+    """Tokens of the vocabulary that are never written."""
+    return sorted(token for token in {*c.banned, c.mask_id} if token < c.n_tokens)
+
+
 def rows_of(checkpoint, lengths=(11, 7, 9)):
-    """[(tokens, known)] of rows of these lengths. Every third token is known, in the second row none."""
-    g, low, high = (
-        torch.Generator().manual_seed(5),
-        len(checkpoint.config.banned) + 2,
-        checkpoint.config.n_tokens - 4,
-    )
-    return [
-        (
-            torch.randint(low, high, (n,), generator=g).tolist(),
-            [r != 1 and p % 3 == 0 for p in range(n)],
-        )
-        for r, n in enumerate(lengths)
-    ]
+    """[(tokens, known)] of these lengths. Every third token is known, in the second row none."""
+    g = torch.Generator().manual_seed(5)
+    low = len(checkpoint.config.banned) + 2
+    high = checkpoint.config.n_tokens - 4
+    rows = []
+    for r, n in enumerate(lengths):
+        tokens = torch.randint(low, high, (n,), generator=g).tolist()
+        known = [r != 1 and p % 3 == 0 for p in range(n)]
+        rows.append((tokens, known))
+    return rows
 
 
 def write(model, texts, seed=3, **unmasking):
@@ -83,91 +89,84 @@ def write(model, texts, seed=3, **unmasking):
 )
 def test_each_step_is_a_call_of_the_network_by_hand(kinds, kind, how):
     oracle, checkpoint, model = kinds(kind)
-    texts, c = rows_of(checkpoint), checkpoint.config
-    for (given, known), (tokens, _, step, logprob) in zip(
-        texts, write(model, texts, **how), strict=True
-    ):
-        assert [token for token, there in zip(tokens, known) if there] == [
-            token for token, there in zip(given, known) if there
-        ]
+    texts = rows_of(checkpoint)
+    written = write(model, texts, **how)
+    for (given, known), (tokens, _, step, logprob) in zip(texts, written, strict=True):
+        for p, there in enumerate(known):
+            assert not there or tokens[p] == given[p]
         for s in {*step} - {-1}:
             before = [there or -1 < when < s for there, when in zip(known, step)]
-            logp = by_hand(oracle, c, tokens, before)
             now = [p for p, when in enumerate(step) if when == s]
-            assert [logprob[p] for p in now] == pytest.approx(
-                [float(logp[p, tokens[p]]) for p in now], abs=1e-4
-            )
-            if how.get('policy'):  # the best are revealed
-                score = SCORES[how['policy']](logp)
-                left = [
-                    float(score[p]) for p, there in enumerate(before) if not there and p not in now
-                ]
-                assert min(float(score[p]) for p in now) >= max(left, default=-9e9) - 1e-5
-                if 'threshold' in how:
-                    assert len(now) == 1 or min(float(score[p]) for p in now) > 0.3 - 1e-5
+            logp = by_hand(oracle, checkpoint.config, tokens, before)
+            expected = [float(logp[p, tokens[p]]) for p in now]
+            assert [logprob[p] for p in now] == pytest.approx(expected, abs=1e-4)
+            if 'policy' in how:
+                score = SCORES[how['policy']](logp).tolist()
+                check_best_are_revealed(score, before, now, how.get('threshold'))
+
+
+def check_best_are_revealed(score, before, now, threshold):
+    """The places `now` have the best scores of all that were not known before."""
+    left = [score[p] for p, there in enumerate(before) if not there and p not in now]
+    least = min(score[p] for p in now)
+    assert least >= max(left, default=-9e9) - 1e-5
+    if threshold is not None:
+        assert len(now) == 1 or least > threshold - 1e-5
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_rows_of_unequal_length_are_written_as_alone(kinds, kind):
     _, checkpoint, model = kinds(kind)
     texts = rows_of(checkpoint)
-    texts[1][1][2] = (
-        True  # where nothing is known all blanks of a network without learned positions are equally sure
-    )
+    # where nothing is known, all blanks of a network without learned positions are equally sure
+    texts[1][1][2] = True
     together = write(model, texts, n_steps=4, policy='margin')
     for r, text in enumerate(texts):
         ((tokens, order, step, logprob),) = write(model, [text], 3 + r, n_steps=4, policy='margin')
-        assert (tokens, order, step) == tuple(together[r][:3]) and logprob == pytest.approx(
-            together[r][3], abs=1e-5
-        )
+        assert (tokens, order, step) == tuple(together[r][:3])
+        assert logprob == pytest.approx(together[r][3], abs=1e-5)
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_blanks_change_nothing_and_banned_tokens_are_never_drawn(kinds, kind):
     _, checkpoint, model = kinds(kind)
-    c, B = checkpoint.config, 400 if checkpoint.config.n_tokens < 1000 else 20
-    order, idx = (
-        torch.rand(B, 6, generator=torch.Generator().manual_seed(2)).argsort(1),
-        torch.full((B, 6), 20),
-    )
-    other = idx.scatter(1, order[:, 2:], c.banned[0] if c.banned else 1)
+    c = checkpoint.config
+    B = 400 if c.n_tokens < 1000 else 20
+    order = torch.rand(B, 6, generator=torch.Generator().manual_seed(2)).argsort(1)
+    idx = torch.full((B, 6), 20)
+    another = c.banned[0] if c.banned else 1
+    other = idx.scatter(1, order[:, 2:], another)
     logits = model.predict(idx[:4], order[:4], 2)
-    assert torch.equal(logits, model.predict(other[:4], order[:4], 2)) and logits.shape == (
-        4,
-        4,
-        c.n_tokens,
-    )
+    assert torch.equal(logits, model.predict(other[:4], order[:4], 2))
+    assert logits.shape == (4, 4, c.n_tokens)
+    assert (logits[..., never_written(c)] == -torch.inf).all()
     written = generate(model, idx, order, 2, 1, temperature=9.0, seeds=range(B))
-    never = {*c.banned, c.mask_id}
-    assert not never & {*written.flatten().tolist()} and len(written.unique()) > 30
-    assert (logits[..., [token for token in never if token < c.n_tokens]] == -torch.inf).all()
+    assert not {*c.banned, c.mask_id} & {*written.flatten().tolist()}
+    assert len(written.unique()) > 30
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_losses_and_likelihoods_are_sums_of_the_hand_made(kinds, kind):
     oracle, checkpoint, model = kinds(kind)
-    (tokens, _), *_ = rows_of(checkpoint, (6,))
-    idx, order, c = (
-        torch.tensor([tokens] * 3),
-        torch.tensor([[3, 0, 5, 1, 4, 2]] * 3),
-        checkpoint.config,
-    )
+    ((tokens, _),) = rows_of(checkpoint, (6,))
+    visits = [3, 0, 5, 1, 4, 2]
+    idx = torch.tensor([tokens, tokens, tokens])
+    order = torch.tensor([visits, visits, visits])
 
-    def nats(d, n_known):
-        known = [p in [3, 0, 5, 1, 4, 2][:n_known] for p in range(6)]
-        p = [3, 0, 5, 1, 4, 2][d]
-        return -float(by_hand(oracle, c, tokens, known)[p, tokens[p]])
+    def nats(d, given):
+        known = [p in given for p in range(6)]
+        p = visits[d]
+        return -float(by_hand(oracle, checkpoint.config, tokens, known)[p, tokens[p]])
 
     loss = model(idx, order, torch.tensor([0, 2, 5]))
-    assert loss[1].tolist() == pytest.approx(
-        [0, 0] + [6 / 4 * nats(d, 2) for d in range(2, 6)], abs=1e-4
-    )
-    assert loss[0].tolist() == pytest.approx([nats(d, 0) for d in range(6)], abs=1e-4)
-    want = sum(nats(d, d) for d in range(6))
-    assert float(block_nll(model, idx[:1], order[:1], 1)) == pytest.approx(want, abs=1e-4)
-    given = conditional_logprob(model, idx[:1], [3], [0, 1, 2, 4, 5])
-    last = by_hand(oracle, c, tokens, [p != 3 for p in range(6)])[3, tokens[3]]
-    assert float(given) == pytest.approx(float(last), abs=1e-4)
+    of_0 = [nats(d, []) for d in range(6)]
+    of_2 = [6 / 4 * nats(d, visits[:2]) for d in range(2, 6)]
+    assert loss[0].tolist() == pytest.approx(of_0, abs=1e-4)
+    assert loss[1].tolist() == pytest.approx([0, 0, *of_2], abs=1e-4)
+    whole = sum(nats(d, visits[:d]) for d in range(6))
+    assert float(block_nll(model, idx[:1], order[:1], 1)) == pytest.approx(whole, abs=1e-4)
+    logp = conditional_logprob(model, idx[:1], [3], [0, 1, 2, 4, 5])
+    assert float(logp) == pytest.approx(-nats(0, [0, 1, 2, 4, 5]), abs=1e-4)
 
 
 # ---- any callable
@@ -179,24 +178,21 @@ def count_calls(n_tokens=6, width=None):
 
     def network(tokens):
         calls.append(tokens)
-        return SimpleNamespace(
-            logits=3 * torch.nn.functional.one_hot(tokens, n_tokens).double()[..., :width]
-        )
+        one_hot = torch.nn.functional.one_hot(tokens, n_tokens).double()
+        return SimpleNamespace(logits=3 * one_hot[..., :width])
 
     return network, calls
 
 
 def test_a_callable_sees_prefix_masks_and_suffix_and_rows_of_one_length_at_a_time():
     network, calls = count_calls()
-    model = MaskedModel(
-        network, MaskedConfig(4, 6, mask_id=5, banned=(0,), prefix=(0, 1), suffix=(2,))
-    )
-    idx, order = (
-        torch.tensor([[3, 4, 3, 4], [4, 4, 3, 3]]),
-        torch.tensor([[2, 0, 1, 3], [1, 0, 2, 3]]),
-    )
-    logits, inf = model.predict(idx, order, 2), torch.inf
-    assert logits.tolist() == [[[-inf, 0, 0, 0, 0, -inf]] * 2] * 2
+    config = MaskedConfig(4, 6, mask_id=5, banned=(0,), prefix=(0, 1), suffix=(2,))
+    model = MaskedModel(network, config)
+    idx = torch.tensor([[3, 4, 3, 4], [4, 4, 3, 3]])
+    order = torch.tensor([[2, 0, 1, 3], [1, 0, 2, 3]])
+    logits = model.predict(idx, order, 2)
+    of_a_mask = torch.tensor([-torch.inf, 0, 0, 0, 0, -torch.inf])
+    assert torch.equal(logits, of_a_mask.double().expand(2, 2, -1))
     model.predict(idx, order, torch.tensor([1, 2]), 2, n_visits=torch.tensor([4, 3]))
     model.predict(idx, order, 1, 1, n_visits=3)  # all rows end early
     assert [call.tolist() for call in calls] == [
@@ -216,58 +212,77 @@ def test_a_network_that_reads_padding_has_the_same_logits_beside_longer_rows(kin
     import transformers
 
     torch.manual_seed(0)
-    widths = dict.fromkeys(
-        ('hidden_size', 'embedding_size', 'intra_bottleneck_size', 'true_hidden_size'), 16
-    )
+    names = ('hidden_size', 'embedding_size', 'intra_bottleneck_size', 'true_hidden_size')
+    widths = dict.fromkeys(names, 16)
     config = getattr(transformers, f'{kind}Config')(
         vocab_size=45, num_hidden_layers=2, num_attention_heads=2, **widths
     )
     network = transformers.AutoModelForMaskedLM.from_config(config).double().eval()
-    model = MaskedModel(network, MaskedConfig(11, 45, 3, prefix=(1,), suffix=(2,))).requires_grad_(
-        False
-    )
-    idx, order, n = (
-        torch.randint(5, 45, (3, 11)),
-        torch.arange(11).expand(3, -1),
-        torch.tensor([11, 7, 9]),
-    )
-    together = model.predict(idx, order, 5, 2, n_visits=n)
-    for r in range(3):
-        alone = model.predict(idx[r : r + 1, : n[r]], order[r : r + 1, : n[r]], 5, 2)
+    model = MaskedModel(network, MaskedConfig(11, 45, 3, prefix=(1,), suffix=(2,)))
+    model.requires_grad_(False)
+    idx = torch.randint(5, 45, (3, 11))
+    order = torch.arange(11).expand(3, -1)
+    lengths = [11, 7, 9]
+    together = model.predict(idx, order, 5, 2, n_visits=torch.tensor(lengths))
+    for r, n in enumerate(lengths):
+        alone = model.predict(idx[r : r + 1, :n], order[r : r + 1, :n], 5, 2)
         torch.testing.assert_close(together[r], alone[0], rtol=0, atol=1e-12)
 
 
 def test_the_shift_reads_the_logits_before_a_token():
     network, _ = count_calls()
     model = MaskedModel(network, MaskedConfig(3, 6, mask_id=5, shift=True, prefix=(4,)))
-    idx, order = torch.tensor([[2, 3, 0]]), torch.tensor([[0, 1, 2]])
-    assert (
-        model.predict(idx, order, 2)[0, 0].argmax() == 3
-        and model.predict(idx, order, 0)[0, 0].argmax() == 4
-    )
+    idx = torch.tensor([[2, 3, 0]])
+    order = torch.tensor([[0, 1, 2]])
+    assert model.predict(idx, order, 2)[0, 0].argmax() == 3
+    assert model.predict(idx, order, 0)[0, 0].argmax() == 4
 
 
-def test_what_cannot_be_is_said():
-    config = MaskedConfig(4, 6, mask_id=5)
-    model, order = MaskedModel(count_calls()[0], config), torch.arange(4)[None]
+def generate_lossless(model, idx, order):
+    generate(model, idx, order, 0, unmask='lossless')
+
+
+def predict_with_a_cache(model, idx, order):
+    model.predict(idx, order, 1, cache=KVCache(make_model().config, 1))
+
+
+def predict_a_part_of_the_order(model, idx, order):
+    model.predict(idx, order[:, :2], 1)
+
+
+def predict_by_few_logits(model, idx, order):
+    network, _ = count_calls(width=5)
+    MaskedModel(network, model.config).predict(idx, order, 1)
+
+
+@pytest.mark.parametrize(
+    'call, said',
+    [
+        (generate_lossless, 'wants a decoder'),
+        (predict_with_a_cache, 'has no cache'),
+        (predict_a_part_of_the_order, 'whole orders'),
+        (predict_by_few_logits, r'got \(1, 4, 5\)'),
+    ],
+)
+def test_what_cannot_be_is_said(call, said):
+    network, _ = count_calls()
+    model = MaskedModel(network, MaskedConfig(4, 6, mask_id=5))
     idx = torch.zeros(1, 4, dtype=torch.long)
-    for call, said in (
-        (lambda: generate(model, idx, order, 0, unmask='lossless'), 'wants a decoder'),
-        (
-            lambda: model.predict(idx, order, 1, cache=KVCache(make_model().config, 1)),
-            'has no cache',
-        ),
-        (lambda: model.predict(idx, order[:, :2], 1), 'whole orders'),
-        (
-            lambda: MaskedModel(count_calls(width=5)[0], config).predict(idx, order, 1),
-            r'got \(1, 4, 5\)',
-        ),
-        (lambda: MaskedConfig(4, 6, 5, shift=True), 'wants a prefix'),
-        (lambda: MaskedConfig(4, 6, 5, banned=(6,)), 'from 0 to 5'),
-        (lambda: MaskedConfig(0, 6, 5), 'at least 1'),
-    ):
-        with pytest.raises(ValueError, match=said):
-            call()
+    with pytest.raises(ValueError, match=said):
+        call(model, idx, torch.arange(4)[None])
+
+
+@pytest.mark.parametrize(
+    'fields, said',
+    [
+        ({'shift': True}, 'wants a prefix'),
+        ({'banned': (6,)}, 'from 0 to 5'),
+        ({'block_size': 0}, 'at least 1'),
+    ],
+)
+def test_a_config_that_cannot_be_is_said(fields, said):
+    with pytest.raises(ValueError, match=said):
+        MaskedConfig(**{'block_size': 4, 'n_tokens': 6, 'mask_id': 5} | fields)
 
 
 def test_the_network_sets_the_mode():
@@ -281,7 +296,6 @@ def test_a_network_of_another_config_json_is_another_one():
     """Its weights do not say how positions are scaled."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(2, 2)
-    digests = {
-        digest(MaskedModel(layer, MaskedConfig(4, 6, 5, file=file))) for file in ('', 'a', 'b', 'a')
-    }
-    assert len(digests) == 3 and MaskedConfig(4, 6, 5, file='a') == MaskedConfig(4, 6, 5)
+    configs = [MaskedConfig(4, 6, 5, file=file) for file in ('', 'a', 'b', 'a')]
+    assert len({digest(MaskedModel(layer, config)) for config in configs}) == 3
+    assert configs[0] == configs[1]

@@ -1,4 +1,4 @@
-"""Files of weights as Hugging Face writes them: every dtype, parts; what is not whole is one line."""
+"""Files of weights of Hugging Face: every dtype, and parts. What is not whole is one line."""
 
 import json
 import os
@@ -25,9 +25,10 @@ TENSORS = {
 
 
 def is_same(found, expected):
-    return found.keys() == expected.keys() and all(
-        found[name].dtype == p.dtype and torch.equal(found[name], p) for name, p in expected.items()
-    )
+    if found.keys() != expected.keys():
+        return False
+    pairs = [(found[name], p) for name, p in expected.items()]
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
 def test_safetensors_come_before_pickles_and_both_give_the_tensors(tmp_path):
@@ -86,34 +87,30 @@ def test_what_wrappers_put_into_names_is_left_out(tmp_path, wrapped):
     weights = {wrapped: torch.arange(3.0), 'modules.weight': torch.ones(1)}
     assert list(unwrapped(weights)) == ['h.0.weight', 'modules.weight']
     save_file(weights, tmp_path / 'model.safetensors')
-    assert is_same(
-        read_weights(tmp_path), {'h.0.weight': torch.arange(3.0), 'modules.weight': torch.ones(1)}
-    )
+    expected = {'h.0.weight': torch.arange(3.0), 'modules.weight': torch.ones(1)}
+    assert is_same(read_weights(tmp_path), expected)
     unwrapped(weights | {'h.0.weight': torch.arange(3.0)})  # twice, and the same
     with one_line('two different weights h.0.weight'):
         unwrapped(weights | {'h.0.weight': torch.ones(3)})
 
 
-@pytest.mark.parametrize(
-    'stored, right',
-    [
-        ({'wte': [1.0, 2.0]}, [1.0, 2.0]),
-        ({'head': [1.0, 2.0]}, [1.0, 2.0]),
-        ({}, {}),
-        ({'wte': [1.0, 2.0], 'head': [1.0, 2.0]}, [1.0, 2.0]),
-        ({'wte': [1.0, 2.0], 'head': [1.0, 2.5]}, 'own'),
-        ({'wte': [1.0, 2.0], 'head': [1.0, 2.0, 0.0]}, 'own'),
-    ],
-)
-def test_a_tied_matrix_has_one_name_or_two_and_one_value(stored, right):
-    weights = {name: torch.tensor(p) for name, p in stored.items()}
-    if right == 'own':
-        with one_line('/x has a head of its own'):
-            tie(weights, 'head', 'wte', '/x')
-        return
+@pytest.mark.parametrize('names', [['wte'], ['head'], ['wte', 'head'], []])
+def test_a_tied_matrix_has_one_name_or_two(names):
+    weights = {name: torch.tensor([1.0, 2.0]) for name in names}
     found = tie(weights, 'head', 'wte', '/x')
-    assert {name: p.tolist() for name, p in found.items()} == ({'wte': right} if stored else {})
-    assert weights.keys() == stored.keys()
+    if names:
+        assert found.keys() == {'wte'}
+        assert found['wte'].tolist() == [1.0, 2.0]
+    else:
+        assert found == {}
+    assert [*weights] == names
+
+
+@pytest.mark.parametrize('head', [[1.0, 2.5], [1.0, 2.0, 0.0]])
+def test_a_tied_matrix_has_one_value(head):
+    weights = {'wte': torch.tensor([1.0, 2.0]), 'head': torch.tensor(head)}
+    with one_line('/x has a head of its own'):
+        tie(weights, 'head', 'wte', '/x')
 
 
 def test_a_tied_matrix_may_be_stored_in_two_dtypes_and_hold_nan():
@@ -147,10 +144,10 @@ def test_a_tied_matrix_in_eight_bits_differs_from_one_in_more():
 
 def header(*parts):
     """The JSON of tensors of bytes, each a name and where its numbers start and end."""
-    entries = (
-        f'"{name}": {{"dtype": "U8", "shape": [{end - start}], "data_offsets": [{start}, {end}]}}'
-        for name, start, end in parts
-    )
+    entries = []
+    for name, start, end in parts:
+        entry = f'{{"dtype": "U8", "shape": [{end - start}], "data_offsets": [{start}, {end}]}}'
+        entries.append(f'"{name}": {entry}')
     return f'{{{", ".join(entries)}}}'
 
 
@@ -177,9 +174,9 @@ BROKEN = {
 @pytest.mark.parametrize('name', BROKEN)
 def test_a_header_that_does_not_give_each_number_to_one_tensor_is_refused(tmp_path, name):
     def read(head):
-        (tmp_path / 'model.safetensors').write_bytes(
-            len(head).to_bytes(8, 'little') + head + bytes(range(8))
-        )
+        length = len(head).to_bytes(8, 'little')
+        numbers = bytes(range(8))
+        (tmp_path / 'model.safetensors').write_bytes(length + head + numbers)
         return read_weights(tmp_path)
 
     assert read(WHOLE.encode())['a'].tolist() == [*range(8)]
@@ -199,26 +196,23 @@ def test_weights_stay_when_their_file_is_overwritten(tmp_path):
 def test_without_the_library_it_is_one_line(tmp_path, monkeypatch):
     save_file(TENSORS, tmp_path / 'model.safetensors')
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    for call in (
-        lambda: read_weights(tmp_path),
-        lambda: write_exported(tmp_path, make_model(), {}, None, 'raw'),
-    ):
-        with pytest.raises(
-            ValueError, match='needs safetensors: pip install -r requirements-extra.txt'
-        ):
-            call()
+    said = 'needs safetensors: pip install -r requirements-extra.txt'
+    with pytest.raises(ValueError, match=said):
+        read_weights(tmp_path)
+    with pytest.raises(ValueError, match=said):
+        write_exported(tmp_path, make_model(), {}, None, 'raw')
 
 
 def test_names_of_the_hub(monkeypatch):
     import huggingface_hub
 
+    def fail(repo, file):
+        raise OSError('a\nb')
+
     monkeypatch.setattr(huggingface_hub, 'hf_hub_download', lambda repo, file: f'{repo}|{file}')
-    assert (
-        local_path('a/b.pt') == 'a/b.pt' and local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
-    )
-    monkeypatch.setattr(
-        huggingface_hub, 'hf_hub_download', lambda *a: (_ for _ in ()).throw(OSError('a\nb'))
-    )
+    assert local_path('a/b.pt') == 'a/b.pt'
+    assert local_path('hf:me/it/124M/x.pt') == 'me/it|124M/x.pt'
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', fail)
     for name in ('hf:me/it/x.pt', 'hf:x.pt'):
         with one_line(name):
             local_path(name)
@@ -233,12 +227,15 @@ def test_names_of_gpt2_on_the_hub(tmp_path, monkeypatch):
         asked.append((repo, *allow_patterns))
         folder = tmp_path / repo.replace('/', '_')
         folder.mkdir(exist_ok=True)
-        if repo == 'openai-community/gpt2-xl' or 'pytorch' in allow_patterns[1]:
-            (folder / ('model.safetensors' if 'xl' in repo else 'pytorch_model.bin')).touch()
+        if repo == 'openai-community/gpt2-xl':
+            (folder / 'model.safetensors').touch()
+        elif 'pytorch' in allow_patterns[1]:
+            (folder / 'pytorch_model.bin').touch()
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, 'snapshot_download', snapshot)
-    assert local_path('gpt2-xl').endswith('openai-community_gpt2-xl') and len(asked) == 1
+    assert local_path('gpt2-xl').endswith('openai-community_gpt2-xl')
+    assert len(asked) == 1
     assert local_path('hf:me/mine').endswith('me_mine')
     assert asked[1:] == [
         ('me/mine', 'config.json', 'model*.safetensors*'),
