@@ -98,7 +98,7 @@ from anyorder.likelihood.ensemble import check_ensemble
 from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import PROTOCOLS, has_protocol, open_corpus
-from anyorder.likelihood.nll import estimate_of, is_drawn
+from anyorder.likelihood.nll import is_drawn
 from anyorder.likelihood.tables import format_table, unigram_row
 from anyorder.likelihood.written import Written, oracle_of
 from anyorder.machine.files import check_out, write_json
@@ -109,7 +109,7 @@ from anyorder.machine.processes import (
     processes,
     start_processes,
 )
-from anyorder.orders import check_order, name_of, order_of
+from anyorder.orders import Order
 
 POLICIES = (*SCORES, 'oracle')
 PLAIN = Drawing(scores=True)  # the law of the model itself
@@ -190,7 +190,7 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
     Raises ValueError for an estimate that such a network or these data sets do not have."""
     is_decoder = not checkpoint.config.slots.masked_loss
     if not names and not ways:
-        own = estimate_of(checkpoint.order)
+        own = checkpoint.order.estimate
         names = ['l2r', own] if is_decoder else [own]
     for name in names:
         dataset = ESTIMATES[name].dataset
@@ -208,18 +208,17 @@ def choose_estimates(names, ways, datasets, c, checkpoint):
         c.block_size or checkpoint.config.block_size,
     )  # {text: the estimate of one token a step}
     if 'own' in names:
-        check_order(
-            checkpoint.order, N, checkpoint.config.block_size
-        )  # before anything is measured
+        # before anything is measured
+        checkpoint.order.check(N, checkpoint.config.block_size)
     for way in ways:
-        order = order_of(checkpoint.run, way.order)
-        check_order(order, N, checkpoint.config.block_size)
+        order = Order.of(way.order, checkpoint.run)
+        order.check(N, checkpoint.config.block_size)
         way.unmasking.check_network(checkpoint.config.slots, N)
-        adaptive, name = way.unmasking.adaptive, estimate_of(order)
+        adaptive, name = way.unmasking.adaptive, order.estimate
         label = (
             way.text
             if adaptive
-            else name_of(order, way.text)
+            else order.name_as(way.text)
             if name == 'own'
             else ESTIMATES[name].label
         )

@@ -73,7 +73,7 @@ from anyorder.likelihood.tables import ratio_error, share_error
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.files import check_out, write_json
 from anyorder.machine.terminal import progress
-from anyorder.orders import check_order, draw_orders, name_of, order_of
+from anyorder.orders import Order, draw_orders
 from anyorder.pictures.figures import PICTURES, draw
 from anyorder.pictures.replay import check_page, write_replay
 from anyorder.puzzles.rules import SHARES, judge_of
@@ -85,7 +85,7 @@ from anyorder.tokens.tokenizers import TEXT, HuggingFace, tokenizer_of_set
 
 
 def read_runs(c):
-    """[(policy, n_steps, noise, Unmasking, order for order_of)], a row of the table each."""
+    """[(policy, n_steps, noise, Unmasking, text for Order.of)], a row of the table each."""
     policies = ['random', 'l2r', *SCORES] if c.policies == 'all' else names_in(c.policies)
     named = [(policy, *order_and_policy(policy, c.block_length)) for policy in policies]
     steps, noises = numbers(c, 'n_steps'), numbers(c, 'noises', float)
@@ -123,8 +123,8 @@ def read_runs(c):
 
 
 def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250, bar=None):
-    """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas. `order` holds
-    the arguments of sample_order; puzzle r is a function of (seed, r)."""
+    """Write the blanks of puzzles tokens, given (n, N). Returns idx, step and logprob (n, N), see Canvas. `order` is an
+    Order; puzzle r is a function of (seed, r)."""
     n, N = tokens.shape
     puzzles = Batch.of(tokens, draw_orders(range(n), N, 1, seed, order)[:, 0], given)
     puzzles = replace(puzzles, idx=tokens.masked_fill(~given, 0))  # what a solver sees
@@ -140,16 +140,16 @@ def solve(model, tokens, given, order, unmasking, drawing, seed, batch_size=250,
 
 def solve_all(model, puzzles, runs, trained, show, c):
     """Yields for every run its row of the table, and the puzzles of `show` as samples of a replay. `trained` are the
-    options that the model was trained with, see order_of."""
+    options that the model was trained with, see Order.of."""
     tokens, given = puzzles.tokens, puzzles.given
     model, drawing = freeze(model), Drawing(c.temperature)
     solve(
-        model, tokens[:1], given[:1], order_of(trained, 'l2r'), Given(1), drawing, c.seed
+        model, tokens[:1], given[:1], Order.of('l2r', trained), Given(1), drawing, c.seed
     )  # warm up
     trunk = model.trunk
     for policy, n_steps, noise, unmasking, order in runs:
-        order = order_of(trained, order)
-        policy = policy if unmasking.adaptive else name_of(order, policy)
+        order = Order.of(order, trained)
+        policy = policy if unmasking.adaptive else order.name_as(policy)
         policy += f'/{unmasking.block_length}' if unmasking.block_length else ''
         with progress(total=int((~given).sum()), desc=policy, unit='blank', leave=False) as bar:
             start, model.trunk = time.perf_counter(), CountedTrunk(trunk)
@@ -379,7 +379,7 @@ def main(config):
     if max(show) >= len(tokens):
         raise ValueError(f'show must name puzzles from 0 to {len(tokens) - 1}, got {config.show}')
     for *_, unmasking, order in runs:  # before any is solved
-        check_order(order_of(checkpoint.run, order), tokens.size(1), checkpoint.config.block_size)
+        Order.of(order, checkpoint.run).check(tokens.size(1), checkpoint.config.block_size)
         unmasking.check_network(checkpoint.config.slots, tokens.size(1))
     device, dtype = resolve_device(config.device, config.dtype)
     model = checkpoint.model(config.weights, device)

@@ -97,7 +97,7 @@ from anyorder.likelihood.judge import measure, open_judge
 from anyorder.likelihood.lengths import said
 from anyorder.machine.files import check_out, plain_json, reading, replace_file
 from anyorder.machine.terminal import progress
-from anyorder.orders import name_of, order_of
+from anyorder.orders import Order
 from anyorder.pictures.replay import check_page, write_replay, written_in_words
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import Watch, visible
@@ -137,7 +137,7 @@ def main(config):
         config.cuda_graphs,
     )
     judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
-    way = Way(order_of(writer.checkpoint.run, order), unmasking, drawing)
+    way = Way(Order.of(order, writer.checkpoint.run), unmasking, drawing)
     page = writer.laid(
         Page(
             config.length,
@@ -155,8 +155,8 @@ def main(config):
 
     # Write
     asked_order = config.order
-    if order is None:
-        asked_order = way.order
+    if order == 'own':
+        asked_order = way.order.entries
     elif isinstance(order, list):
         asked_order = order
     result = {
@@ -177,8 +177,10 @@ def main(config):
 
     # Say how
     order_name = config.order
-    if policy == 'given':
-        order_name = name_of(way.order, '' if order is None else config.order)
+    if order == 'own':
+        order_name = way.order.name
+    elif policy == 'given':
+        order_name = way.order.name_as(config.order)
     about = describe(samples, order_name, page.stop, config)
     if config.html:
         title = written_in_words(order_name)

@@ -103,7 +103,7 @@ from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.terminal import progress, say
-from anyorder.orders import check_order, name_of, order_of
+from anyorder.orders import Order
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
 from anyorder.seeds import DRAWS
@@ -302,14 +302,14 @@ def finish(state, data, val, folder, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
         own, first = (
-            order_of(config),
+            Order.of('own', config),
             ('eval_puzzle.py', 'policies') if data.train.marked else ('sample.py', 'order'),
         )
         answers, no_test = (
             data.train.ends is not None,
             data.train.marked and 'test' not in data.splits,
         )
-        path = f'PATH/{name_of(own)}' if '.py:' in own['kind'] else ''  # which no checkpoint runs
+        path = f'PATH/{own.name}' if own.is_function else ''  # which no checkpoint runs
         for command, option in (first, ('eval_ppl.py', 'orders')):
             more = (f' --{option}=' + path) * bool(path) + ' --split=val' * no_test
             print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{more}')
@@ -322,7 +322,7 @@ def finish(state, data, val, folder, config):
                 data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[').replace(r'\n', r'\\n')
                 + f'[[{n}]]'
             )
-            way = 'l2r' if config.l2r_ratio or own['kind'] in ('random', 'sorted_subset') else path
+            way = 'l2r' if config.l2r_ratio or own.kind in ('random', 'sorted_subset') else path
             print(
                 f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)}'
                 + f' --order={way}' * bool(way)
@@ -336,7 +336,7 @@ def validation_table(val, data, config):
     names = {
         'any': 'any order (bound)',
         'l2r': 'left to right',
-        'own': f'own order ({name_of(order_of(config))})',
+        'own': f'own order ({Order.of("own", config).name})',
     }
     n_bytes = (
         None
@@ -354,7 +354,7 @@ def validation_table(val, data, config):
 def samples(model, tokenizer, config):
     """[(order in words, text)]: a sample in the order of the run and one left to right."""
     titles = {'random': 'in random order', 'l2r': 'left to right'}
-    orders = {order['kind']: order for order in (order_of(config), order_of(config, 'l2r'))}
+    orders = {order.kind: order for order in (Order.of('own', config), Order.of('l2r', config))}
     texts = []
     for seed, (kind, order) in enumerate(orders.items(), config.seed):
         blank = ([0] * config.block_size, [False] * config.block_size)
@@ -384,7 +384,7 @@ def main(config):
     with processes.failing_together():
         data = Data(config)
         config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
-        check_order(order_of(config), config.block_size, config.block_size)
+        Order.of('own', config).check(config.block_size)
         model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
         config = Config(
             config

@@ -8,7 +8,7 @@ import torch
 
 from anyorder.machine.files import MASKED, check_checkpoint, whole_files
 from anyorder.machine.processes import whole
-from anyorder.orders import order_of
+from anyorder.orders import Order
 from anyorder.others.exported import read_exported
 from anyorder.others.families import MaskedCheckpoint, masked_family
 from anyorder.others.gpt2 import GPT2_N_TOKENS, GPT2_PADDED, read_gpt2
@@ -213,7 +213,7 @@ class Checkpoint:
             config_from_checkpoint(self.entries),
             self.entries.get('config', {}),
         )  # of its training
-        self.order = order_of(self.run)  # the arguments of sample_order
+        self.order = Order.of('own', self.run)
         self.iter_num = self.entries.get('iter_num', '?')  # updates of its weights
         self.weights = (
             'ema' if 'ema_model' in self.entries else 'raw'

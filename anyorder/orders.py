@@ -1,28 +1,40 @@
-"""What is an order? A permutation of the positions of a sequence: order[b, d] is the position of visit d in row b.
+"""What is an order? A permutation of the positions of a sequence: order[b, d] is the position of
+visit d in row b.
 
-A family of orders is one function here and one entry of ORDERS; every command then takes its name."""
+A family of orders is one function here and one entry of ORDERS; every command then takes its name.
+An Order is a family with all that the family leaves open."""
 
 import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
-from anyorder.grids import by_columns, by_rows, by_squares, load_order, loaded, size_for, spiral
+from anyorder.grids import (
+    by_columns,
+    by_rows,
+    by_squares,
+    load_order,
+    loaded,
+    size_for,
+    spiral,
+    wants_shape,
+)
 from anyorder.machine.devices import widest
 from anyorder.machine.files import read_text, reading
-from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (the first two for other programs)
+from anyorder.seeds import derive_seed, seeds_of, stream, uniform  # noqa: F401  (for other programs)
 from configurator import home
 
-# families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in [0, 1). A second
-# argument named `shape` is the shape (H, W) of the grid of n positions instead
+# Families: functions f(u, n, parameter) that make orders (B, n) of uniform numbers u (B, m) in
+# [0, 1). A second argument named `shape` is the shape (H, W) of the grid of n positions instead.
 
 
 def shuffled(u, n, _):
-    """A uniform permutation (AO sec. 3)."""
+    """Shuffle the positions: every permutation is as likely (AO sec. 3)."""
     return u.argsort(-1)
 
 
@@ -30,75 +42,92 @@ def left_to_right(u, n, _):
     return torch.arange(n, device=u.device).expand(len(u), n)
 
 
+def right_to_left(u, n, _):
+    return left_to_right(u, n, _).flip(1)
+
+
 def blocks_from_left(u, n, size):
-    """Blocks of `size` positions from left to right, each in the same inner order, a uniform one."""
+    """Visit blocks of `size` positions from left to right, each in the same shuffled order."""
     if size < 1:
         raise ValueError(f'the blocks of an order must have at least 1 position, got {size}')
     position = torch.arange(n, device=u.device)
-    return (position // size + u[:, position % size]).argsort(-1)
+    inside = u[:, position % size]
+    return (position // size + inside).argsort(-1)
 
 
 def swapped(u, n, n_swaps):
-    """Left to right, and then n_swaps transpositions of two visits, both uniform and maybe the same. With sqrt(n) swaps
-    these are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768, sec. 3.2; with n / 10 "closer"."""
+    """Swap two visits of left to right, n_swaps times; both are uniform and maybe the same.
+
+    With sqrt(n) swaps these are the "much closer" pi-learners of Kim et al. 2025, arXiv 2502.06768,
+    sec. 3.2; with n / 10 "closer"."""
     order = torch.arange(n, device=u.device).repeat(len(u), 1)
-    for pair in (u * n).long().view(len(u), n_swaps, 2).unbind(1):  # (B, 2)
+    pairs = (u * n).long().view(len(u), n_swaps, 2)
+    for pair in pairs.unbind(1):  # (B, 2)
         order.scatter_(1, pair, order.gather(1, pair.flip(1)))
     return order
 
 
 def sorted_subset(u, n, _):
-    """Known positions in reading order, and then the rest in reading order: all that infilling asks for. The number of
-    known ones is uniform from 0 to n, their set uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943).
-    The set has given positions of a row, too: they come first, those of the set before the others.
-    To fill blanks with such a model, take --order=l2r."""
-    return (u[:, :n] >= u[:, n:]).int().argsort(stable=True)
+    """Visit known positions in reading order, then the rest in reading order.
+
+    Infilling asks for nothing else. The number of known ones is uniform from 0 to n, their set
+    uniform (Shih et al. 2022, arXiv 2205.13554; AC-GPT, arXiv 2606.14943). The given positions of a
+    row come first in either case, those of the set before the others. To fill blanks with such a
+    model, take --order=l2r."""
+    is_rest = u[:, :n] >= u[:, n:]
+    return is_rest.int().argsort(stable=True)
 
 
 def few(u, n, shared):
-    """One of the orders `shared` (K, n), each as often, see few_orders."""
-    return shared[(u.sum(-1) * len(shared)).long()]  # of one number; of none if K is 1
+    """Choose one of the orders `shared` (K, n), each as often, see few_orders."""
+    which = u.sum(-1) * len(shared)  # u has one number; none if K is 1
+    return shared[which.long()]
 
 
 @cache
-def few_orders(n, n_orders, seed, length, device):
-    """(K, n): left to right, and then the orders that `fixed` has of the seeds seed + 1, seed + 2, ..."""
+def few_orders(order, n, device):
+    """Return (K, n): left to right, then the orders that `fixed` has of the K - 1 seeds behind."""
+    n_orders = order.parameter
     if n_orders < 1:
         raise ValueError(f'few orders are at least 1, got few:{n_orders}')
-    kinds = ['l2r', *['fixed'] * (n_orders - 1)]
-    return torch.stack(
-        [one_order(kind, n, None, seed + k, length, device, None) for k, kind in enumerate(kinds)]
-    )
+    rows = [one_order(replace(order, kind='l2r', parameter=None), n, device)]
+    for k in range(1, n_orders):
+        fixed = replace(order, kind='fixed', parameter=None, seed=order.seed + k)
+        rows.append(one_order(fixed, n, device))
+    return torch.stack(rows)
 
 
 def listed(u, n, positions):
-    """The positions of a JSON file, however many they are."""
+    """Return the positions of a JSON file, however many they are."""
     return torch.tensor(positions, dtype=torch.long).expand(len(u), -1)
 
 
 class Family(NamedTuple):
-    """A law of orders."""
+    """A law of orders.
 
-    orders: Callable  # f(u, n, parameter), see above
-    drawn: bool = False  # u is fresh in every row; else all rows share stream(seed, 'order')
-    parameter: int | tuple | None = None  # what there is to choose, by default; None: nothing
-    n_numbers: Callable = lambda n, parameter: n  # m
-    shared: Callable | None = (
-        None  # f(n, parameter, seed, length, device): what rows share, in its place
-    )
+    orders     f(u, n, parameter), see above
+    drawn      u is fresh in every row; else all rows share stream(seed, 'order')
+    parameter  what there is to choose, by default; None: nothing
+    n_numbers  f(n, parameter): how many numbers u has, m
+    shared     f(order, n, device): what the rows of an Order share, in place of the parameter"""
+
+    orders: Callable
+    drawn: bool = False
+    parameter: int | tuple | None = None
+    n_numbers: Callable = lambda n, parameter: n
+    shared: Callable | None = None
 
 
-# an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in this source
+# an option names a family as NAME, or with its parameter as NAME:NUMBER; --help reads the names in
+# this source
 ORDERS = {
     'random': Family(shuffled, drawn=True),
     'l2r': Family(left_to_right, n_numbers=lambda n, _: 0),
-    'r2l': Family(lambda u, n, _: left_to_right(u, n, _).flip(1), n_numbers=lambda n, _: 0),
+    'r2l': Family(right_to_left, n_numbers=lambda n, _: 0),
     'fixed': Family(shuffled),
     'block': Family(blocks_from_left, parameter=4),
     'swaps': Family(swapped, parameter=16, n_numbers=lambda n, n_swaps: 2 * n_swaps),
-    'few': Family(
-        few, drawn=True, parameter=2, n_numbers=lambda n, K: int(K > 1), shared=few_orders
-    ),
+    'few': Family(few, True, 2, n_numbers=lambda n, K: int(K > 1), shared=few_orders),
     'sorted_subset': Family(sorted_subset, drawn=True, n_numbers=lambda n, _: n + 1),
     'rows': Family(by_rows, drawn=True),
     'columns': Family(by_columns, drawn=True),
@@ -109,19 +138,193 @@ LISTED = Family(listed, parameter=(), n_numbers=lambda n, _: 0)  # the positions
 NUMBER = re.compile(r':(?=\d+$)')  # between a name, which may have a colon too, and its number
 
 
-def family_of(kind):
-    if kind == 'listed':
-        return LISTED
-    if '.py:' in kind:
-        return Family(loaded(kind), drawn=True)
-    if kind not in ORDERS:
-        raise ValueError(f'order must be {", ".join(ORDERS)}, got {kind!r}')
-    return ORDERS[kind]
+@dataclass(frozen=True)
+class Order:
+    """The order of a run or of a text: a family, and all that the family leaves open.
+
+    kind       a name of ORDERS; 'listed', the positions of a JSON file; or FILE.py:NAME@DIGEST, a
+               function of a user, which an Order may name before its file is run
+    parameter  what the family lets one choose; None is the family's default
+    seed       of a family that is one order, or few: which ones
+    length     positions that these have, of which the first n stay; None: as many as are asked for
+    shape      (H, W) of the grid that the positions are, if they are one"""
+
+    kind: str = 'random'
+    parameter: int | tuple | None = None
+    seed: int = 0
+    length: int | None = None
+    shape: tuple | None = None
+
+    def __post_init__(self):
+        if not self.is_function and self.kind != 'listed' and self.kind not in ORDERS:
+            raise ValueError(f'order must be {", ".join(ORDERS)}, got {self.kind!r}')
+        if self.parameter is None and not self.is_function:
+            object.__setattr__(self, 'parameter', self.family.parameter)
+
+    @classmethod
+    def of(cls, text, run):
+        """Return the Order that a text names in a run. What the text leaves open is as in the run.
+
+        text  as read_order gives it, or 'own': the order in which the run trains
+        run   the options of the run, as a checkpoint's `config` has them"""
+        if text == 'own':
+            text = run.get('order', 'random')
+        seed = run.get('order_seed', 0)
+        length = run.get('block_size')
+        shape = tuple(run.get('shape') or ()) or None
+        if not isinstance(text, str):
+            return cls('listed', tuple(text), seed, length, shape)
+        kind, *number = NUMBER.split(text)
+        parameter = int(number[0]) if number else parameter_in(run, kind)
+        return cls(kind, parameter, seed, length, shape)
+
+    @property
+    def is_function(self):
+        return '.py:' in self.kind
+
+    @property
+    def family(self):
+        """The Family. Raises ValueError for a function whose file was not run."""
+        if self.is_function:
+            return Family(loaded(self.kind), drawn=True)
+        if self.kind == 'listed':
+            return LISTED
+        return ORDERS[self.kind]
+
+    @property
+    def drawn(self):
+        """Whether each row has a draw of its own; else all rows share the order of the seed."""
+        return self.family.drawn
+
+    @property
+    def wants_shape(self):
+        return wants_shape(self.family.orders)
+
+    @property
+    def law(self):
+        """'random': uniform in every row. 'several': other draws or seeds give other orders. 'one'."""
+        if self.kind == 'random':
+            return 'random'
+        n_numbers = self.family.n_numbers(2, self.parameter)
+        return 'several' if n_numbers > 0 else 'one'
+
+    @property
+    def estimate(self):
+        """The name of the likelihood in this order, for a network that was trained in it."""
+        return {'random': 'any', 'l2r': 'l2r'}.get(self.kind, 'own')
+
+    @property
+    def kept(self):
+        """What a checkpoint keeps, for Order.of: NAME, NAME:NUMBER or the list of positions."""
+        if self.kind == 'listed':
+            return list(self.parameter)
+        if type(self.parameter) is not int:
+            return self.kind
+        return f'{self.kind}:{self.parameter}'
+
+    @property
+    def name(self):
+        """What a table calls it: what a checkpoint keeps, without digest and without positions."""
+        if self.kind == 'listed':
+            return self.kind
+        return re.sub('@[0-9a-f]{12}', '', self.kept)
+
+    def name_as(self, text):
+        """Return what a table calls it where an option named it so; positions have a file's name."""
+        if self.kind == 'listed':
+            return os.path.basename(text)
+        return self.name
+
+    @property
+    def entries(self):
+        """What a file of results says, as a dict; shape only of a grid."""
+        entries = asdict(self)
+        if self.shape is None:
+            del entries['shape']
+        return entries
+
+    def check(self, n, block_size=None):
+        """Raise ValueError unless n positions have such an order.
+
+        block_size  positions of the model, by default n; a file may hold more than n, not more"""
+        most = block_size or n
+        if self.kind == 'listed' and len(self.parameter) > most:
+            raise ValueError(
+                f'an order must hold at most the {most} positions of the model, got '
+                f'{len(self.parameter)}'
+            )
+        self.draw(1, n, stream())
+
+    def draw(self, batch_size, n, generator=None, l2r_ratio=0.0, device=None, keys=None):
+        """Return orders (batch_size, n); a row is left to right with probability l2r_ratio.
+
+        generator  draws the numbers of each row; by default torch's own generator of the device
+        keys       (batch_size,) of keys_of, in place of a generator: a row's order depends on its
+                   own key alone"""
+        n_numbers = n
+        if self.drawn:
+            n_numbers = self.family.n_numbers(n, self.parameter)
+
+        # The last number of a row decides whether the row is left to right
+        if self.drawn or l2r_ratio:
+            u = numbers_of_rows(batch_size, n_numbers + 1, generator, device, keys)
+        if self.drawn:
+            order = drawn_orders(self, u[:, :-1], n, device)
+        else:
+            order = one_order(self, n, str(device or 'cpu')).repeat(batch_size, 1)
+        if not l2r_ratio:
+            return order
+        is_l2r = u[:, -1:] < l2r_ratio
+        return torch.where(is_l2r, torch.arange(n, device=device), order)
 
 
-def has_several(order):
-    """Whether another draw or seed gives another order; `order` holds the arguments of sample_order."""
-    return family_of(order['kind']).n_numbers(2, order.get('parameter')) > 0
+def parameter_in(run, kind):
+    """Return the parameter that the options of a run give a family, or None."""
+    own = run.get('order', 'random')
+    if isinstance(own, str):
+        own_kind, *number = NUMBER.split(own)
+        # the file of a function may have been edited since
+        if number and own_kind.partition('@')[0] == kind.partition('@')[0]:
+            return int(number[0])
+    older = run.get(f'order_{kind}')  # the option of older checkpoints
+    return None if older is None else int(older)
+
+
+def numbers_of_rows(batch_size, n_numbers, generator, device, keys):
+    """Return uniform numbers (batch_size, n_numbers), see Order.draw."""
+    if keys is not None:
+        return uniform(keys.unsqueeze(1), 'order', torch.arange(n_numbers, device=keys.device))
+    dtype = widest(torch.device(device or 'cpu'))  # float64: no ties; float32: few
+    return torch.rand(batch_size, n_numbers, device=device, dtype=dtype, generator=generator)
+
+
+def drawn_orders(order, u, n, device):
+    """Return the orders (B, n) that a drawn family makes of numbers u (B, m)."""
+    family = order.family
+    parameter = order.parameter
+    if family.shared:
+        parameter = family.shared(order, n, str(device or 'cpu'))
+    return family.orders(u, size_for(family.orders, n, order.shape), parameter)
+
+
+@cache  # drawn on the host, where a seed gives the same numbers for all devices; copied once
+def one_order(order, n, device):
+    """Return the order (n,) that all rows share. A longer one leaves out the positions from n on."""
+    family = order.family
+    length = order.length or n
+    n_numbers = family.n_numbers(length, order.parameter)
+    u = torch.rand(1, n_numbers, dtype=torch.float64, generator=stream(order.seed, 'order'))
+    size = size_for(family.orders, length, order.shape)
+    positions = family.orders(u, size, order.parameter)[0]
+    kept = positions[positions < n]
+    if kept.sort().values.tolist() != list(range(n)):
+        least = min(positions.tolist(), default=None)
+        most = max(positions.tolist(), default=None)
+        raise ValueError(
+            f'an order must hold every position, from 0 to {n - 1}, once; got {len(positions)} '
+            f'from {least} to {most}'
+        )
+    return kept.to(device)
 
 
 def sample_order(
@@ -137,178 +340,102 @@ def sample_order(
     shape=None,
     keys=None,
 ):
-    """Orders (batch_size, n): a row is left to right with probability l2r_ratio, else of the family `kind` (AO sec. 3).
+    """Return orders (batch_size, n) of the family `kind` (AO sec. 3).
 
-    generator   draws the numbers of each row; by default torch's own generator of the device
-    keys        (batch_size,) of keys_of, in place of a generator: a row's order depends on its own key alone
-    parameter   what the family lets one choose; None is the family's default
-    seed, length   for a family that is one order, or few: which ones, and how many positions they have; the first n
-                stay
-    shape       (H, W) of the grid that the positions are, if they are one"""
-    family = family_of(kind)
-    parameter = family.parameter if parameter is None else parameter
-    m = (
-        family.n_numbers(n, parameter) if family.drawn else n
-    )  # n: the number for l2r_ratio is the last of n + 1
-    if family.drawn or l2r_ratio:  # float64: no ties; float32: few
-        if keys is not None:
-            u = uniform(keys.unsqueeze(1), 'order', torch.arange(m + 1, device=keys.device))
-        else:
-            dtype = widest(torch.device(device or 'cpu'))
-            u = torch.rand(batch_size, m + 1, device=device, dtype=dtype, generator=generator)
-    if family.drawn:
-        if family.shared:
-            parameter = family.shared(n, parameter, seed, length or n, str(device or 'cpu'))
-        order = family.orders(u[:, :m], size_for(family.orders, n, shape), parameter)  # (B, n)
-    else:
-        order = one_order(
-            kind, n, parameter, seed, length or n, str(device or 'cpu'), shape and tuple(shape)
-        ).repeat(batch_size, 1)
-    return (
-        torch.where(u[:, m:] < l2r_ratio, torch.arange(n, device=device), order)
-        if l2r_ratio
-        else order
-    )
+    l2r_ratio, device, generator, keys    as in Order.draw
+    kind, parameter, seed, length, shape  as in Order"""
+    if shape:
+        shape = tuple(shape)
+    order = Order(kind, parameter, seed, length, shape)
+    return order.draw(batch_size, n, generator, l2r_ratio, device, keys)
 
 
-@cache  # drawn on the host, where a seed gives the same numbers for all devices; copied once
-def one_order(kind, n, parameter, seed, length, device, shape):
-    family = family_of(kind)
-    u = torch.rand(
-        1, family.n_numbers(length, parameter), dtype=torch.float64, generator=stream(seed, 'order')
-    )
-    order = family.orders(u, size_for(family.orders, length, shape), parameter)[0]
-    kept = order[order < n]
-    if kept.sort().values.tolist() != list(range(n)):
-        raise ValueError(
-            f'an order must hold every position, from 0 to {n - 1}, once; got {len(order)} from '
-            f'{min(order.tolist(), default=None)} to {max(order.tolist(), default=None)}'
-        )
-    return kept.to(device)
+RANDOM = Order()
 
 
-def check_order(order, n, block_size):
-    """Raise ValueError unless these arguments of sample_order give orders of n positions, for a model of block_size
-    positions. A file may hold more positions than n, but not more than the model has."""
-    if order['kind'] == 'listed' and len(order['parameter']) > block_size:
-        raise ValueError(
-            f'an order must hold at most the {block_size} positions of the model, got '
-            f'{len(order["parameter"])}'
-        )
-    sample_order(1, n, **order, generator=stream())
+def draw_orders(numbers, n, n_orders=1, seed=0, order=RANDOM):
+    """Return orders (len(numbers), n_orders, n) of the blocks of these numbers.
 
-
-def name_of(order, path=''):
-    """What a table calls these arguments of sample_order: as kept_order, without digest; or the name of a JSON file."""
-    if order['kind'] == 'listed':
-        return os.path.basename(path) or 'listed'
-    return re.sub('@[0-9a-f]{12}', '', kept_order(order))
-
-
-def draw_orders(numbers, n, n_orders=1, seed=0, order=None):
-    """Orders (len(numbers), n_orders, n) of the blocks of these numbers. A drawn family gives orders that are a
-    function of (seed, number) alone. Another family is one order a seed: all blocks have the same, of n_orders seeds
-    from its own on. `order` holds the arguments of sample_order, as order_of gives them; by default it is random."""
-    order = order or {'kind': 'random'}
-    if family_of(order['kind']).drawn:
-        return torch.stack(
-            [sample_order(n_orders, n, **order, generator=stream(seed, int(b))) for b in numbers]
-        )
-    seeds = range(order.get('seed', 0), order.get('seed', 0) + n_orders)
-    return torch.cat([sample_order(1, n, **order | {'seed': s}) for s in seeds]).repeat(
-        len(numbers), 1, 1
-    )
+    A drawn family gives orders that are a function of (seed, number) alone. Another family is one
+    order a seed: all blocks have the same, of n_orders seeds from the Order's own on."""
+    if order.drawn:
+        blocks = [order.draw(n_orders, n, stream(seed, int(number))) for number in numbers]
+        return torch.stack(blocks)
+    shared = [replace(order, seed=order.seed + k).draw(1, n) for k in range(n_orders)]
+    return torch.cat(shared).repeat(len(numbers), 1, 1)
 
 
 def given_first(order, given, n_visits=None, left_to_right=False):
-    """(order, n_given (B,), n_blanks (B,)): in order (B, N) the positions of `given` (B, N) come first, blanks next and
-    padding, from position n_visits (B,) on, last. Each part keeps its order, but what is given may be left_to_right."""
-    part = (~given.gather(1, order)).int()  # (B, N) by visit
+    """Move what is given to the front of orders (B, N), and padding to their end.
+
+    Each of the three parts keeps its order, but what is given may be left_to_right.
+
+    given     (B, N) by position
+    n_visits  (B,) positions that are no padding, which begins there; None: there is no padding
+    returns   the orders (B, N), n_given (B,), n_blanks (B,)"""
+    is_blank = ~given.gather(1, order)
+    part = is_blank.int()  # (B, N) by visit: 0 given, 1 blank, 2 padding
     if n_visits is not None:
-        part = part.masked_fill(order >= n_visits.unsqueeze(1), 2)
-    rank = order.where(part == 0, order.size(1) + part) if left_to_right else part
-    return order.gather(1, rank.argsort(stable=True)), (part == 0).sum(1), (part == 1).sum(1)
+        is_padding = order >= n_visits.unsqueeze(1)
+        part = part.masked_fill(is_padding, 2)
+    rank = part
+    if left_to_right:  # by position, which is below N, and behind these by part
+        rank = order.where(part == 0, order.size(1) + part)
+    new = order.gather(1, rank.argsort(stable=True))
+    n_given = (part == 0).sum(1)
+    n_blanks = (part == 1).sum(1)
+    return new, n_given, n_blanks
 
 
 def read_order(text, *others):
-    """What an option says of an order, for order_of: `text` itself if it is NAME, NAME:NUMBER or one of `others`; with
-    a digest if it is FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name. Raises
-    ValueError for any other text, and for a file that holds no permutation of the positions from 0 on."""
+    """Return what an option says of an order, for Order.of.
+
+    That is `text` itself if it is NAME, NAME:NUMBER or one of `others`; with a digest if it is
+    FILE.py:NAME[:NUMBER], whose file is run; else the positions of the JSON file of this name.
+    Raises ValueError for any other text, and for a file that holds no permutation of the positions
+    from 0 on."""
     text = home(text)
     kind, *number = NUMBER.split(text)
-    if text in others or kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
+    if text in others:
+        return text
+    if kind in ORDERS and (not number or ORDERS[kind].parameter is not None):
         return text
     if '.py:' in kind:
-        return ':'.join([load_order(*kind.rsplit(':', 1)), *number])
+        kept = load_order(*kind.rsplit(':', 1))
+        return ':'.join([kept, *number])
     if not os.path.isfile(text):
         numbered = [f'{name}:NUMBER' for name in ORDERS if ORDERS[name].parameter is not None]
+        names = ', '.join([*others, *ORDERS, *numbered])
         raise ValueError(
-            f'an order must be {", ".join([*others, *ORDERS, *numbered])}, a function FILE.py:NAME, or a '
+            f'an order must be {names}, a function FILE.py:NAME, or a '
             f'JSON file with a list of positions, got {text!r}'
         )
-    with reading(
-        text,
-        'a JSON list of positions',
-        'it must hold every one from 0 on once; a function is FILE.py:NAME',
-    ):
-        positions = json.loads(read_text(text))
-        if (
-            not positions
-            or {*map(type, positions)} != {int}
-            or sorted(positions) != list(range(len(positions)))
-        ):
+    return read_positions(text)
+
+
+def read_positions(path):
+    """Return the positions of a JSON file. Raises ValueError unless they are a permutation."""
+    rule = 'it must hold every one from 0 on once; a function is FILE.py:NAME'
+    with reading(path, 'a JSON list of positions', rule):
+        positions = json.loads(read_text(path))
+        if not positions or {*map(type, positions)} != {int}:
+            raise ValueError('no list of integers')
+        if sorted(positions) != list(range(len(positions))):
             raise ValueError('no permutation')
     return positions
 
 
 def order_option(options, saved=None):
-    """What the Config `options` says of an order, as a checkpoint keeps it: NAME, NAME:NUMBER or the positions of a
-    file. What the Config does not say is as in `saved`, the options of the run that is resumed."""
+    """Return what the Config `options` says of an order, as Order.kept.
+
+    What the Config does not say is as in `saved`, the options of the run that is resumed."""
     saved = saved or {}
     if 'order' in options.given - options.typed and '.py:' in options.order:
         raise ValueError(
             f'a config file runs no code: leave out its order, and type --order={options.order}'
         )
-    order = (
-        read_order(options.order) if 'order' in options.given else saved.get('order', options.order)
-    )
-    return kept_order(order_of(saved, order))
-
-
-def kept_order(order):
-    """These arguments of sample_order as a checkpoint keeps them, see order_option."""
-    if order['kind'] == 'listed':
-        return list(order['parameter'])
-    return (
-        order['kind']
-        if type(order.get('parameter')) is not int
-        else f'{order["kind"]}:{order["parameter"]}'
-    )
-
-
-def order_of(run, order=None):
-    """The arguments of sample_order for a run with these options, as a checkpoint's `config` has them: for its own
-    order, or for another one that read_order gave. What the other one leaves open is as in the run."""
-    own = run.get('order', 'random')
-    order = own if order is None else order
-    if isinstance(order, str):
-        kind, *number = NUMBER.split(order)
-        of_run, *its_number = NUMBER.split(own) if isinstance(own, str) else ['']
-        if kind.partition('@')[0] == of_run.partition('@')[0]:  # a file may have been edited since
-            number = number or its_number
-        older = run.get(f'order_{kind}')  # the option of older checkpoints
-        number = number or ([] if older is None else [older])
-        parameter = (
-            int(number[0]) if number else None if '.py:' in kind else family_of(kind).parameter
-        )
+    if 'order' in options.given:
+        text = read_order(options.order)
     else:
-        kind, parameter = 'listed', tuple(order)
-    order = {
-        'kind': kind,
-        'parameter': parameter,
-        'seed': run.get('order_seed', 0),
-        'length': run.get('block_size'),
-    }
-    return (
-        order | {'shape': tuple(run['shape'])} if run.get('shape') else order
-    )  # journals name an order by its items
+        text = saved.get('order', options.order)
+    return Order.of(text, saved).kept

@@ -20,7 +20,6 @@ from anyorder.likelihood.lengths import Lengths, read_prior
 from anyorder.likelihood.nll import conditional_logprob
 from anyorder.machine.devices import autocast, resolve_device
 from anyorder.machine.terminal import progress
-from anyorder.orders import check_order
 from anyorder.pictures.texts import token_texts
 from anyorder.seeds import seeds_of, stream
 from anyorder.tokens.prompts import Spelling, parse_prompts, spans
@@ -244,7 +243,7 @@ class Writer:
         if n_row:
             check_rows(prompts, lengths, n_row)
         for n in {min(len(tokens), self.block_size) for tokens, _, _ in parsed}:
-            check_order(way.order, n, self.block_size)
+            way.order.check(n, self.block_size)
         longest = min(max(lengths), self.block_size)
         slots = self.checkpoint.config.slots
         way.unmasking.check_network(slots, longest, way.drawing.scores)

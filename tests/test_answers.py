@@ -20,7 +20,7 @@ from anyorder.likelihood.ensemble import group_contexts
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
 from anyorder.likelihood.written import Written, written_nats
-from anyorder.orders import draw_orders, given_first, order_of
+from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed
 from anyorder.tokens.blocks import all_blocks, check_length, random_blocks, visits_of
 from anyorder.tokens.folder import Folder
@@ -259,7 +259,7 @@ def test_contexts_of_an_ensemble_hold_the_prompt(split):
 def test_answers_are_written_as_without_padding(split, policy):
     model, (tokens, given) = network(), all_blocks(split, 9)
     unmasking = unmasking_of(n_steps=9, policy=policy)
-    idx, step, _ = solve(model, tokens, given, order_of({}, 'l2r'), unmasking, Drawing(0.0), 5, 3)
+    idx, step, _ = solve(model, tokens, given, Order('l2r'), unmasking, Drawing(0.0), 5, 3)
     for b, (row, n) in enumerate(map(row_of, PAIRS)):
         alone, trace = generate(
             model,

@@ -6,7 +6,7 @@ import torch
 from conftest import numbers
 
 from anyorder.generation.canvas import Canvas, sample_of
-from anyorder.orders import given_first, order_of, sample_order
+from anyorder.orders import Order, given_first, sample_order
 from anyorder.seeds import keys_of
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
@@ -42,7 +42,7 @@ def test_an_order_must_be_a_permutation(batch):
 
 
 def test_texts_of_unequal_length():
-    canvas = Canvas.of_texts(TEXTS, {'kind': 'random'}, 5)
+    canvas = Canvas.of_texts(TEXTS, Order('random'), 5)
     assert canvas.idx.tolist() == [[3, 0, 0, 0, 0], [1, 0, 0, 2, 0], [0] * 5]
     assert (
         canvas.n_visits.tolist() == [2, 5, 4]
@@ -65,34 +65,30 @@ def test_known_tokens_are_visited_before_the_blanks_as_in_training():
     """Both in the given order; of a random one, the known tokens from left to right."""
     tokens, known, _ = parse_prompt('a[[2]]b[[=cd]]e', Bytes(), 12).lay_out()[:3]
     for order, visits in (
-        ({'kind': 'l2r'}, [0, 3, 6, 1, 2, 4, 5]),
-        ({'kind': 'r2l'}, [6, 3, 0, 5, 4, 2, 1]),
-        ({'kind': 'few', 'parameter': 3, 'seed': 1, 'length': 12}, None),
-        (order_of({}, [3, 5, 4, 0, 2, 1, 6, 7]), [3, 0, 6, 5, 4, 2, 1]),
+        (Order('l2r'), [0, 3, 6, 1, 2, 4, 5]),
+        (Order('r2l'), [6, 3, 0, 5, 4, 2, 1]),
+        (Order('few', 3, seed=1, length=12), None),
+        (Order.of([3, 5, 4, 0, 2, 1, 6, 7], {}), [3, 0, 6, 5, 4, 2, 1]),
     ):
         canvas = Canvas.of_texts([(tokens, known)] * 8, order, 0)
         given = torch.tensor(known).expand(8, -1)
-        drawn = sample_order(8, 7, **order, keys=keys_of(range(8)))
+        drawn = order.draw(8, 7, keys=keys_of(range(8)))
         assert torch.equal(canvas.order, given_first(drawn, given)[0])
         assert (canvas.n_visits == 7).all() and visits in (None, canvas.order[0].tolist())
     with pytest.raises(ValueError, match='from 0 to 6, once; got 3 from 0 to 2'):
-        Canvas.of_texts([(tokens, known)], order_of({}, [0, 1, 2]), 0)
+        Canvas.of_texts([(tokens, known)], Order.of([0, 1, 2], {}), 0)
     for kind in ('random', 'sorted_subset'):
-        assert Canvas.of_texts([(tokens, known)], {'kind': kind}, 0).order[0, :3].tolist() == [
-            0,
-            3,
-            6,
-        ]
+        assert Canvas.of_texts([(tokens, known)], Order(kind), 0).order[0, :3].tolist() == [0, 3, 6]
 
 
 def test_a_seed_is_the_number_whatever_its_type():
     for seed in (np.int64(5), torch.tensor(5), [np.int64(5), torch.tensor(6), 7]):
-        canvas, plain = (Canvas.of_texts(TEXTS, {'kind': 'random'}, s) for s in (seed, 5))
+        canvas, plain = (Canvas.of_texts(TEXTS, Order('random'), s) for s in (seed, 5))
         assert torch.equal(canvas.order, plain.order) and torch.equal(canvas.u, plain.u)
 
 
 def test_a_random_order_is_not_a_fixed_one_of_the_same_seed():
-    order = Canvas.of_texts([([0] * 8, [False] * 8)], {'kind': 'random'}, 0).order
+    order = Canvas.of_texts([([0] * 8, [False] * 8)], Order('random'), 0).order
     assert not torch.equal(order, sample_order(1, 8, 'fixed', seed=0))
 
 
@@ -104,7 +100,7 @@ def test_a_canvas_is_written_without_a_change_of_what_it_was_made_of(batch):
 
 
 def test_cells_are_the_next_visits_row_by_row():
-    row, column, visit = Canvas.of_texts(TEXTS, {'kind': 'l2r'}, 0).cells(torch.tensor([1, 0, 3]))
+    row, column, visit = Canvas.of_texts(TEXTS, Order('l2r'), 0).cells(torch.tensor([1, 0, 3]))
     assert (
         row.tolist() == [0, 2, 2, 2]
         and column.tolist() == [0, 0, 1, 2]
@@ -139,7 +135,7 @@ def test_rows_leave_and_come_back(batch):
 
 def test_samples_are_rows_without_their_padding():
     canvas = Canvas.of_texts(
-        [([97, 0], [True, False]), ([0, 98, 0], [False, True, False])], {'kind': 'l2r'}, 0
+        [([97, 0], [True, False]), ([0, 98, 0], [False, True, False])], Order('l2r'), 0
     )
     canvas.idx[0, 1], canvas.step[0, 1], canvas.logprob[0, 1] = 100, 0, -2.0
     canvas.idx[1, [0, 2]], canvas.step[1, [0, 2]] = torch.tensor([99, 101]), torch.tensor([1, 0])

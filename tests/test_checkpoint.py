@@ -24,7 +24,7 @@ from anyorder.checkpoint import (
     open_checkpoint,
     save_checkpoint,
 )
-from anyorder.orders import order_of
+from anyorder.orders import Order
 from anyorder.writer import Writer
 from model import AOGPT, EMA, AOGPTConfig
 
@@ -108,7 +108,11 @@ def test_a_checkpoint_is_opened_with_all_that_it_says(tmp_path):
     save_checkpoint(path, model, EMA(model, 0.9), iter_num=7, tokenizer='bytes', config=run)
     opened = Checkpoint(path)
     assert opened.config == model.config and opened.tokenizer.name == 'bytes' and opened.run == run
-    assert opened.order == order_of(run) and opened.order['parameter'] == 2 and opened.iter_num == 7
+    assert (
+        opened.order == Order.of('own', run)
+        and opened.order.parameter == 2
+        and opened.iter_num == 7
+    )
     assert opened.about('ema') == f'{path}: ema weights, iteration 7'
     assert digest(opened.model('raw')) == digest(model_from_checkpoint(path, 'raw'))
     save_checkpoint(path, model, tokenizer='bytes')

@@ -18,7 +18,7 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.schedules import unmask_schedule
 from anyorder.generation.unmasking import Given
-from anyorder.orders import order_of
+from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
 
@@ -192,7 +192,7 @@ def test_log_probabilities_are_of_the_renormalised_law(batch, network, policy):
 @pytest.mark.parametrize('order', ['l2r', 'random'])
 def test_positions_of_a_long_text_are_counted_from_its_start(order):
     """It is the same as writing stretch by stretch by hand, each with its part of the table."""
-    model, visits = ascii_model(), order_of({}, order)
+    model, visits = ascii_model(), Order.of(order, {})
     table = torch.rand(20, 128, generator=torch.Generator().manual_seed(2)) < 0.1
     (sample,) = write_long(model, texts('ab[[7]]c[[..]]'), visits, allowed=table)
     tokens, known = texts('ab[[7]]c[[..]]')[0]

@@ -18,7 +18,7 @@ from anyorder.likelihood.continuations import (
     pieces,
 )
 from anyorder.likelihood.nll import block_nll, ensemble_nll, nll_of_blanks, one_by_one
-from anyorder.orders import order_of
+from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.tokenizers import Bytes
 from model import Slots
@@ -132,7 +132,7 @@ def test_contexts_are_cut_from_the_left_and_what_is_longer_than_the_model_is_sco
 def test_orders_visit_the_context_first(order, attention):
     model, n = make_model(attention=attention), 1 if order == 'r2l' else 5
     mean, mixture = (
-        Reading(order_of({}, order), 5, estimate=estimate) for estimate in ('bound', 'mixture')
+        Reading(Order.of(order, {}), 5, estimate=estimate) for estimate in ('bound', 'mixture')
     )
     exact = mixture if mixture.is_drawn(model.slots) or mean.is_drawn(model.slots) else mean
     every = []
@@ -152,7 +152,7 @@ def test_orders_visit_the_context_first(order, attention):
 
 
 def test_orders_are_a_function_of_the_seed_and_the_row():
-    reading = Reading(order_of({}, 'random'), 3)
+    reading = Reading(Order('random'), 3)
     model, alone = make_model(), [scores(make_model(), [row], reading)[0] for row in ROWS]
     assert scores(model, ROWS[::-1], reading)[::-1] == near(alone)
     assert not torch.equal(
@@ -160,14 +160,14 @@ def test_orders_are_a_function_of_the_seed_and_the_row():
     )
     first, second, third = reading.orders(*ROWS[5]).tolist()
     assert first != second != third != first
-    for other in (reading, Reading(order_of({}, 'l2r'), n_contexts=9)):
+    for other in (reading, Reading(Order('l2r'), n_contexts=9)):
         assert not torch.equal(other.orders([5] * 6, [1]), other.orders([5] * 6, [2]))
 
 
 @pytest.mark.parametrize('attention', ['bidirectional', 'mixed'])
 def test_a_masked_loss_is_drawn_for_the_bound(attention):
     """Each draw is what forward gives for its number of known visits; together they are near the exact bound."""
-    model, reading = make_model(attention=attention), Reading(order_of({}, 'random'), 3)
+    model, reading = make_model(attention=attention), Reading(Order('random'), 3)
     want = []
     for context, tokens in ROWS:
         text, given = torch.tensor([context + tokens]), torch.tensor([len(context)])
@@ -185,7 +185,7 @@ def test_a_masked_loss_is_drawn_for_the_bound(attention):
     ]  # one in each quarter
     assert len({str(reading.known([0], [token] * 90).tolist()) for token in range(3)}) == 3
     row = ROWS[5]
-    many = Reading(order_of({}, 'random'), 600)
+    many = Reading(Order('random'), 600)
     orders = many.orders(*row)
     exact = (
         one_by_one(model, torch.tensor([row[0] + row[1]]).expand(600, -1), orders, len(row[0]))
@@ -196,7 +196,7 @@ def test_a_masked_loss_is_drawn_for_the_bound(attention):
 
 
 def test_contexts_are_mixed_token_by_token():
-    model, reading = make_model(), Reading(order_of({}, 'l2r'), n_contexts=4)
+    model, reading = make_model(), Reading(Order('l2r'), n_contexts=4)
     for context, tokens in [([8, 3, 2, 6], [7, 9, 5]), ([1], [2, 3]), ([], [4])]:
         orders, text, want = reading.orders(context, tokens), context + tokens, 0.0
         n = len(context)
@@ -226,7 +226,7 @@ def test_greedy_follows_the_mixture_of_contexts():
 
     rows, reading = (
         [([7, 8, 9], [token]) for token in (2, 3, 4)],
-        Reading(order_of({}, 'l2r'), n_contexts=4),
+        Reading(Order('l2r'), n_contexts=4),
     )
     assert [greedy for _, greedy in scores(Swayed(None), rows)] == [True, False, False]
     found = scores(Swayed(None), rows, reading)
@@ -247,7 +247,7 @@ def test_greedy_follows_the_mixture_of_contexts():
     [
         (dict(n_orders=0), 'causal', 'at least 1'),
         (dict(estimate='mean'), 'causal', "'bound' or 'mixture'"),
-        (dict(n_contexts=2, order=order_of({}, 'random')), 'causal', 'n_contexts above 1'),
+        (dict(n_contexts=2, order=Order('random')), 'causal', 'n_contexts above 1'),
         (dict(n_contexts=2), 'mixed', 'n_contexts above 1'),
         (dict(n_orders=2), 'causal', 'orders that are drawn'),
         (dict(estimate='mixture'), 'causal', 'orders that are drawn'),
@@ -256,7 +256,7 @@ def test_greedy_follows_the_mixture_of_contexts():
             'causal',
             'with n_contexts=1; got order=l2r, n_contexts=2',
         ),
-        (dict(order=order_of({}, list(range(10)))), 'causal', 'at most the 9 positions'),
+        (dict(order=Order.of(list(range(10)), {})), 'causal', 'at most the 9 positions'),
         *(
             (dict(unmasking=Adaptive('margin')) | one, 'causal', 'order=margin is one order')
             for one in (dict(n_orders=2), dict(n_contexts=2), dict(estimate='mixture'))
@@ -265,9 +265,7 @@ def test_greedy_follows_the_mixture_of_contexts():
 )
 def test_what_a_network_cannot_be_read_by_is_said(wrong, attention, said):
     with pytest.raises(ValueError, match=said):
-        Reading(**dict(order=order_of({}, 'l2r')) | wrong).check(
-            make_model(attention=attention).config
-        )
+        Reading(**dict(order=Order('l2r')) | wrong).check(make_model(attention=attention).config)
 
 
 def as_written(model, context, tokens, unmasking):
@@ -326,7 +324,7 @@ def test_a_policy_reads_as_it_writes(attention, how):
             False
         ] * len(ROWS)
     reading = Reading(
-        order_of({}, 'l2r' if 'block_length' in how else 'random'), unmasking=unmasking
+        Order.of('l2r' if 'block_length' in how else 'random', {}), unmasking=unmasking
     )
     for batch_size in (4, 20):
         assert scores(model, rows, reading, batch_size) == want

@@ -6,6 +6,7 @@ from anyorder.generation.canvas import Canvas, draft_at
 from anyorder.generation.scroll import Scroll
 from anyorder.generation.unmasking import Lossless
 from anyorder.generation.way import Way
+from anyorder.orders import Order
 from anyorder.tokens.tokenizers import Bytes
 
 
@@ -17,7 +18,7 @@ def test_the_record_gives_the_drafts_of_every_pass(model):
     ]
     model.lm_head.weight.mul_(3)  # wrong drafts, whatever the weights that a version of torch draws
     scroll = Scroll(texts, 0, Bytes(), model.config.block_size)
-    way = Way({'kind': 'l2r'}, Lossless(4))
+    way = Way(Order('l2r'), Lossless(4))
     passes = []
     for _ in scroll.steps(model, way, with_drafts=True):
         part = scroll.part

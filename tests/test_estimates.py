@@ -1,6 +1,7 @@
 """The estimates of eval_ppl.py: their nats against slow versions, their rows by hand."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from anyorder.likelihood.estimates import ESTIMATES, Along
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.measured import Corpus
 from anyorder.likelihood.nll import block_nll, draw_known, one_by_one
-from anyorder.orders import ORDERS, draw_orders, order_of, sample_order
+from anyorder.orders import ORDERS, Order, draw_orders, sample_order
 from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.tokenizers import Bytes
 from configurator import configure
@@ -31,7 +32,7 @@ def options(*args):
 def opened(order=None, **config):
     """What estimates ask of a Checkpoint."""
     config = AOGPTConfig(block_size=9, **config)
-    return SimpleNamespace(config=config, order=order or {'kind': 'random'}, tokenizer=Bytes())
+    return SimpleNamespace(config=config, order=order or Order('random'), tokenizer=Bytes())
 
 
 def estimate(name, *args, checkpoint=None, asked=()):
@@ -62,10 +63,10 @@ def blocks():
 
 
 def test_one_order_for_all_blocks(blocks):
-    model, own = make_model(), {'kind': 'block', 'seed': 3, 'parameter': 4}
-    for name, order in (('l2r', {'kind': 'l2r'}), ('own', own)):
+    model, own = make_model(), Order('block', 4, seed=3)
+    for name, order in (('l2r', Order('l2r')), ('own', own)):
         it = estimate(name, checkpoint=opened(own))
-        want = model(blocks[[2, 0]], sample_order(2, 9, **order)).sum(1, keepdim=True)
+        want = model(blocks[[2, 0]], order.draw(2, 9)).sum(1, keepdim=True)
         torch.testing.assert_close(it.nats(model, blocks, [2, 0]), want, rtol=0, atol=1e-10)
 
 
@@ -80,9 +81,9 @@ def test_a_family_is_scored_along_its_orders_block_by_block(
     monkeypatch.setitem(ORDERS, 'drawn', ORDERS['random'])
     model, order = (
         make_model(attention=attention),
-        order_of(
-            {'order_seed': 3, 'order': 'swaps:2'},
+        Order.of(
             {'listed': [8, 7, 6, 5, 4, 0, 1, 2, 3]}.get(kind, kind),
+            {'order_seed': 3, 'order': 'swaps:2'},
         ),
     )
     it = Along(
@@ -92,7 +93,7 @@ def test_a_family_is_scored_along_its_orders_block_by_block(
     assert it.n_at_once() == 6 // K
     got = it.nats(model, blocks, [2, 0])
     for row, b in zip(got, (2, 0)):
-        orders = torch.cat([sample_order(1, 9, **order | {'seed': 3 + k}) for k in range(K)])
+        orders = torch.cat([replace(order, seed=3 + k).draw(1, 9) for k in range(K)])
         if kind == 'drawn':
             orders = sample_order(3, 9, generator=stream(SEED, b))
         want = one_by_one(model, blocks[b].expand(K, 9), orders).sum(1)
@@ -112,7 +113,7 @@ def test_a_family_is_scored_along_its_orders_block_by_block(
 
 
 def test_orders_that_all_blocks_share_have_an_error_of_their_own():
-    it = Along(options('--n_orders=2'), opened(), (), order_of({}, 'swaps:3'), 'swaps:3')
+    it = Along(options('--n_orders=2'), opened(), (), Order.of('swaps:3', {}), 'swaps:3')
     text = text_of(torch.zeros(2, 9, dtype=torch.long))
     (row,) = it.rows(
         torch.tensor([[1, 3], [5, 11]]).double(), text
@@ -125,7 +126,7 @@ def test_orders_that_all_blocks_share_have_an_error_of_their_own():
 
 def test_a_journal_tells_families_apart():
     def work(order, label='x', **run):
-        return Along(options(), opened(), (), order_of({'block_size': 9} | run, order), label).work
+        return Along(options(), opened(), (), Order.of(order, {'block_size': 9} | run), label).work
 
     words = [
         work('swaps:3'),
@@ -291,7 +292,7 @@ def test_the_gain_has_an_error_of_its_own():
 
 def test_own_is_the_order_of_the_training():
     for kind in ('r2l', 'fixed'):  # one of them, however many are asked for
-        _, (row,), _ = rows_of('own', [[3], [9]], '--n_orders=3', checkpoint=opened({'kind': kind}))
+        _, (row,), _ = rows_of('own', [[3], [9]], '--n_orders=3', checkpoint=opened(Order(kind)))
         assert (row['estimate'], row['kind'], row['n']) == (f'own order ({kind})', 'own', 1)
 
 

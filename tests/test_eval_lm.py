@@ -20,7 +20,7 @@ from anyorder.checkpoint import load_checkpoint, save_checkpoint, write_checkpoi
 from anyorder.generation.scroll import Scroll
 from anyorder.likelihood.continuations import Reading, continuation_scores
 from anyorder.likelihood.nll import block_nll
-from anyorder.orders import order_of
+from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.writer import Writer
 
@@ -142,7 +142,7 @@ def test_rolling_is_the_nats_of_blocks(lm, ckpt):
 def test_orders_and_contexts_are_options(lm, ckpt, options):
     rows = [([97, 98, 99], [100, 101]), ([97], [98, 99, 97])]
     how = dict(n_orders=1, n_contexts=1, estimate='bound', seed=1337) | options
-    reading = Reading(order_of({}, how.pop('order', 'l2r')), **how)
+    reading = Reading(Order.of(how.pop('order', 'l2r'), {}), **how)
     want = sorted(continuation_scores(Writer(ckpt).model, rows, reading))
     got = lm(**options).loglikelihood(asked(('abc', 'de'), ('a', 'bca')))
     assert [-nats for nats, _ in got] == pytest.approx([nats for _, nats, _ in want], abs=1e-4)

@@ -19,7 +19,7 @@ from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.nll import draw_known, one_by_one
 from anyorder.likelihood.tables import summarize
 from anyorder.machine.terminal import one_line_errors
-from anyorder.orders import ORDERS, Family, draw_orders, sample_order
+from anyorder.orders import ORDERS, Family, Order, draw_orders, sample_order
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import ESTIMATES, PLAIN, Asked, choose_estimates, evaluate, open_journal, report
@@ -49,17 +49,17 @@ def test_which_estimates_are_made():
             it.name for it in choose_estimates(list(asked), [], datasets, options(), opened(**how))
         ]
 
-    assert names() == ['l2r', 'any'] and names(order={'kind': 'l2r'}) == ['l2r']
-    assert names(order={'kind': 'r2l'}) == ['l2r', 'own']
+    assert names() == ['l2r', 'any'] and names(order=Order('l2r')) == ['l2r']
+    assert names(order=Order('r2l')) == ['l2r', 'own']
     assert names(attention='bidirectional') == names(attention='mixed') == ['any']
     assert names('iw', 'l2r') == ['l2r', 'iw'] and names('accuracy') == ['accuracy']
     for asked, said, how in (
         (['own'], 'take any', {}),
-        (['own'], 'take l2r', {'order': {'kind': 'l2r'}}),
+        (['own'], 'take l2r', {'order': Order('l2r')}),
         (['accuracy'], 'accuracy is measured on lambada, .* ptb', {'datasets': ['ptb']}),
         (['ensemble'], "^ensemble is a decoder's: others cannot score", {'attention': 'mixed'}),
         (['ensemble'], "^ensemble is a decoder's", {'attention': 'bidirectional'}),
-        (['own'], 'another order or block_size', {'order': {'kind': 'rows', 'shape': (4, 2)}}),
+        (['own'], 'another order or block_size', {'order': Order('rows', shape=(4, 2))}),
     ):
         with pytest.raises(ValueError, match=said):
             names(*asked, **how)
@@ -67,7 +67,7 @@ def test_which_estimates_are_made():
 
 def test_every_order_that_is_asked_for_is_a_row_once():
     def labels(*asked, **orders):
-        checkpoint = opened({'kind': 'block', 'parameter': 2}, attention=attention)
+        checkpoint = opened(Order('block', 2), attention=attention)
         checkpoint.run = {'order_seed': 3, 'order': 'block:2'}
         names = list(asked)
         return [
@@ -96,11 +96,8 @@ def test_every_order_that_is_asked_for_is_a_row_once():
             SimpleNamespace(**vars(opened()), run={'order_seed': 3, 'block_size': 9}),
         )
     )
-    assert listed.label == 'b.json' and listed.order['parameter'] == tuple(range(9))
-    assert (
-        swaps.order == {'kind': 'swaps', 'parameter': 3, 'seed': 3, 'length': 9}
-        and fixed.order['seed'] == 3
-    )
+    assert listed.label == 'b.json' and listed.order.parameter == tuple(range(9))
+    assert swaps.order == Order('swaps', 3, seed=3, length=9) and fixed.order.seed == 3
     assert len({it.work for it in (listed, swaps, fixed)}) == 3
     with pytest.raises(ValueError, match='from 0 to 8, once; got 2 from 0 to 1'):
         choose_estimates(
@@ -398,7 +395,7 @@ def test_published_contexts_and_the_accuracy_of_lambada(script, folder, tmp_path
 def test_another_estimate_is_one_class(folder, capsys, monkeypatch):
     class RightToLeft(estimates.LeftToRight):
         name = work = 'r2l'
-        label, order = 'right to left', {'kind': 'r2l'}
+        label, order = 'right to left', Order('r2l')
 
     monkeypatch.setitem(ESTIMATES, 'r2l', RightToLeft)
     eval_ppl.main(

@@ -19,7 +19,7 @@ from anyorder.generation.fill import generate
 from anyorder.generation.unmasking import SCORES, Adaptive, Given
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.tables import share_error
-from anyorder.orders import draw_orders
+from anyorder.orders import Order, draw_orders
 from anyorder.puzzles.rules import NaeSat
 from anyorder.puzzles.sudoku import Sudoku
 from anyorder.seeds import derive_seed
@@ -84,7 +84,7 @@ def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(polic
     (tokens, given), model = some_puzzles(Sudoku(4), 20), make_model(block_size=16, vocab_size=4)
     score = policy if policy in SCORES else None
     unmasking = Adaptive(score, 16) if score else Given(16)
-    order = {'kind': 'random' if policy in SCORES else policy}
+    order = Order('random' if policy in SCORES else policy)
     drawing = Drawing(temperature)
     idx, step, logprob = solve(model, tokens, given, order, unmasking, drawing, 3, batch_size=6)
     assert torch.equal(
@@ -115,10 +115,10 @@ def test_solving_keeps_what_is_given_and_depends_on_the_number_of_a_puzzle(polic
 
 def test_blanks_are_written_left_to_right_and_drawn_by_the_seed_of_the_puzzle():
     (tokens, given), model = some_puzzles(Sudoku(4), 9), make_model(block_size=16, vocab_size=4)
-    _, steps, _ = solve(model, tokens, given, {'kind': 'l2r'}, Given(16), Drawing(), 3)
+    _, steps, _ = solve(model, tokens, given, Order('l2r'), Given(16), Drawing(), 3)
     assert all(step[~g].tolist() == sorted(step[~g].tolist()) for step, g in zip(steps, given))
     unmasking = Adaptive('margin', 16, binomial=True)
-    order = {'kind': 'random'}
+    order = Order('random')
     whole, alone, other = (
         solve(model, tokens, given, order, unmasking, Drawing(), seed, batch_size=size)[0]
         for seed, size in ((3, 9), (3, 1), (4, 9))
@@ -177,10 +177,7 @@ def test_slots_and_seconds_are_counted_for_one_puzzle(network):
     runs = read_runs(options_of('--policies=l2r,margin'))
     start = time.perf_counter()
     rows = [
-        row
-        for row, _ in solve_all(
-            model, puzzles, runs, {'kind': 'random'}, [0], options_of('--temperature=0')
-        )
+        row for row, _ in solve_all(model, puzzles, runs, {}, [0], options_of('--temperature=0'))
     ]
     blanks = (~puzzles[2]).sum(1)
     assert len(blanks.unique()) > 1

@@ -17,6 +17,7 @@ from anyorder.checkpoint import (
     model_from_checkpoint,
     save_checkpoint,
 )
+from anyorder.orders import Order
 from anyorder.others.exported import write_exported
 from anyorder.others.tokenizer_files import byte_letters
 from anyorder.others.weights import read_weights
@@ -104,7 +105,7 @@ def test_a_folder_keeps_what_commands_ask_of_a_checkpoint(checkpoint, script, tm
     assert 'any order (bound) 1.2500 nats a token, left to right 0.5000' in said
     assert digest(model_from_checkpoint(path)) in said
     old, new = Checkpoint(path), Checkpoint(folder)
-    assert new.order == old.order == {'kind': 'block', 'parameter': 3, 'seed': 7, 'length': 9}
+    assert new.order == old.order == Order('block', 3, seed=7, length=9)
     assert (new.config, new.tokenizer, new.weights, new.iter_num) == (
         old.config,
         old.tokenizer,

@@ -17,7 +17,7 @@ from anyorder.generation.unmasking import PROBABILITIES, SCORES, Adaptive, Given
 from anyorder.likelihood.judge import generative_perplexity, text_metrics
 from anyorder.likelihood.nll import block_nll
 from anyorder.likelihood.written import written_nats
-from anyorder.orders import draw_orders
+from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.speed.frontier import REFERENCE, WAYS, Frontier, settings
 from configurator import Config
 
@@ -116,7 +116,7 @@ def test_a_curve_of_a_policy_begins_at_its_own_one_token_a_step(frontier):
 # the likelihood of held-out text
 
 
-def written(it, unmasking, temperature=1.0, order=None):
+def written(it, unmasking, temperature=1.0, order=RANDOM):
     """Nats (5,) of the blocks of held-out text in this way, whose seeds decide nothing."""
     orders = draw_orders(range(5), 8, 1, 3, order)[:, 0]
     batch = Batch(it.text.blocks, orders, n_given=torch.zeros(5, dtype=torch.long))
@@ -126,12 +126,12 @@ def written(it, unmasking, temperature=1.0, order=None):
 
 @pytest.mark.parametrize('attention', ['causal', 'bidirectional', 'mixed'])
 def test_nats_and_what_passes_cost_block_by_block(frontier, attention):
-    it, l2r = frontier(attention=attention), {'kind': 'l2r'}
+    it, l2r = frontier(attention=attention), Order('l2r')
     for unmasking, one, order in (
-        (Given(2), Given(8), None),
-        (Given(8), Given(8), None),
-        (Adaptive('entropy', 2), Adaptive('entropy', 8), None),
-        (Adaptive('margin', threshold=0.02), Adaptive('margin', 8), None),
+        (Given(2), Given(8), RANDOM),
+        (Given(8), Given(8), RANDOM),
+        (Adaptive('entropy', 2), Adaptive('entropy', 8), RANDOM),
+        (Adaptive('margin', threshold=0.02), Adaptive('margin', 8), RANDOM),
         (Adaptive('margin', 4, block_length=4), Adaptive('margin', 8, block_length=4), l2r),
     ):
         nats, found = written(it, unmasking, order=order) / 8, it.likelihood(unmasking)

@@ -17,7 +17,7 @@ from anyorder.generation.fill import fill, generate, steps
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.schedules import binomial_schedule, unmask_schedule
 from anyorder.generation.unmasking import SCORES, Given, confidence, gumbel_noise
-from anyorder.orders import order_of, sample_order
+from anyorder.orders import Order, sample_order
 from anyorder.seeds import keys_of, uniform
 from model import AOGPT, KVCache
 
@@ -25,7 +25,7 @@ from model import AOGPT, KVCache
 def write(model, texts, order, seed, n_steps, use_cache=True):
     """The canvas of texts [(tokens, known)] that were written in an order: a family, positions, or a score."""
     policy = order if order in tuple(SCORES) else 'given'
-    canvas = Canvas.of_texts(texts, order_of({}, order if policy == 'given' else 'random'), seed)
+    canvas = Canvas.of_texts(texts, Order.of(order if policy == 'given' else 'random', {}), seed)
     fill(model, canvas, unmasking_of(n_steps=n_steps, policy=policy), Drawing(), use_cache)
     return canvas
 

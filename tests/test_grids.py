@@ -13,7 +13,7 @@ from toy_runs import assert_same_runs, resume, run
 import train
 from anyorder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from anyorder.grids import LOADED
-from anyorder.orders import check_order, kept_order, name_of, order_of, read_order, sample_order
+from anyorder.orders import Order, read_order, sample_order
 from anyorder.seeds import stream
 from anyorder.tokens.sets import Split
 from anyorder.training.start import start_checkpoint
@@ -92,15 +92,14 @@ def test_every_block_of_a_grid_is_equally_likely_to_be_the_first():
 def test_an_order_of_a_grid_wants_all_cells_of_one(kind):
     for n, shape in ((12, None), (11, (3, 4)), (13, (3, 4))):
         with one_line('prepare the set with --shape=HxW, or choose another order'):
-            check_order(order_of({'order': kind, 'shape': shape}), n, 99)
-    check_order(order_of({'order': kind, 'shape': [3, 4]}), 12, 99)
+            Order(kind, shape=shape).check(n, 99)
+    Order(kind, shape=(3, 4)).check(12, 99)
     if kind == 'spiral':  # one order; a shorter row has a part of it
-        assert sample_order(
-            1, 5, **order_of({'order': kind, 'block_size': 12, 'shape': [3, 4]})
-        ).tolist() == [[0, 1, 2, 3, 4]]
+        order = Order(kind, length=12, shape=(3, 4))
+        assert order.draw(1, 5).tolist() == [[0, 1, 2, 3, 4]]
     if kind == 'blocks2d':
         with one_line('at least 1 cell wide, got 0'):
-            check_order(order_of({'order': 'blocks2d:0', 'shape': [3, 4]}), 12, 99)
+            Order(kind, 0, shape=(3, 4)).check(12, 99)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -131,14 +130,12 @@ def mine(tmp_path, monkeypatch):
 def test_a_function_of_a_user_gives_the_orders_of_the_same_built_in_one(mine):
     for text, kind in (('sub/mine.py:shuffle', 'random'), ('sub/mine.py:rows', 'rows')):
         run = {'shape': [3, 4], 'block_size': 12}
-        own, built_in = order_of(run, read_order(text)), order_of(run, kind)
-        ours, theirs = (
-            sample_order(5, 12, **o, l2r_ratio=0.4, generator=stream(1)) for o in (own, built_in)
-        )
-        assert torch.equal(ours, theirs) and kept_order(own) == own['kind'] == read_order(text)
-        assert name_of(own) == text.removeprefix('sub/') and own['kind'].startswith(
-            f'{name_of(own)}@'
-        )
+        own, built_in = Order.of(read_order(text), run), Order.of(kind, run)
+        ours, theirs = (o.draw(5, 12, stream(1), l2r_ratio=0.4) for o in (own, built_in))
+        assert torch.equal(ours, theirs)
+        assert own.kept == own.kind == read_order(text)
+        assert own.name == text.removeprefix('sub/')
+        assert own.kind.startswith(f'{own.name}@')
     states = []
     for order in ('random', read_order('sub/mine.py:shuffle')):
         state = start(learner())
@@ -146,21 +143,21 @@ def test_a_function_of_a_user_gives_the_orders_of_the_same_built_in_one(mine):
         states.append(state.model.state_dict())
     assert all(torch.equal(p, states[1][name]) for name, p in states[0].items())
     with one_line('an order of a grid wants all'):
-        check_order(order_of({}, read_order('sub/mine.py:rows')), 12, 12)
+        Order.of(read_order('sub/mine.py:rows'), {}).check(12)
 
 
 def test_a_number_is_the_third_argument_of_a_function(mine):
     kept = read_order('sub/mine.py:shifted:3')
     run = {'order': kept}
-    assert sample_order(1, 5, **order_of(run)).tolist() == [[3, 4, 0, 1, 2]]
-    assert kept_order(order_of(run)) == kept and name_of(order_of(run)) == 'mine.py:shifted:3'
+    own = Order.of('own', run)
+    assert own.draw(1, 5).tolist() == [[3, 4, 0, 1, 2]]
+    assert own.kept == kept and own.name == 'mine.py:shifted:3'
     plain = read_order('sub/mine.py:shifted')
-    assert order_of({}, plain)['parameter'] is None and kept == f'{plain}:3'
-    edited = plain.replace(
-        plain[-12:], '0' * 12
-    )  # another file of this name: the number is the run's still
-    assert order_of(run, edited)['parameter'] == 3
-    assert order_of(run, plain) == order_of(run)  # what is left open is as in the run
+    assert Order.of(plain, {}).parameter is None and kept == f'{plain}:3'
+    # another file of this name: the number is the run's still
+    edited = plain.replace(plain[-12:], '0' * 12)
+    assert Order.of(edited, run).parameter == 3
+    assert Order.of(plain, run) == own  # what is left open is as in the run
 
 
 @pytest.mark.parametrize(
@@ -182,9 +179,9 @@ def test_a_number_is_the_third_argument_of_a_function(mine):
 )
 def test_a_function_that_gives_no_orders_is_named(tmp_path, body, said):
     (tmp_path / 'mine.py').write_text(f'def f(u, n, parameter):\n    {body}\n')
-    order = order_of({}, read_order(f'{tmp_path}/mine.py:f'))
+    order = Order.of(read_order(f'{tmp_path}/mine.py:f'), {})
     with one_line(said):
-        check_order(order, 4, 4)
+        order.check(4)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +217,7 @@ def test_a_checkpoint_runs_no_file(mine, script, tmp_path):
     )
     (tmp_path / 'words.txt').write_text('a few words of text ' * 9)
     before, options = mine(), ['--ckpt=c.pt', '--weights=raw']
-    assert name_of(Checkpoint('c.pt').order) == 'mine.py:shifted:3'
+    assert Checkpoint('c.pt').order.name == 'mine.py:shifted:3'
     script('sample.py', *options, '--order=l2r', '--length=5')
     evaluate = ['eval_ppl.py', *options, '--datasets=words.txt', '--n_blocks=2', '--out=o.json']
     script(*evaluate, '--estimates=l2r')
@@ -287,13 +284,7 @@ def test_a_run_has_the_shape_of_its_data_set(data):
         json.dump(meta | {'shape': [2, 8]}, f)
     run('--order=rows', '--max_iters=2')
     checkpoint = Checkpoint('out/ckpt.pt')
-    assert checkpoint.order == {
-        'kind': 'rows',
-        'parameter': None,
-        'seed': 0,
-        'length': 16,
-        'shape': (2, 8),
-    }
+    assert checkpoint.order == Order('rows', length=16, shape=(2, 8))
     resume('--max_iters=3')
     sample = Writer('out/ckpt.pt').infill('').sample
     assert [p // 8 for p in sample['order']] == [0] * 8 + [1] * 8

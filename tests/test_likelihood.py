@@ -23,7 +23,6 @@ from anyorder.likelihood.nll import (
     conditional_logprob,
     draw_known,
     ensemble_nll,
-    estimate_of,
     one_by_one,
 )
 from anyorder.orders import draw_orders
@@ -144,11 +143,6 @@ def test_one_likelihood_that_is_not_finite_is_refused(bad):
     assert check_finite(fine) is fine
     with pytest.raises(ValueError, match='not finite'):
         check_finite(torch.tensor([[1.0, bad]]))
-
-
-def test_the_estimate_of_an_order():
-    kinds = ('random', 'l2r', 'r2l', 'fixed', 'block')
-    assert [estimate_of({'kind': kind}) for kind in kinds] == ['any', 'l2r', 'own', 'own', 'own']
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing, gumbel, keep_largest, token_noise
 from anyorder.generation.fill import fill, generate
 from anyorder.generation.unmasking import Lossless
-from anyorder.orders import order_of, sample_order
+from anyorder.orders import Order, sample_order
 from anyorder.seeds import keys_of
 from model import AOGPT
 
@@ -121,7 +121,7 @@ def test_texts_of_unequal_length_and_an_order_of_positions():
     for order in ('random', 'l2r', 'r2l'):
         canvases = []
         for window in (1, 6):
-            canvas = Canvas.of_texts(texts, {'kind': order}, 7)
+            canvas = Canvas.of_texts(texts, Order(order), 7)
             fill(model, canvas, Lossless(window), Drawing())
             canvases.append(canvas)
         assert torch.equal(canvases[0].idx, canvases[1].idx) and torch.equal(
@@ -132,7 +132,7 @@ def test_texts_of_unequal_length_and_an_order_of_positions():
         ).all()  # window 1: one token a step
     order = [3, 0, 2, 1]
     one, many = (
-        Canvas.of_texts([([1] * 4, [False] * 4)], order_of({}, order), 7) for _ in range(2)
+        Canvas.of_texts([([1] * 4, [False] * 4)], Order.of(order, {}), 7) for _ in range(2)
     )
     for canvas, window in ((one, 1), (many, 4)):
         fill(model, canvas, Lossless(window), Drawing())

@@ -18,6 +18,7 @@ from anyorder.generation.fill import fill, generate
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES
 from anyorder.likelihood.nll import block_nll, conditional_logprob
+from anyorder.orders import Order
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from model import KVCache
 
@@ -69,7 +70,7 @@ def rows_of(checkpoint, lengths=(11, 7, 9)):
 
 
 def write(model, texts, seed=3, **unmasking):
-    canvas = Canvas.of_texts(texts, {'kind': 'random'}, seed)
+    canvas = Canvas.of_texts(texts, Order('random'), seed)
     fill(model, canvas, unmasking_of(**unmasking), Drawing())
     return canvas.lists()
 

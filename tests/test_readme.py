@@ -29,6 +29,7 @@ from anyorder.checkpoint import save_checkpoint
 from anyorder.datasets import open_split
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import conditional_logprob, nll_of_blanks
+from anyorder.orders import Order
 from anyorder.puzzles.rules import TASKS
 from anyorder.tokens.prepared import DATA_SETS, prepare
 from anyorder.tokens.puzzles import prepare_puzzles
@@ -598,8 +599,8 @@ def test_the_middles_of_their_page(tmp_path, monkeypatch):
     blank = torch.zeros(4, 6, dtype=torch.bool)
     for row, (a, b) in zip(blank, ((2, 5), (0, 3), (3, 6), (1, 4))):
         row[a:b] = True
-    plain = SimpleNamespace(run={}, order={'kind': 'random'})
-    marked = SimpleNamespace(run={'fim_ratio': 0.5}, order={'kind': 'l2r'})
+    plain = SimpleNamespace(run={}, order=Order('random'))
+    marked = SimpleNamespace(run={'fim_ratio': 0.5}, order=Order('l2r'))
     model, after_marks = make_model(), make_model(vocab_size=11, n_tokens=8)
     sides, behind, before = (
         nats_of(*of_model, texts, blank, way)

@@ -14,12 +14,12 @@ from anyorder.generation.fill import fill
 from anyorder.generation.scroll import Scroll, end_of
 from anyorder.generation.unmasking import Adaptive, Given, Lossless
 from anyorder.generation.way import Page, Way
-from anyorder.orders import order_of, sample_order
+from anyorder.orders import Order
 from anyorder.seeds import derive_seed
 from anyorder.tokens.prompts import parse_prompt
 from anyorder.tokens.tokenizers import Bytes
 
-L2R = {'kind': 'l2r'}
+L2R = Order('l2r')
 
 
 def ascii_model(**config):
@@ -77,7 +77,7 @@ def counted(model):
 
 def test_a_text_that_fits_is_what_one_canvas_gives():
     model, rows = ascii_model(), texts('ab[[4]]c', '[[3]]', 'abcdef[[..]]', length=8)
-    for order in (L2R, {'kind': 'random'}, {'kind': 'r2l'}, {'kind': 'fixed', 'seed': 3}):
+    for order in (L2R, Order('random'), Order('r2l'), Order('fixed', seed=3)):
         canvas = Canvas.of_texts(rows, order, 5)
         fill(model, canvas, Given(3), Drawing())
         assert write(model, rows, order, Given(3)) == [
@@ -92,7 +92,7 @@ def rescored(model, sample, reading=L2R):
     logprob = [0.0 if p not in written else None for p in range(len(sample['tokens']))]
     for start, end in sample['stretches']:
         new = [p for p in written if start <= p < end and logprob[p] is None]
-        read = (start + sample_order(1, end - start, **reading)[0]).tolist()
+        read = (start + reading.draw(1, end - start)[0]).tolist()
         local = [p for p in read if p not in new] + new
         nll = model(torch.tensor([sample['tokens'][start:end]]), torch.tensor([local]) - start)[
             0
@@ -115,7 +115,7 @@ def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context,
     """Re-scoring gives every token the same log-probability: its canvas alone, known text first."""
     model, given = ascii_model(), [0, 1, 9, 10, 18]
     how = Adaptive('margin', 99) if order == 'margin' else Given(99)
-    visits = order_of({}, 'random' if order == 'margin' else order)
+    visits = Order.of('random' if order == 'margin' else order, {})
     ((sample, other),) = [
         write(model, texts('ab[[7]]cd[[7]]e[[..]]', '[[..]]'), visits, how, context=context)
     ]
@@ -123,7 +123,7 @@ def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context,
     reading = (
         L2R if order in ('random', 'margin') else visits
     )  # known text of a random order is read left to right
-    read = [p for p in sample_order(1, 8, **reading)[0].tolist() if p in given[:2]] + given[2:]
+    read = [p for p in reading.draw(1, 8)[0].tolist() if p in given[:2]] + given[2:]
     assert sorted(sample['order']) == list(range(20)) and sample['order'][:5] == read
     assert (
         bytes(sample['tokens'][p] for p in given) == b'abcde'
@@ -138,7 +138,7 @@ def test_every_stretch_is_drawn_from_the_model_given_its_context(order, context,
 
 def test_rows_slide_apart_and_a_row_is_a_function_of_its_seed():
     model, rows = ascii_model(), texts('[[20]]', 'x' * 17 + '[[3]]', 'ab[[1]]')
-    for order in (L2R, {'kind': 'random'}):
+    for order in (L2R, Order('random')):
         together = write(model, rows, order)
         assert [s.get('stretches') for s in together] == [
             [[0, 8], [4, 12], [8, 16], [12, 20]],
@@ -171,7 +171,7 @@ def test_a_long_text_costs_a_pass_a_token_and_reads_each_context_once():
 def test_a_long_lossless_text_equals_one_token_a_step(order):
     rows = texts('ab[[..]]', '[[..]]')
     one, many = (
-        write(ascii_model(), rows, order_of({}, order), Lossless(window), with_drafts=True)
+        write(ascii_model(), rows, Order.of(order, {}), Lossless(window), with_drafts=True)
         for window in (1, 8)
     )
     assert [s['tokens'] for s in one] == [s['tokens'] for s in many]
@@ -224,7 +224,7 @@ def test_left_to_right_ends_at_the_stop_and_saves_the_passes_behind_it(lossless)
 
 @pytest.mark.parametrize('order', ['random', 'r2l', 'block:4'])
 def test_other_orders_are_cut_at_the_first_stop(order):
-    visits, rows = order_of({}, order), texts('[[..]]')
+    visits, rows = Order.of(order, {}), texts('[[..]]')
     (whole,) = write(ascii_model(), rows, visits)
     stop = whole['text'][5:7]
     n = whole['text'].index(stop) + 2
@@ -338,7 +338,7 @@ def test_parts_are_what_one_writes_by_hand_one_after_the_other(order, block_size
     how = {
         'how': Lossless(4) if order == 'lossless' else how,
         'with_drafts': True,
-        'order': L2R if order == 'l2r' else {'kind': 'random'},
+        'order': L2R if order == 'l2r' else Order('random'),
     }
     stops = ['nowhere']
     for n, stopped, i in ((24, False, 5), (20, False, 12), (18, True, 0)):
@@ -404,9 +404,7 @@ def test_allowed_and_rows_count_in_the_text_as_it_is_then():
 
 def test_the_watcher_sees_the_first_text_as_a_whole():
     shown = []
-    samples = write(
-        ascii_model(), texts('[[..]]', 'abc[[..]]'), {'kind': 'random'}, look=shown.append
-    )
+    samples = write(ascii_model(), texts('[[..]]', 'abc[[..]]'), Order('random'), look=shown.append)
     shown = [seen for seen in shown if seen]
     assert [step for _, _, step, *_ in shown] == list(range(20))
     assert [steps.count(None) for _, steps, *_ in shown] == list(range(19, -1, -1))

@@ -18,7 +18,7 @@ from anyorder.generation.unmasking import SCORES, Lossless
 from anyorder.likelihood.journal import Journal
 from anyorder.likelihood.written import Oracle, written_nats
 from anyorder.machine.terminal import one_line_errors
-from anyorder.orders import draw_orders, order_of
+from anyorder.orders import Order, draw_orders
 from anyorder.tokens.prepared import prepare
 from anyorder.tokens.tokenizers import Bytes
 from eval_ppl import choose_estimates, evaluate, read_ways, report
@@ -218,7 +218,7 @@ def test_given_tokens_cost_nothing():
 def test_known_tokens_are_read_as_where_a_text_is_written(policy):
     model, (it,) = make_model(), made(f'--orders={policy}')
     given = torch.rand(4, 9, generator=torch.Generator().manual_seed(3)) < 0.5
-    canvas = Canvas.of_texts([*zip(BLOCKS.tolist(), given.tolist())], order_of({}, 'random'), 5)
+    canvas = Canvas.of_texts([*zip(BLOCKS.tolist(), given.tolist())], Order('random'), 5)
     fill(model, canvas, it.unmasking, it.drawing)
     found = it.nats(model, BLOCKS, [*range(4)], given)[:, 0]
     torch.testing.assert_close(found, -canvas.logprob.sum(1), rtol=0, atol=1e-10)

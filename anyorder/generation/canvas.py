@@ -5,7 +5,7 @@ import copy
 import torch
 
 from anyorder.generation.constraint import Constraint
-from anyorder.orders import given_first, sample_order
+from anyorder.orders import given_first
 from anyorder.seeds import keys_of, seeds_of, uniform
 
 BY_POSITION = ('idx', 'order', 'step', 'logprob', 'u')  # tensors (B, N) on the device
@@ -82,18 +82,18 @@ class Canvas:
         texts  [(tokens, known)], two lists each. Known tokens are visited first, then the blanks,
                both in the given order, as in training; known ones of a random order, however, from
                left to right
-        order  the arguments of sample_order
+        order  an Order
         seed   row r is a function of seed + r, or, if it is a list, of seed[r]"""
         lengths = torch.tensor([len(tokens) for tokens, _ in texts])
         B = len(texts)
         N = int(lengths.max())
         seeds = seeds_of(seed, B)
-        known_l2r = order['kind'] in ('random', 'sorted_subset')
+        known_l2r = order.kind in ('random', 'sorted_subset')
         idx = torch.zeros(B, N, dtype=torch.long)
         orders = torch.arange(N).repeat(B, 1)
         for r, (tokens, known) in enumerate(texts):
             n = len(tokens)
-            visits = sample_order(1, n, **order, keys=keys_of(seeds[r : r + 1]))
+            visits = order.draw(1, n, keys=keys_of(seeds[r : r + 1]))
             visits, *_ = given_first(visits, torch.tensor([known]), None, known_l2r)
             idx[r, :n] = torch.tensor(tokens)
             orders[r, :n] = visits[0]

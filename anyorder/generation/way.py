@@ -7,19 +7,19 @@ from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import steps
 from anyorder.generation.options import unmasking_of
 from anyorder.generation.unmasking import SCORES, Unmasking
-from anyorder.orders import order_of, read_order
+from anyorder.orders import Order, read_order
 
 
 @dataclass(frozen=True)
 class Way:
     """How a text is written.
 
-    order       arguments of sample_order: in which order blanks are visited; where the model chooses, which of equal
-                scores comes first, and what lies in a block
+    order       in which order blanks are visited; where the model chooses, which of equal scores
+                comes first, and what lies in a block
     unmasking   which blanks a step reveals
     drawing     how a token is drawn from its logits; with `scores` the text that stands in the blanks is scored"""
 
-    order: dict
+    order: Order
     unmasking: Unmasking
     drawing: Drawing = Drawing()
 
@@ -31,7 +31,7 @@ class Way:
         order, policy = order_and_policy(order, unmasking.get('block_length'))
         unmasking = unmasking_of(policy=policy, **unmasking)
         drawing = Drawing(temperature, top_k, top_p, score)
-        return cls(order_of(run, order), unmasking, drawing)
+        return cls(Order.of(order, run), unmasking, drawing)
 
     @property
     def scoring(self):
@@ -44,17 +44,14 @@ class Way:
 
 
 def order_and_policy(order, block_length=None):
-    """Return (order for order_of, policy for unmasking_of) of `order`, an option of sample.py or a list of positions."""
+    """Return (text for Order.of, policy for unmasking_of) of `order`, an option of sample.py or a list of positions."""
     if not isinstance(order, str):
         return order, 'given'
     if order in SCORES and block_length is None:
         return 'random', order  # decides among equal scores
     if order in SCORES:
         return 'l2r', order  # makes the blocks
-    order = read_order(order, 'own', *SCORES)
-    if order == 'own':
-        return None, 'given'
-    return order, 'given'
+    return read_order(order, 'own', *SCORES), 'given'
 
 
 @dataclass(frozen=True)

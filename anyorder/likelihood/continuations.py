@@ -19,7 +19,7 @@ from anyorder.likelihood.nll import (
     is_drawn,
     logits_one_by_one,
 )
-from anyorder.orders import check_order, draw_orders, given_first, has_several, order_of
+from anyorder.orders import Order, draw_orders, given_first
 from anyorder.seeds import derive_seed, stream
 from anyorder.tokens.tokenizers import split_documents
 from model import float32_or_better
@@ -29,7 +29,7 @@ from model import float32_or_better
 class Reading:
     """In which orders a continuation is read. Its context is visited first, both in the sequence of the order.
 
-    order       the arguments of sample_order
+    order       an Order
     n_orders    K orders, where the family has several
     n_contexts  M > 1: left to right, each token under M orders of the context, the first its own, the others shuffles:
                 sum_i -log 1/M sum_j p(x_i | perm_j(context), x_<i), the context-order ensemble
@@ -37,7 +37,7 @@ class Reading:
     seed        seed and tokens of a row fix its orders
     unmasking   an adaptive one: by its law the continuation is written, after the context from left to right"""
 
-    order: dict
+    order: Order
     n_orders: int = 1
     n_contexts: int = 1
     estimate: str = 'bound'
@@ -52,10 +52,10 @@ class Reading:
             )
         if self.estimate not in ('bound', 'mixture'):
             raise ValueError(f"estimate must be 'bound' or 'mixture', got {self.estimate!r}")
-        if self.n_contexts > 1 and (self.order['kind'] != 'l2r' or config.slots.masked_loss):
+        if self.n_contexts > 1 and (self.order.kind != 'l2r' or config.slots.masked_loss):
             raise ValueError(
                 'n_contexts above 1 wants a decoder (attention=causal) and order=l2r, left to right after '
-                f'shuffled contexts, got attention={config.attention} and order={self.order["kind"]}'
+                f'shuffled contexts, got attention={config.attention} and order={self.order.kind}'
             )
         if self.unmasking is not None and (self.n_orders, self.n_contexts, self.estimate) != (
             1,
@@ -67,13 +67,13 @@ class Reading:
                 'and n_contexts are for orders that are given, as order=random'
             )
         if (self.n_orders, self.estimate) != (1, 'bound') and (
-            self.n_contexts > 1 or not has_several(self.order)
+            self.n_contexts > 1 or self.order.law == 'one'
         ):
             raise ValueError(
                 'n_orders and estimate are for orders that are drawn, as order=random, with n_contexts=1; '
-                f'got order={self.order["kind"]}, n_contexts={self.n_contexts}'
+                f'got order={self.order.kind}, n_contexts={self.n_contexts}'
             )
-        check_order(self.order, config.block_size, config.block_size)
+        self.order.check(config.block_size)
 
     @property
     def n_passes(self):
@@ -82,7 +82,7 @@ class Reading:
             self.n_contexts
             if self.n_contexts > 1
             else self.n_orders
-            if has_several(self.order)
+            if self.order.law != 'one'
             else 1
         )
 
@@ -110,7 +110,7 @@ class Reading:
         )[0]
 
 
-LEFT_TO_RIGHT = Reading(order_of({}, 'l2r'))
+LEFT_TO_RIGHT = Reading(Order('l2r'))
 
 
 def pieces(context, continuation, block_size):

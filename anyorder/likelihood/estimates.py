@@ -14,18 +14,11 @@ from anyorder.likelihood.ensemble import (
     powers_of_two,
     sample_groups,
 )
-from anyorder.likelihood.nll import (
-    block_nll,
-    check_finite,
-    draw_known,
-    ensemble_nll,
-    estimate_of,
-    is_drawn,
-)
+from anyorder.likelihood.nll import block_nll, check_finite, draw_known, ensemble_nll, is_drawn
 from anyorder.likelihood.tables import figure, share_error, summarize
 from anyorder.machine.processes import gather, processes
 from anyorder.machine.terminal import progress
-from anyorder.orders import draw_orders, family_of, has_several, name_of, order_of
+from anyorder.orders import RANDOM, Order, draw_orders
 from anyorder.seeds import derive_seed
 
 
@@ -39,19 +32,17 @@ class Estimate:
     decoder_only  why networks with a masked loss do not have it; '': they have
     n_orders      orders of a block that one call of `nats` runs
     alone         whether such a call is for one block, which fills a batch by itself
-    order         the arguments of sample_order; None is random
+    order         an Order
     known_l2r     whether given tokens are read from left to right, in place of this order"""
 
     name = work = ''
-    options, dataset, decoder_only, n_orders, alone, order, known_l2r = (
-        (),
-        None,
-        '',
-        1,
-        False,
-        None,
-        False,
-    )
+    options = ()
+    dataset = None
+    decoder_only = ''
+    n_orders = 1
+    alone = False
+    order = RANDOM
+    known_l2r = False
 
     def __init__(self, config, checkpoint, asked=()):
         """For an opened Checkpoint; `asked` are the names of all estimates of this evaluation."""
@@ -133,15 +124,13 @@ class Along(Estimate):
     name, options, several = 'order', ('n_orders',), True
 
     def __init__(self, config, checkpoint, asked=(), order=None, label=''):
-        """`order` holds the arguments of sample_order; a subclass has its own."""
+        """`order` is an Order; a subclass has its own."""
         super().__init__(config, checkpoint, asked)
         if order:
             self.order, self.label, self.work = order, label, f'{label} {derive_seed(order):x}'
-        self.several = self.several and has_several(self.order)
+        self.several = self.several and self.order.law != 'one'
         self.n_orders = config.n_orders if self.several else 1
-        self.bound = (
-            family_of(self.order['kind']).drawn and has_several(self.order) or self.n_orders > 1
-        )
+        self.bound = self.order.drawn and self.order.law != 'one' or self.n_orders > 1
 
     @property
     def is_drawn(self):
@@ -175,9 +164,7 @@ class Along(Estimate):
         row = self.row(self.label_of_all(), nats.mean(1), text, self.n_orders) | {
             'bound': self.bound
         }
-        if (
-            self.n_orders > 1 and not family_of(self.order['kind']).drawn
-        ):  # orders that all blocks share
+        if self.n_orders > 1 and not self.order.drawn:  # orders that all blocks share
             row['orders_stderr'] = float(
                 nats.mean(0).std() / self.n_orders**0.5 * len(nats) / row['tokens']
             )
@@ -200,7 +187,7 @@ class LeftToRight(Along):
     """-log p(x) from left to right, exact."""
 
     name = work = 'l2r'
-    label, order = 'left to right', order_of({}, 'l2r')
+    label, order = 'left to right', Order('l2r')
 
 
 class OwnOrder(Along):
@@ -210,11 +197,11 @@ class OwnOrder(Along):
 
     def __init__(self, config, checkpoint, asked=()):
         order = checkpoint.order
-        super().__init__(config, checkpoint, asked, order, f'own order ({name_of(order)})')
-        if estimate_of(order) != self.name:
+        super().__init__(config, checkpoint, asked, order, f'own order ({order.name})')
+        if order.estimate != self.name:
             raise ValueError(
                 'own is for a model trained neither in random order nor left to right, this one was '
-                f'trained in {name_of(order)}: take {estimate_of(order)}'
+                f'trained in {order.name}: take {order.estimate}'
             )
 
 
@@ -222,7 +209,7 @@ class AnyOrder(Along):
     """1/K sum_k -log p(x | sigma_k) over K = n_orders uniform random orders: a bound."""
 
     name, work = 'any', 'orders'
-    label, order = 'any order', order_of({}, 'random')
+    label, order = 'any order', RANDOM
 
 
 class ImportanceWeighted(AnyOrder):

@@ -163,7 +163,7 @@ def open_judge(name, tokenizer):
         raise ValueError(
             f'{name} reads other tokens than the samples have, and no text: choose another --judge'
         )
-    kind = checkpoint.order['kind']
+    kind = checkpoint.order.kind
     if kind not in ('random', 'l2r') and not checkpoint.run.get('l2r_ratio'):
         raise ValueError(
             f'a judge reads left to right, {name} was trained in another order ({kind}) alone: choose '

@@ -125,14 +125,9 @@ def logits_one_by_one(model, idx, order, first, end, n_visits=None):
         yield model.predict(idx, order, torch.minimum(first + j, end - 1), 1, cache, n_visits)[:, 0]
 
 
-def estimate_of(order):
-    """The name of the estimate in the order that a network was trained in, from the arguments of sample_order."""
-    return {'random': 'any', 'l2r': 'l2r'}.get(order['kind'], 'own')
-
-
 def is_drawn(slots, order):
     """True for a masked loss over random orders: a pass draws the bound. In others such a network takes one a visit."""
-    return slots.masked_loss and estimate_of(order) == 'any'
+    return slots.masked_loss and order.law == 'random'
 
 
 def draw_known(numbers, n_blanks, n_orders=1, seed=0, n_given=0):

@@ -16,7 +16,6 @@ from anyorder.generation.drawing import token_logprob
 from anyorder.generation.fill import fill
 from anyorder.likelihood.estimates import Along
 from anyorder.likelihood.tables import table_row
-from anyorder.orders import has_several
 from anyorder.seeds import DRAWS, derive_seed
 
 
@@ -111,7 +110,7 @@ class Written(Along):
         elif self.one is not None and nats[:, -1].isfinite().all():
             cost = self.row('', kept - nats[:, -1], text)
             row |= {'cost': cost['nats_per_token'], 'cost_stderr': cost['stderr']}
-        if has_several(self.order) and not (
+        if self.order.law != 'one' and not (
             self.unmasking.adaptive or cut.any()
         ):  # other draws are a block's own
             row = super().rows(nats[:, : 3 * self.n_orders : 3], text)[0] | row

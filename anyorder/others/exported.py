@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from anyorder.machine.files import GPT2_NAMES, need_extra
-from anyorder.orders import kept_order, order_of
+from anyorder.orders import Order
 from anyorder.others.tokenizer_files import special_ids, tokenizer_files
 from anyorder.others.weights import TIED, read_json, read_weights, tie
 from anyorder.tokens.tokenizers import Symbols
@@ -101,7 +101,7 @@ def hub_config(model, entries, special, weights):
     special  ids of special tokens, see special_ids"""
     run = entries.get('config', {})
     if 'order' in run:
-        run = run | {'order': kept_order(order_of(run))}  # with its number
+        run = run | {'order': Order.of('own', run).kept}  # with its number
     view = 'AutoModelForMaskedLM' if model.slots.masked_loss else 'AutoModelForCausalLM'
     return {
         'model_type': 'aogpt',

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyorder.machine.files import MASKED, is_out_of_memory, need_extra
-from anyorder.orders import order_of
+from anyorder.orders import Order
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.mdlm import MDLM
 from anyorder.others.weights import (
@@ -60,7 +60,7 @@ class MaskedCheckpoint:
     entries = {}
     run = {}
     set = {}
-    order = order_of({})
+    order = Order()
     iter_num = '?'
     weights = 'raw'
 

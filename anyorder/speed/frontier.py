@@ -30,7 +30,7 @@ from anyorder.likelihood.written import Written
 from anyorder.machine.devices import autocast, seconds
 from anyorder.machine.files import write_json
 from anyorder.machine.terminal import progress
-from anyorder.orders import name_of, order_of
+from anyorder.orders import Order
 
 REFERENCE = 'one token a step'
 # {way: (the option of unmasking_of that varies along its curve, the other options)}. Another way is one entry here
@@ -51,7 +51,7 @@ def settings(checkpoint, values):
     values   {'n_steps', 'window', 'threshold', 'blocks': [value, ...]}; without n_steps a sixteenth to a half of the
              tokens. A window holds at most all tokens. Margin has a way for each length of `blocks`. The curve of a
              policy begins at its own one token a step"""
-    N, order, found, left_out = checkpoint.config.block_size, name_of(checkpoint.order), [], {}
+    N, order, found, left_out = checkpoint.config.block_size, checkpoint.order.name, [], {}
     values = values | {
         'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
         'window': list(dict.fromkeys(min(window, N) for window in values['window'])),
@@ -119,7 +119,7 @@ class Frontier:
         return (
             self.checkpoint.order
             if unmasking.block_length is None
-            else order_of(self.checkpoint.run, 'l2r')
+            else Order.of('l2r', self.checkpoint.run)
         )
 
     def canvas(self, first, unmasking):
@@ -218,7 +218,7 @@ class Frontier:
         result = {
             'config': config,
             'batch_size': self.batch_size,
-            'order': checkpoint.order,
+            'order': checkpoint.order.entries,
             'tokens': self.n_tokens,
             'held_out': held_out,
             'judge': self.judge.name,
@@ -230,7 +230,7 @@ class Frontier:
             'reference': REFERENCE,
             'frontier': points,
         }
-        order = name_of(checkpoint.order)
+        order = checkpoint.order.name
         clues = ', given what the set gives' if self.text and self.text.given is not None else ''
         law = f'exact where the model chooses, in the order {order} a mean over orders, a bound'
         measured = (

@@ -10,11 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anyorder.checkpoint import Checkpoint, digest, model_from_checkpoint
 from anyorder.fast import lean
-from anyorder.grids import wants_shape
 from anyorder.machine.files import check_folder
 from anyorder.machine.processes import gather, is_split, processes
 from anyorder.machine.surroundings import launcher
-from anyorder.orders import check_order, family_of, order_of, order_option
+from anyorder.orders import Order, order_option
 from anyorder.seeds import derive_seed
 from anyorder.training.run_folder import open_newest
 from anyorder.training.sharding import recompute, shard
@@ -149,13 +148,13 @@ def check_options(c, world_size):
         raise ValueError(
             f'attention={c.attention} has masked loss: l2r_ratio must be 0, got {c.l2r_ratio}'
         )
-    order = order_of(c)
-    if network.slots.masked_loss and order['kind'] != 'random':
+    order = Order.of('own', c)
+    if network.slots.masked_loss and order.law != 'random':
         raise ValueError(
-            f"a masked loss is a bound for random orders: order must be 'random', got {order['kind']!r}"
+            f"a masked loss is a bound for random orders: order must be 'random', got {order.kind!r}"
         )
-    if not wants_shape(family_of(order['kind']).orders):  # which comes with the data
-        check_order(order, c.block_size, c.block_size)
+    if not order.wants_shape:  # which comes with the data
+        order.check(c.block_size)
 
 
 def never_reached(c):

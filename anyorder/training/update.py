@@ -7,10 +7,10 @@ import torch
 
 from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
-from anyorder.likelihood.nll import blank_nll, block_nll, draw_known, estimate_of
+from anyorder.likelihood.nll import blank_nll, block_nll, draw_known
 from anyorder.machine.devices import autocast, widest
 from anyorder.machine.processes import is_split, part_of, processes, summed, whole
-from anyorder.orders import draw_orders, given_first, order_of, sample_order
+from anyorder.orders import Order, draw_orders, given_first, sample_order
 from anyorder.seeds import DRAWS, derive_seed
 from anyorder.tokens.blocks import random_blocks, visits_of
 from anyorder.training.muon import Muon
@@ -30,7 +30,7 @@ def draw_batch(split, config, model):
     if n_visits is not None:
         n_visits = send(n_visits, device)
 
-    order = sample_order(B, N, l2r_ratio=config.l2r_ratio, device=device, **order_of(config))
+    order = Order.of('own', config).draw(B, N, l2r_ratio=config.l2r_ratio, device=device)
     if split.marked:
         idx, given = split.unpack(idx)
         order, n_given, n_blanks = given_first(order, given, n_visits)
@@ -283,8 +283,8 @@ def validate(model, blocks, given, config):
     places = torch.arange(rank, n_places, world_size)
     own = places % n
 
-    order = order_of(config)
-    orders = {estimate_of(order): draw_orders(range(n), N, order=order)[:, 0]}
+    order = Order.of('own', config)
+    orders = {order.estimate: draw_orders(range(n), N, order=order)[:, 0]}
     if not model.slots.masked_loss:
         orders['l2r'] = sample_order(n, N, 'l2r')
     nats = {}
