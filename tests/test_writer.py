@@ -44,49 +44,35 @@ from model import EMA
     ],
 )
 def test_infill_is_what_the_command_writes(ckpt, script, tmp_path, how):
-    options = [
-        f'--{name}={json.dumps(value) if type(value) is list else value}'
-        for name, value in how.items()
-    ]
-    script(
-        'sample.py',
-        f'--ckpt={ckpt}',
-        '--weights=raw',
-        '--prompt=ab[[..]]c',
-        '--n_samples=3',
-        '--batch_size=2',
-        '--out=o.json',
-        *options,
-    )
+    options = [f'--ckpt={ckpt}', '--weights=raw', '--prompt=ab[[..]]c', '--n_samples=3']
+    for name, value in how.items():
+        if isinstance(value, list):
+            value = json.dumps(value)
+        options.append(f'--{name}={value}')
+    script('sample.py', *options, '--batch_size=2', '--out=o.json')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     texts = Writer(ckpt).infill('ab[[..]]c', n=3, batch_size=2, **how)
     for text, sample in zip(texts, samples, strict=True):
-        assert (
-            text == sample['text']
-            and text.sample['order'] == sample['order']
-            and text.logprob == -sample['nats']
-        )
-        assert text.sample['step'] == sample['step'] and text.sample.get('stretches') == sample.get(
-            'stretches'
-        )
-        assert text.sample.get('stopped') == sample.get('stopped')
+        assert text == sample['text']
+        assert text.logprob == -sample['nats']
+        for key in ('order', 'step', 'stretches', 'stopped'):
+            assert text.sample.get(key) == sample.get(key)
+
+
+KIND = {'tokenizer': 'own', 'eos': None, 'given': False}  # of a set of tokens of one's own
+
+
+def rows_of_file(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
 def grids(tmp_path, request):
-    """The path of a checkpoint of grids of 2 x 3 tokens with the names a, ab, ..., and rows to be filled."""
-    kind = {
-        'tokenizer': 'own',
-        'n_tokens': 5,
-        'eos': None,
-        'given': False,
-        'row_length': 6,
-        'shape': [2, 3],
-        'vocabulary': ['a', 'ab', 'b', 'ba', 'c'],
-    }
-    model = make_model(
-        block_size=6, vocab_size=64, n_tokens=5, **getattr(request, 'param', {})
-    ).float()
+    """The path of a checkpoint of grids of 2 x 3 tokens with names a, ab, ..., and rows to fill."""
+    names = ['a', 'ab', 'b', 'ba', 'c']
+    kind = KIND | {'n_tokens': 5, 'row_length': 6, 'shape': [2, 3], 'vocabulary': names}
+    config = {'block_size': 6, 'vocab_size': 64, 'n_tokens': 5} | getattr(request, 'param', {})
+    model = make_model(**config).float()
     save_checkpoint(tmp_path / 'grids.pt', model, EMA(model, 0.9), tokenizer='own', set=kind)
     np.save(tmp_path / 'rows.npy', [[0, -1, 2, -1, 4, -1], [-1, -1, -1, 1, 3, -1], [4] * 5 + [-1]])
     return str(tmp_path / 'grids.pt'), np.load(tmp_path / 'rows.npy')
@@ -104,32 +90,38 @@ def grids(tmp_path, request):
 )
 def test_rows_of_tokens_are_written_by_command_and_program(grids, script, tmp_path):
     ckpt, rows = grids
-    how = f'--ckpt={ckpt}', '--prompt_file=rows.npy', '--order=margin', '--n_samples=2'
+    asked = rows.repeat(2, 0)
+    how = [f'--ckpt={ckpt}', '--order=margin', '--n_samples=2']
     for out in ('o.json', 'o.npy', 'o.jsonl'):
-        script('sample.py', *how, f'--out={out}')
+        script('sample.py', *how, '--prompt_file=rows.npy', f'--out={out}')
     samples = json.loads((tmp_path / 'o.json').read_text())['samples']
     tokens = [sample['tokens'] for sample in samples]
-    assert [sample['prompt'] for sample in samples] == rows.repeat(2, 0).tolist()
+    assert [sample['prompt'] for sample in samples] == asked.tolist()
     assert np.load(tmp_path / 'o.npy').tolist() == tokens
-    assert [json.loads(line) for line in (tmp_path / 'o.jsonl').read_text().splitlines()] == tokens
-    asked = rows.repeat(2, 0)
+    assert rows_of_file(tmp_path / 'o.jsonl') == tokens
     assert (np.where(asked < 0, -1, tokens) == asked).all()
+
+    (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows.tolist())))
+    script('sample.py', *how, '--prompt_file=rows.jsonl', '--out=again.npy')
+    assert np.load(tmp_path / 'again.npy').tolist() == tokens
+
+    # The program writes the same rows, in the shape of the prompt
     writer = Writer(ckpt)
     same = writer.infill(asked, order='margin')
-    assert same.shape == (6, 6) and same.tolist() == tokens
+    assert same.shape == (6, 6)
+    assert same.tolist() == tokens
     assert same.logprob.tolist() == [-sample['nats'] for sample in samples]
-    one, several = (
-        writer.infill(rows[0].tolist(), order='margin'),
-        writer.infill(rows, n=2, seed=[*range(6)]),
-    )
-    assert one.shape == (6,) and one.tolist() == tokens[0]
-    assert several.shape == (2, 3, 6) and several.logprob.shape == (2, 3)
+    one = writer.infill(rows[0].tolist(), order='margin')
+    assert one.shape == (6,)
+    assert one.tolist() == tokens[0]
+    several = writer.infill(rows, n=2, seed=[*range(6)])
+    assert several.shape == (2, 3, 6)
+    assert several.logprob.shape == (2, 3)
     assert several[1, 0].tolist() == writer.infill(rows[0], seed=3).tolist()
+
+    # And texts of names, which fill a row
     assert writer.infill('a [[1]] b [[1]] c [[1]]', order='margin').sample['tokens'] == tokens[0]
     assert writer.infill('ab [[..]]', length=4).split()[0] == 'ab'
-    (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows.tolist())))
-    script('sample.py', f'--ckpt={ckpt}', '--prompt_file=rows.jsonl', *how[2:], '--out=again.npy')
-    assert np.load(tmp_path / 'again.npy').tolist() == tokens
     for prompt in ('ab', 'a [[4-5]] b'):
         with one_line('the rows of this model have 6 tokens, got a row of 9'):
             writer.infill(prompt, length=9)
@@ -169,104 +161,107 @@ def test_wrong_files_of_rows_are_one_line(grids, script, tmp_path):
 
 def test_a_name_stops_a_stream_where_it_stands_alone():
     tokenizer = tokenizer_of_set({'tokenizer': 'own', 'n_tokens': 20, 'eos': None})
-    assert [
-        end_of(tokens, ['1'], tokenizer) for tokens in ([11, 12], [11, 1, 12], [10, 11, 1])
-    ] == [None, 2, 3]
+    for tokens, n in (([11, 12], None), ([11, 1, 12], 2), ([10, 11, 1], 3)):
+        assert end_of(tokens, ['1'], tokenizer) == n
 
 
 def test_a_stop_is_a_token_however_it_is_written(tmp_path):
-    kind = {'tokenizer': 'own', 'n_tokens': 5, 'eos': 4, 'given': False}
-    save_checkpoint(
-        tmp_path / 's.pt',
-        make_model(block_size=30, vocab_size=64, n_tokens=5).float(),
-        tokenizer='own',
-        set=kind,
-    )
+    model = make_model(block_size=30, vocab_size=64, n_tokens=5).float()
+    kind = KIND | {'n_tokens': 5, 'eos': 4}
+    save_checkpoint(tmp_path / 's.pt', model, tokenizer='own', set=kind)
     writer = Writer(tmp_path / 's.pt')
-    texts = [
-        writer.infill('', n=4, order='l2r', stop=stop) for stop in ('4', ' 4', '<|endoftext|>')
-    ]
-    assert texts[0] == texts[1] == texts[2] and all(
-        text.sample['stopped'] and text[-1] == '4' for text in texts[0]
-    )
-    several = writer.infill('', n=4, order='l2r', stop=['4', ' 2'])
-    assert all(
-        text.sample['stopped'] and text[-1] in '24' and not {*text[:-1]} & {*'24'}
-        for text in several
-    )
+    texts = writer.infill('', n=4, order='l2r', stop='4')
+    for stop in (' 4', '<|endoftext|>'):
+        assert writer.infill('', n=4, order='l2r', stop=stop) == texts
+    for text in texts:
+        assert text.sample['stopped']
+        assert text[-1] == '4'
+    for text in writer.infill('', n=4, order='l2r', stop=['4', ' 2']):
+        assert text.sample['stopped']
+        assert text[-1] in '24'
+        assert not {*text[:-1]} & {*'24'}
     for wrong in (' ', [], ['4', ''], ['4', ' '], ['4', 5], 5, None, np.array(['4', '5'])):
         with one_line('stop must be a text or a list of texts, got .*: leave out what is empty'):
             writer.infill('', stop=wrong)
 
 
-def test_open_blanks_share_the_length_or_end_at_a_stop(ckpt):
-    writer, how = Writer(ckpt), {'order': 'margin', 'n_steps': 4}
-    shared, same = (
-        writer.infill(p, length=20, **how)
-        for p in ('a[[..]]b[[..]]cd[[..]]', 'a[[6]]b[[5]]cd[[5]]')
-    )
-    assert shared == same and shared.sample == same.sample
-    whole = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop='nowhere').sample[
-        'tokens'
-    ]
-    stops, tokens, seed, logprob = ['no', chr(next(i for i in whole[2:] if 32 < i < 127))], [], 7, 0
-    for piece in b'ab':  # by hand, each part as a row
-        part = writer.infill(
-            np.array([*tokens, piece, *[-1] * 9]), order='l2r', seed=seed, stop=stops
-        )
-        tokens, seed, logprob = (
-            part.samples[0]['tokens'],
-            derive_seed(seed, 'part'),
-            logprob + part.logprob,
-        )
-    text = writer.infill('a[[..]]b[[..]]c', length=21, order='l2r', seed=7, stop=stops)
-    assert text.sample['tokens'] == [*tokens, ord('c')] and len(tokens) < 20
+def test_open_blanks_share_the_length(ckpt):
+    writer = Writer(ckpt)
+    how = {'order': 'margin', 'n_steps': 4, 'length': 20}
+    shared = writer.infill('a[[..]]b[[..]]cd[[..]]', **how)
+    same = writer.infill('a[[6]]b[[5]]cd[[5]]', **how)
+    assert shared == same
+    assert shared.sample == same.sample
+
+
+def test_open_blanks_end_at_a_stop(ckpt):
+    writer = Writer(ckpt)
+    prompt = 'a[[..]]b[[..]]c'
+    how = {'length': 21, 'order': 'l2r', 'seed': 7}
+    whole = writer.infill(prompt, stop='nowhere', **how).sample['tokens']
+    letter = next(token for token in whole[2:] if 32 < token < 127)
+    stops = ['no', chr(letter)]
+
+    # By hand, each part as a row
+    tokens = []
+    seed = 7
+    logprob = 0
+    for piece in b'ab':
+        row = np.array([*tokens, piece, *[-1] * 9])
+        part = writer.infill(row, order='l2r', seed=seed, stop=stops)
+        tokens = part.samples[0]['tokens']
+        seed = derive_seed(seed, 'part')
+        logprob += part.logprob
+    text = writer.infill(prompt, stop=stops, **how)
+    assert text.sample['tokens'] == [*tokens, ord('c')]
+    assert len(tokens) < 20
     assert text.logprob == pytest.approx(logprob)
 
 
 def test_one_text_or_several(ckpt):
     writer = Writer(ckpt)
-    one, three = writer.infill('a[[3]]b', seed=8), writer.infill('a[[3]]b', n=3, seed=7)
-    assert (
-        isinstance(one, str)
-        and one == three[1]
-        and len(set(three)) == 3
-        and len(writer.infill('a', n=1)) == 1
-    )
+    one = writer.infill('a[[3]]b', seed=8)
+    three = writer.infill('a[[3]]b', n=3, seed=7)
+    assert isinstance(one, str)
+    assert one == three[1]
+    assert len(set(three)) == 3
+    assert len(writer.infill('a', n=1)) == 1
     assert writer.infill('a[[3]]b', n=3, seed=7, batch_size=2) == three
     back = pickle.loads(pickle.dumps(one))
-    assert back == one and back.logprob == one.logprob == sum(one.sample['logprob'])
+    assert back == one
+    assert back.logprob == one.logprob
+    assert one.logprob == sum(one.sample['logprob'])
     assert writer.infill('[[3]]', order=[2, 0, 1]).sample['order'] == [2, 0, 1]
+
+
+PROMPTS = ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
 
 
 @pytest.mark.parametrize(
     'how', [{}, {'order': 'margin', 'n_steps': 2}, {'order': 'l2r', 'n_orders': 2}]
 )
-def test_a_list_gives_what_each_prompt_gives(ckpt, how):
-    writer, prompts = Writer(ckpt), ['a[[=bc]]', 'ab[[=d]]e', '[[=f]]']
-    alone = [writer.logprob(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts)]
-    for found in (
-        writer.logprob(prompts, seed=7, **how),
-        writer.logprob((*prompts,), seed=[7, 8, 9], **how),
-    ):
-        assert found == pytest.approx(
-            alone, rel=1e-6
-        )  # float32: a batch may round otherwise, as torch 2.11's does
-    how.pop('n_orders', None)
-    alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(prompts * 2)]
-    assert (
-        writer.infill(prompts, seed=7, **how)
-        == alone[:3]
-        == writer.infill(prompts, seed=7, batch_size=1, **how)
-    )
-    several = writer.infill(
-        [prompts[0], prompts[0], prompts[1]], n=2, seed=[7, 10, 7, 10, 8, 11], **how
-    )
+def test_a_list_is_scored_as_each_prompt(ckpt, how):
+    writer = Writer(ckpt)
+    alone = [writer.logprob(prompt, seed=7 + r, **how) for r, prompt in enumerate(PROMPTS)]
+    # in float32 a batch may round otherwise, as torch 2.11's does
+    assert writer.logprob(PROMPTS, seed=7, **how) == pytest.approx(alone, rel=1e-6)
+    same = writer.logprob((*PROMPTS,), seed=[7, 8, 9], **how)
+    assert same == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize('how', [{}, {'order': 'margin', 'n_steps': 2}, {'order': 'l2r'}])
+def test_a_list_is_written_as_each_prompt(ckpt, how):
+    writer = Writer(ckpt)
+    alone = [writer.infill(prompt, seed=7 + r, **how) for r, prompt in enumerate(PROMPTS * 2)]
+    assert writer.infill(PROMPTS, seed=7, **how) == alone[:3]
+    assert writer.infill(PROMPTS, seed=7, batch_size=1, **how) == alone[:3]
+    assert writer.infill(np.array(PROMPTS), seed=7, **how) == alone[:3]  # or a column of a table
+    twice = [PROMPTS[0], PROMPTS[0], PROMPTS[1]]
+    several = writer.infill(twice, n=2, seed=[7, 10, 7, 10, 8, 11], **how)
     assert several == [[alone[0], alone[3]]] * 2 + [[alone[1], alone[4]]]
-    assert writer.infill(np.array(prompts), seed=7, **how) == alone[:3]  # or a column of a table
-    assert writer.infill(prompts, score=True, **how)[1].logprob == writer.logprob(
-        prompts[1], seed=1338, **how | {'n_steps': how.get('n_steps')}
-    )
+    scored = writer.infill(PROMPTS, score=True, **how)[1].logprob
+    stepwise = how | {'n_steps': how.get('n_steps')}
+    assert scored == writer.logprob(PROMPTS[1], seed=1338, **stepwise)
 
 
 @pytest.mark.parametrize(
@@ -283,16 +278,22 @@ def test_a_stream_shows_every_pass_and_ends_with_what_infill_gives(grids, how, m
     monkeypatch.delitem(writer.checkpoint.set, 'row_length')
     *shown, last = writer.stream('a [[1]] b [[..]] c', **how)
     text = writer.infill('a [[1]] b [[..]] c', **how)
-    assert last == text and last.sample == text.sample and last.logprob == text.logprob
+    assert last == text
+    assert last.sample == text.sample
+    assert last.logprob == text.logprob
     written = text.sample['step'][:-1]  # what is given behind it may move up to it
-    words = [
-        [word if s <= step else '·' for word, s in zip(text.split(), written)]
-        for step in range(text.sample['passes'])
-    ]
-    assert [seen.split()[: len(written)] for seen in shown] == words
+    for step, seen in enumerate(shown):
+        words = [word if s <= step else '·' for word, s in zip(text.split(), written)]
+        assert seen.split()[: len(written)] == words
+    assert len(shown) == text.sample['passes']
+
+
+def test_two_streams_go_on_by_turns(grids):
+    writer = Writer(grids[0], dtype='bfloat16')
     for one, other in zip(writer.stream('a [[..]]'), writer.stream('b [[..]]', seed=9)):
         assert not torch.is_autocast_enabled('cpu')
-    assert (one, other) == (writer.infill('a [[..]]'), writer.infill('b [[..]]', seed=9))
+    assert one == writer.infill('a [[..]]')
+    assert other == writer.infill('b [[..]]', seed=9)
 
 
 @pytest.mark.parametrize(
@@ -329,13 +330,10 @@ def test_no_answer_depends_on_what_was_asked_before(ckpt):
 def test_of_equal_scores_the_first_in_a_random_order_is_the_best(ckpt):
     writer = Writer(ckpt)
     torch.nn.init.zeros_(writer.model.lm_head.weight)
-    chosen, given = (
-        writer.infill('a[[8]]b', order=order).sample['order'] for order in ('margin', 'random')
-    )
-    assert chosen == given != sorted(given)
-    in_blocks = writer.infill(
-        'a[[8]]b', order='margin', block_length=3
-    )  # which go from left to right
+    chosen = writer.infill('a[[8]]b', order='margin').sample['order']
+    assert chosen == writer.infill('a[[8]]b', order='random').sample['order']
+    assert chosen != sorted(chosen)
+    in_blocks = writer.infill('a[[8]]b', order='margin', block_length=3)  # from left to right
     assert in_blocks.sample['order'] == [0, 9, *range(1, 9)]
 
 
@@ -344,14 +342,8 @@ def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
     model = make_model(block_size=32, vocab_size=320, n_tokens=257, **network).float()
     save_checkpoint(tmp_path / 'ckpt.pt', model, EMA(model, 0.9), tokenizer='bytes')
     prompt = 'ab[[=cd]]e[[=f]]'
-    script(
-        'sample.py',
-        '--ckpt=ckpt.pt',
-        f'--prompt={prompt}',
-        '--score',
-        '--order=l2r',
-        '--out=o.json',
-    )
+    how = [f'--prompt={prompt}', '--score', '--order=l2r']
+    script('sample.py', '--ckpt=ckpt.pt', *how, '--out=o.json')
     sample = json.loads((tmp_path / 'o.json').read_text())['samples'][0]
     assert math.isclose(Writer('ckpt.pt').logprob(prompt), -sample['nats'], rel_tol=1e-5)
 
@@ -367,74 +359,58 @@ def test_logprob_is_the_score_of_the_command(script, tmp_path, network):
 )
 def test_a_way_of_writing_gives_all_texts_together_probability_one(script, tmp_path, how):
     """The command and the program say the same, and generate draws with it."""
-    kind = {
-        'tokenizer': 'own',
-        'n_tokens': 3,
-        'eos': None,
-        'given': False,
-        'vocabulary': ['a', 'b', 'c'],
-    }
-    save_checkpoint(
-        tmp_path / 'abc.pt',
-        make_model(block_size=6, vocab_size=16, n_tokens=3).float(),
-        tokenizer='own',
-        set=kind,
-    )
+    model = make_model(block_size=6, vocab_size=16, n_tokens=3).float()
+    kind = KIND | {'n_tokens': 3, 'vocabulary': ['a', 'b', 'c']}
+    save_checkpoint(tmp_path / 'abc.pt', model, tokenizer='own', set=kind)
     prompts = [f'[[={x} {y}]] a [[={z}]] b' for x, y, z in itertools.product('abc', repeat=3)]
-    (tmp_path / 'p.jsonl').write_text(
-        '\n'.join(json.dumps({'prompt': prompt}) for prompt in prompts)
-    )
-    options = [f'--{name}={value}' for name, value in how.items()]
-    said = script(
-        'sample.py',
-        '--ckpt=abc.pt',
-        '--weights=raw',
-        '--prompt=FILE:p.jsonl',
-        '--score',
-        '--n_samples=1',
-        '--out=o.json',
-        '--html=o.html',
-        *options,
-    ).stdout
-    found, page = ((tmp_path / name).read_text() for name in ('o.json', 'o.html'))
+    lines = [json.dumps({'prompt': prompt}) for prompt in prompts]
+    (tmp_path / 'p.jsonl').write_text('\n'.join(lines))
+    options = ['--ckpt=abc.pt', '--weights=raw', '--prompt=FILE:p.jsonl', '--score']
+    options += [f'--{name}={value}' for name, value in how.items()]
+    files = ['--out=o.json', '--html=o.html']
+    said = script('sample.py', *options, '--n_samples=1', *files).stdout
+
+    # The command
+    found = (tmp_path / 'o.json').read_text()
+    page = (tmp_path / 'o.html').read_text()
+    assert 'Infinity' not in found + page
     samples = json.loads(found)['samples']
     logp = [-math.inf if sample['nats'] is None else -sample['nats'] for sample in samples]
-    assert (
-        math.isclose(sum(map(math.exp, logp)), 1, abs_tol=1e-5) and 'Infinity' not in found + page
-    )
+    p = [math.exp(value) for value in logp]
+    assert math.isclose(sum(p), 1, abs_tol=1e-5)
+    n_cut = sum(sample['logprob'].count(None) for sample in samples)
+    assert (n_cut > 0) == ('top_p' in how or 'top_k' in how)
+    assert re.search(f'cut off +{n_cut} tokens', said)
+    assert ('blocks of 2' in said) == ('block_length' in how)
+    assert math.isinf(min(logp)) == ('-log p = inf' in said)
+
+    # The program, and what it draws
     writer = Writer('abc.pt')
     assert [writer.logprob(prompt, **how) for prompt in prompts] == pytest.approx(logp, abs=1e-5)
     drawn = Counter(writer.infill('[[2]] a [[1]] b', n=500, batch_size=500, **how))
-    n_cut = sum(sample['logprob'].count(None) for sample in samples)
-    assert (n_cut > 0) == ('top_p' in how or 'top_k' in how) and re.search(
-        f'cut off +{n_cut} tokens', said
-    )
-    for sample, p in zip(samples, map(math.exp, logp), strict=True):
-        assert abs(drawn[sample['text']] - 500 * p) <= 4.5 * math.sqrt(500 * p * (1 - p)) + 1e-9
-    assert ('blocks of 2' in said) == ('block_length' in how) and (
-        math.isinf(min(logp)) == ('-log p = inf' in said)
-    )
+    for sample, share in zip(samples, p, strict=True):
+        error = math.sqrt(500 * share * (1 - share))
+        assert abs(drawn[sample['text']] - 500 * share) <= 4.5 * error + 1e-9
 
 
 def test_logprob_of_a_part_given_another(ckpt):
     """What is in neither is not read, and the probabilities of several orders are averaged."""
     writer = Writer(ckpt)
     writer.model.requires_grad_(False)
-    idx, order = torch.tensor([[97, 0, 0, 98, 99, 100]]), torch.tensor([[0, 5, 3, 4]])
-    nats = float(writer.model(idx, order)[0, 2:].sum())
-    assert math.isclose(writer.logprob('a[[2]][[=bc]]d'), -nats, rel_tol=1e-5)
-    assert math.isclose(
-        writer.logprob('[[=a]]'), -float(writer.model(idx, order[:, :1])), rel_tol=1e-5
-    )
-    values = [writer.logprob('a[[2]][[=bc]]d', n_orders=1, seed=seed) for seed in range(20)]
-    every = sorted(
-        -float(writer.model(idx, torch.tensor([[*b, *a]]))[0, 2:].sum())
-        for b in ((0, 5), (5, 0))
-        for a in ((3, 4), (4, 3))
-    )
-    assert sorted(set(values)) == pytest.approx(every, rel=1e-5)
-    assert writer.logprob('a[[2]][[=bc]]d', n_orders=1, seed=7) == values[7]
-    mean = writer.logprob('a[[2]][[=bc]]d', n_orders=400)
+    idx = torch.tensor([[97, 0, 0, 98, 99, 100]])
+
+    def nats(*order, n=2):
+        """Nats of the last n visits."""
+        return float(writer.model(idx, torch.tensor([order]))[0, -n:].sum())
+
+    prompt = 'a[[2]][[=bc]]d'
+    assert math.isclose(writer.logprob(prompt), -nats(0, 5, 3, 4), rel_tol=1e-5)
+    assert math.isclose(writer.logprob('[[=a]]'), -nats(0, n=1), rel_tol=1e-5)
+    values = [writer.logprob(prompt, n_orders=1, seed=seed) for seed in range(20)]
+    every = [-nats(*b, *a) for b in ((0, 5), (5, 0)) for a in ((3, 4), (4, 3))]
+    assert sorted(set(values)) == pytest.approx(sorted(every), rel=1e-5)
+    assert writer.logprob(prompt, n_orders=1, seed=7) == values[7]
+    mean = writer.logprob(prompt, n_orders=400)
     assert math.isclose(mean, -float(ensemble_nll(torch.tensor(every))), abs_tol=0.1)
 
 
@@ -444,11 +420,10 @@ def test_the_average_weights_are_used_where_there_are_any(tmp_path, ckpt):
     for p in ema.model.parameters():
         p.data.mul_(0.5)
     save_checkpoint(tmp_path / 'both.pt', model, ema, tokenizer='bytes')
-    both, raw = (
-        Writer(tmp_path / 'both.pt').logprob('[[=ab]]'),
-        Writer(tmp_path / 'both.pt', 'raw').logprob('[[=ab]]'),
-    )
-    assert both != raw == Writer(ckpt).logprob('[[=ab]]')
+    both = Writer(tmp_path / 'both.pt').logprob('[[=ab]]')
+    raw = Writer(tmp_path / 'both.pt', 'raw').logprob('[[=ab]]')
+    assert both != raw
+    assert raw == Writer(ckpt).logprob('[[=ab]]')
     with torch.no_grad():
         nll = ema.model(torch.tensor([[97, 98]]), sample_order(1, 2, 'l2r'))
     assert math.isclose(both, -float(nll.sum()), rel_tol=1e-5)
