@@ -1,4 +1,6 @@
-"""Which prepared sets can be opened? A split by its name; a set that is missing is made, or its command is said."""
+"""Which prepared sets can be opened? A split by its name.
+
+A set that is missing is made, or its command is said."""
 
 import os
 import shlex
@@ -12,24 +14,32 @@ from anyorder.tokens.sets import bin_path, read_split
 from anyorder.tokens.tokenizers import OWN
 from configurator import home
 
+TRAIN_AND_VAL = ('train', 'val')
+
 
 def open_split(data_dir, name, split, kind=None):
-    """(its Split, Meta) of a prepared split. A missing set that needs no source and no time is made.
-    Raises ValueError with the command to run where another set is missing, one of this `kind` if there is no meta.json,
-    or a file is not what meta.json says."""
+    """Return (its Split, Meta) of a prepared split. A missing set that needs no source and no time
+    is made.
+
+    kind  what kind_of would say of the set, if there is no meta.json
+
+    Raises ValueError with the command to run where another set is missing, or where a file is not
+    what meta.json says."""
     check_names(dataset=name)
     data_dir = home(data_dir)
     directory = os.path.join(data_dir, name)
     meta = read_meta(directory)
     if not meta or split not in meta.splits or not os.path.isfile(bin_path(directory, split)):
-        kind = {} if name in TASKS else kind or {}
-        meta = make_split(data_dir, name, split, meta, kind_of(meta) if meta else kind)
+        meta = make_split(data_dir, name, split, meta, kind)
     found = read_unless_replaced(directory, meta, split)
-    return (found, meta) if found else open_split(data_dir, name, split, kind)
+    if found is None:
+        return open_split(data_dir, name, split, kind)
+    return found, meta
 
 
 def read_unless_replaced(directory, meta, split):
-    """The Split; None where another command has put another file in its place since this Meta was read."""
+    """Return the Split; None where another command has put another file in its place since this
+    Meta was read."""
     error = None
     try:
         found = read_split(directory, meta, split)
@@ -43,57 +53,104 @@ def read_unless_replaced(directory, meta, split):
     return found
 
 
-def changed_since(checkpoint, data_dir, name):
-    """A line on the set of this name, if it is the set that a checkpoint was trained on and has other contents now; ''
-    where it has not, or where the checkpoint does not say. No set is read: meta.json and checkpoint have hashes."""
-    meta = (
-        read_meta(os.path.join(home(data_dir), name))
-        if name == checkpoint.run.get('dataset')
-        else None
-    )
-    hashes = {'train': checkpoint.entries.get('data'), 'val': checkpoint.entries.get('val_data')}
-    other = [
-        split
-        for split, sha256 in hashes.items()
-        if meta and sha256 and split in meta.splits and meta.splits[split].sha256 != sha256
-    ]
-    if not other:
-        return ''
-    return (
-        f'{name} was prepared anew since the training, its {" and ".join(other)} changed: the model may have been '
-        'trained on what is measured'
-    )
-
-
 def make_split(data_dir, name, split, meta, kind):
-    """The meta of a set that is made now, if it is a quick one. Raises ValueError with its command for any other."""
-    row, parts = DATA_SETS.get(name), ('train', 'val')
-    task = kind.get('puzzle', {}).get('task', name if name in TASKS else kind.get('tokenizer'))
+    """Make a set now, if it is a quick one; return its Meta.
+
+    Raises ValueError with the command that makes any other, see open_split."""
     if name in TASKS and TASKS[name].quick and split in SHARES and not meta:
         return prepare_puzzles(name, data_dir)
-    if row and row.offline and split in parts:
+    row = DATA_SETS.get(name)
+    if row and row.offline and split in TRAIN_AND_VAL:
         return prepare(name, data_dir)
-    if task in (*TASKS, 'TASK') and not row:  # which nobody knows
-        words, parts = f'puzzles.py {task} --name={name}', SHARES
-        words += ''.join(
-            f' --{key}={value}' for key, value in kind.get('puzzle', {}).items() if key != 'task'
-        )
-    elif kind.get('tokenizer') == OWN and not row:
-        words = f'prepare.py tokens --name={name} --source=FILE'
-        words += '' if kind.get('eos') is None else f' --end={kind["eos"]}'
-        words += f' --shape={"x".join(map(str, kind["shape"]))}' if kind.get('shape') else ''
-    elif row and row.documents and (row.splits or split in parts):
-        words = f'prepare.py {name}' + ' [--source=FILE]' * bool(row.splits)
+
+    others = [other for other in meta.splits if other != split] if meta else []
+    there = f', only {", ".join(others)}' if others else ''
+    path = bin_path(os.path.join(data_dir, name), split)
+    command = command_of(name, split, meta, kind)
+    raise ValueError(
+        f'no {path}{there}; make it with: python data/{command} '
+        f'--data_dir={shlex.quote(str(data_dir))}'
+    )
+
+
+def command_of(name, split, meta, kind):
+    """Return the words behind `python data/` that make a split, beside what is there, its Meta."""
+    if meta:
+        kind = kind_of(meta)
+    elif name in TASKS or not kind:
+        kind = {}
+    row = DATA_SETS.get(name)
+    own_task = name if name in TASKS else kind.get('tokenizer')
+    task = kind.get('puzzle', {}).get('task', own_task)
+
+    made = TRAIN_AND_VAL  # the splits that are made without --split
+    if row:
+        words = words_of_row(name, split)
+        if row.splits:
+            made = ()
+    elif task in (*TASKS, 'TASK'):  # the latter where nobody knows
+        words = words_of_puzzles(name, task, kind)
+        made = SHARES
+    elif kind.get('tokenizer') == OWN:
+        words = words_of_tokens(name, kind)
     else:
         words = f'prepare.py text --name={name} --source=FILE'
-    words += ' --tokenizer=bytes' * (
-        not meta and kind.get('tokenizer') == 'bytes'
-    )  # by default it is gpt2
-    if meta or split not in parts or row and row.splits:
+
+    if not meta and kind.get('tokenizer') == 'bytes':  # by default it is gpt2
+        words += ' --tokenizer=bytes'
+    if meta or split not in made:
         words += f' --split={split}'
-    there = ', '.join(other for other in (meta.splits if meta else ()) if other != split)
-    raise ValueError(
-        f'no {bin_path(os.path.join(data_dir, name), split)}'
-        + f', only {there}' * bool(there)
-        + f'; make it with: python data/{words} --data_dir={shlex.quote(str(data_dir))}'
+    return words
+
+
+def words_of_row(name, split):
+    """Return the words of a row of DATA_SETS; a split that it lacks is one's own. See command_of."""
+    row = DATA_SETS[name]
+    if row.splits:
+        return f'prepare.py {name} [--source=FILE]'
+    if row.documents and split in TRAIN_AND_VAL:
+        return f'prepare.py {name}'
+    return f'prepare.py text --name={name} --source=FILE'
+
+
+def words_of_puzzles(name, task, kind):
+    """Return the words of a set of puzzles. See command_of."""
+    words = f'puzzles.py {task} --name={name}'
+    for option, value in kind.get('puzzle', {}).items():
+        if option != 'task':
+            words += f' --{option}={value}'
+    return words
+
+
+def words_of_tokens(name, kind):
+    """Return the words of a set of tokens of one's own. See command_of."""
+    words = f'prepare.py tokens --name={name} --source=FILE'
+    if kind.get('eos') is not None:
+        words += f' --end={kind["eos"]}'
+    if kind.get('shape'):
+        height, width = kind['shape']
+        words += f' --shape={height}x{width}'
+    return words
+
+
+def changed_since(checkpoint, data_dir, name):
+    """Return a line on the set of this name, if a checkpoint was trained on it and it has other
+    contents now; '' where it has not, or where the checkpoint does not say.
+
+    No set is read: meta.json and checkpoint have hashes."""
+    if name != checkpoint.run.get('dataset'):
+        return ''
+    meta = read_meta(os.path.join(home(data_dir), name))
+    if not meta:
+        return ''
+    hashes = {'train': checkpoint.entries.get('data'), 'val': checkpoint.entries.get('val_data')}
+    changed = []
+    for split, sha256 in hashes.items():
+        if sha256 and split in meta.splits and meta.splits[split].sha256 != sha256:
+            changed.append(split)
+    if not changed:
+        return ''
+    return (
+        f'{name} was prepared anew since the training, its {" and ".join(changed)} changed: the '
+        'model may have been trained on what is measured'
     )
