@@ -104,7 +104,7 @@ def command_of(name, split, meta, kind):
 
 
 def words_of_row(name, split):
-    """Return the words of a row of DATA_SETS; a split that it lacks is one's own. See command_of."""
+    """Return the words of a row of DATA_SETS, or of a split that it lacks. See command_of."""
     row = DATA_SETS[name]
     if row.splits:
         return f'prepare.py {name} [--source=FILE]'

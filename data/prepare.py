@@ -1,4 +1,5 @@
-"""Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and DIR/NAME/meta.json.
+"""Texts and arrays of integers to token files: DIR/NAME/<split>.bin (little-endian uint16) and
+DIR/NAME/meta.json.
 
     python data/prepare.py pydocs                                        # what the quickstart reads; no network
     python data/prepare.py text --source=books.jsonl.xz --name=books     # also .txt, .csv, .parquet, a folder of .txt
@@ -8,20 +9,23 @@
     python data/prepare.py wikitext2 [--source=wiki.test.raw]            # also wikitext103, ptb, lm1b, lambada
     python data/prepare.py tokens --source=digits.npz --name=digits --shape=8x8   # integers that are no text
 
-Every document is followed by the end-of-text token. <|endoftext|> in a text ends a document too. Without --split the
-documents are divided into train and val by a fixed seed; a text of one document is cut instead. A data set on the hub,
-hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and a folder that `datasets` saved have splits of their own: --split takes the
-one of this name, and val also a validation. Without --split their train and their validation are taken; without a
-validation the train is divided. The sets for zero-shot perplexity come with their own splits: a source is their test
-split unless --split says otherwise. Their documents are rows, detokenized. A second run does nothing unless --force.
-While another command writes the same set, this one waits, a minute at most. Without a network, GPT-2's vocabulary is
-read from the folder that TIKTOKEN_CACHE_DIR names, and a data set on the hub from the cache of `datasets`. A file of a
-set replaces a link of its name, and what the link leads to stays.
+Every document is followed by the end-of-text token. <|endoftext|> in a text ends a document too.
+Without --split the documents are divided into train and val by a fixed seed; a text of one document
+is cut instead. A data set on the hub, hf:OWNER/NAME or hf:OWNER/NAME/CONFIG, and a folder that
+`datasets` saved have splits of their own: --split takes the one of this name, and val also a
+validation. Without --split their train and their validation are taken; without a validation the
+train is divided. The sets for zero-shot perplexity come with their own splits: a source is their
+test split unless --split says otherwise. Their documents are rows, detokenized. A second run does
+nothing unless --force. While another command writes the same set, this one waits, a minute at most.
+Without a network, GPT-2's vocabulary is read from the folder that TIKTOKEN_CACHE_DIR names, and a
+data set on the hub from the cache of `datasets`. A file of a set replaces a link of its name, and
+what the link leads to stays.
 
-Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a .parquet with one
-column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists with --shape, are rows of one length.
-Other lists and a one-dimensional array are a stream. An .npz may also hold which positions are given, from the start
-and at no cost: bool arrays given_train, ... or one for all rows, given."""
+Tokens of another kind are integers from 0: an .npy, an .npz with the arrays train, val and test, a
+.parquet with one column of lists, or a .jsonl with a list a line. A two-dimensional array, or lists
+with --shape, are rows of one length. Other lists and a one-dimensional array are a stream. An .npz
+may also hold which positions are given, from the start and at no cost: bool arrays given_train, ...
+or one for all rows, given."""
 
 import os
 import signal
@@ -64,22 +68,29 @@ def main(config):
     check_choice('tokenizer', config.tokenizer or 'bytes', 'bytes', 'gpt2')
     (data_set,) = config.words
     before = read_meta(os.path.join(config.data_dir, config.name or data_set))
+    check_options(config, data_set)
     where = config.data_dir, config.name, config.source, config.split
-    keys = {key: config[key] for key in ('text_key', 'prompt_key')}
-    if config.given & keys.keys() and data_set != 'text':
-        raise ValueError(f'text_key and prompt_key are for text, not for {data_set}')
     if data_set == 'tokens':
-        if type(config.end) not in (int, type(None)) or config.tokenizer:
-            raise ValueError(
-                f'tokens have an integer --end, no --tokenizer, got {config.end!r}, {config.tokenizer!r}'
-            )
         form = {key: config[key] for key in ('end', 'vocabulary', 'shape')}
         meta = prepare_tokens(*where, config.force, **form)
-    elif config.end is not None or config.vocabulary or config.shape:
-        raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')
     else:
+        keys = {key: config[key] for key in TEXTS}
         meta = prepare(data_set, *where, config.tokenizer, config.force, **keys)
     print_meta(config.data_dir, meta, before, config.force)
+
+
+def check_options(config, data_set):
+    """Raise ValueError for an option that is for data sets of another kind."""
+    if config.given & {*TEXTS} and data_set != 'text':
+        raise ValueError(f'text_key and prompt_key are for text, not for {data_set}')
+    if data_set != 'tokens':
+        if config.end is not None or config.vocabulary or config.shape:
+            raise ValueError(f'end, vocabulary and shape are for tokens, not for {data_set}')
+    elif type(config.end) not in (int, type(None)) or config.tokenizer:
+        raise ValueError(
+            f'tokens have an integer --end, no --tokenizer, got {config.end!r}, '
+            f'{config.tokenizer!r}'
+        )
 
 
 if __name__ == '__main__':

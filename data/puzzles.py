@@ -1,4 +1,5 @@
-"""Puzzles to token files, generated from a seed or read from a file, every one checked by an exact solver.
+"""Puzzles to token files, generated from a seed or read from a file, every one checked by an exact
+solver.
 
     python data/puzzles.py sudoku4                                                   # 4 x 4
     python data/puzzles.py sudoku --n_train=200000                                   # 9 x 9
@@ -6,9 +7,10 @@
     python data/puzzles.py zebra4                                                    # 3 or 4 houses; zebra: 3 to 6
     python data/puzzles.py nae_sat --n_latents=25 --n_observations=275
 
-A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says that it is given.
-No two splits of a folder share a solution; two Sudokus share one if only the names of digits differ. Sudoku and Zebra
-have up to 10 variants of a puzzle to train on, renamed and turned. A second run does nothing unless --force."""
+A row is a puzzle with its solution: row_length tokens, little-endian uint16; bit 15 of a token says
+that it is given. No two splits of a folder share a solution; two Sudokus share one if only the
+names of digits differ. Sudoku and Zebra have up to 10 variants of a puzzle to train on, renamed and
+turned. A second run does nothing unless --force."""
 
 import os
 import signal
@@ -24,6 +26,8 @@ from anyorder.tokens.puzzles import prepare_puzzles
 from configurator import at_least, check_choice, configure
 
 WORDS = {name: task.about for name, task in TASKS.items()}
+
+OF_SOME = ('n_latents', 'n_observations', 'largest')  # options of some tasks
 
 # fmt: off
 # what is generated
@@ -48,29 +52,29 @@ def main(config):
     at_least(config, 0, 'n_train', 'n_val', 'n_test', 'seed')
     check_choice('split', config.split or 'train', *SHARES)
     (task,) = config.words
+    check_idle(config, task)
     n_rows = {s: config[f'n_{s}'] for s in SHARES if config[f'n_{s}']}
-    idle = {'n_latents', 'n_observations', 'largest'} - {
-        *TASKS[task].options,
-        *dict(TASKS[task].made),
-    }
-    idle |= {f'n_{s}' for s in SHARES if config.source or config.split not in ('', s)}
-    if ignored := config.given & (idle | {'seed' if config.source else ''}):
+    options = {name: config[name] for name in ('seed', *OF_SOME)}
+    before = read_meta(os.path.join(config.data_dir, config.name or task))
+    where = config.data_dir, config.name, config.source, config.split
+    meta = prepare_puzzles(task, *where, n_rows, config.force, **options)
+    print_meta(config.data_dir, meta, before, config.force)
+
+
+def check_idle(config, task):
+    """Raise ValueError for an option that changes nothing of a task beside the others."""
+    row = TASKS[task]
+    idle = {*OF_SOME} - {*row.options, *dict(row.made)}
+    for split in SHARES:
+        if config.source or config.split not in ('', split):
+            idle.add(f'n_{split}')
+    if config.source:
+        idle.add('seed')
+    ignored = config.given & idle
+    if ignored:
         raise ValueError(
             f'--{min(ignored)} changes nothing of {task} beside these other options: leave it out'
         )
-    options = {name: config[name] for name in ('seed', 'n_latents', 'n_observations', 'largest')}
-    before = read_meta(os.path.join(config.data_dir, config.name or task))
-    meta = prepare_puzzles(
-        task,
-        config.data_dir,
-        config.name,
-        config.source,
-        config.split,
-        n_rows,
-        config.force,
-        **options,
-    )
-    print_meta(config.data_dir, meta, before, config.force)
 
 
 if __name__ == '__main__':

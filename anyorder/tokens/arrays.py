@@ -263,7 +263,9 @@ def read_lines(path):
 
 
 def document_of(tokens):
-    """Return the array (n,) of a list, in 16 bits where its numbers fit. Others are refused later."""
+    """Return the array (n,) of a list, in 16 bits where its numbers fit.
+
+    Numbers that do not are refused later."""
     dtype = None if len(tokens) else int
     found = np.array(tokens, dtype)
     if found.ndim != 1:

@@ -1,4 +1,6 @@
-"""Which documents stand in several splits? A document is known by a hash of 64 bits of its tokens."""
+"""Which documents stand in several splits of a set?
+
+A document is known by a hash of 64 bits of its tokens."""
 
 import itertools
 from array import array
@@ -10,10 +12,10 @@ LEARNED = 'train'  # the split that others must not share
 
 
 class Hashes:
-    """The hashes of the documents in a split, whose bytes come in any pieces, as hashlib takes them.
+    """The hashes of the documents in a split.
 
-    Each piece holds the end of at most one document, as its last token `eos`. A document without
-    text does not count."""
+    Its bytes come in any pieces, as hashlib takes them. Each piece holds the end of at most one
+    document, as its last token `eos`. A document without text does not count."""
 
     def __init__(self, eos, dtype):
         self.end = np.array(eos, dtype).tobytes()

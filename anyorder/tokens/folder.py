@@ -1,4 +1,4 @@
-"""How is a set written? One command at a time has its folder, and a split is there as a whole or not at all."""
+"""How is a set written? One command at a time has its folder, and a split is there whole or not."""
 
 import contextlib
 import glob
@@ -91,8 +91,8 @@ class Folder:
 def check_source_is_new(origin, kept):
     """Raise ValueError if a split that is `kept` is from a source of the same content.
 
-    No two splits may share text. An origin ends in the hash or fingerprint of a source of one's own.
-    """
+    No two splits may share text. Of a source of one's own the origin ends in its hash or
+    fingerprint."""
     _, is_own, content = origin.rpartition(', ')
     twice = [split for split, info in kept.items() if info.source.rpartition(', ')[2] == content]
     if is_own and twice:

@@ -193,7 +193,7 @@ def say(text):
 
 
 def choose_tokenizer(name, row, folder, kept):
-    """Return the tokenizer of this name; '' is the one of the splits that are `kept`, or of the row.
+    """Return the tokenizer of this name; '' is the one of the splits that are `kept`, or the row's.
 
     Raises ValueError where it is not the one of those splits."""
     default = folder.meta.tokenizer if kept else row.tokenizer

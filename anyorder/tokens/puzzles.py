@@ -66,7 +66,7 @@ class Recipe:
         return task_of(self.name)
 
     def origin(self, source):
-        """Return what meta.json says of the puzzles, read from `source` or generated where it is ''."""
+        """Return what meta.json says of puzzles, read from `source` or, if it is '', generated."""
         origin = name_source(source) if source else f'{self.name}, seed {self.seed}'
         for option, words in self.task.made:
             if option in self.made:

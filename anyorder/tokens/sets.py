@@ -1,4 +1,4 @@
-"""What is a prepared set? A folder with meta.json, see meta.py, and a file <split>.bin for each split.
+"""What is a prepared set? A folder with meta.json, see meta.py, and a file <split>.bin a split.
 
 A file holds tokens as little-endian uint16, or as uint32 where more than 2^15 tokens may be marked
 as given."""
@@ -26,10 +26,10 @@ def parts_of(tokens, size=None):
 
 
 class Ends:
-    """Where the documents of a stream end, behind each token `eos`: an array (rows,) in little memory.
+    """Where the documents of a stream end, behind each token `eos`.
 
-    What is kept is how many documents end before each piece of the stream; the pieces that hold the
-    asked ends are read again."""
+    It is read as an array (rows,) and takes little memory: what is kept is how many documents end
+    before each piece of the stream; the pieces that hold the asked ends are read again."""
 
     def __init__(self, tokens, eos):
         self.tokens = tokens

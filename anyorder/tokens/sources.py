@@ -136,7 +136,7 @@ def open_texts(path, by_line=False, **keys):
     return Documents(partial(texts, paths))
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # A folder of texts
 
 
@@ -225,7 +225,7 @@ def why_unread(path):
     return '' if os.path.getsize(path) else 'empty'
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Texts
 
 
@@ -279,7 +279,7 @@ def parted(chunks):
         yield rest
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Rows
 
 
@@ -318,7 +318,7 @@ def prompt_of(row):
 
 
 def check_row(row, keys, first, where):
-    """Raise ValueError unless a row has texts under its keys, which are those of the `first` row."""
+    """Raise ValueError unless a row has texts under its keys, those of the `first` row."""
     if None in row:
         raise ValueError(
             f'{where} has more fields than the first line has names: put texts with commas in '
@@ -383,7 +383,7 @@ def table_rows(batches):
 ROWS = {'jsonl': lines, 'csv': csv_rows, 'parquet': parquet_rows}
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Data sets of the library `datasets`
 
 
@@ -462,7 +462,7 @@ def openwebtext():
     return dataset_documents(found, 'openwebtext')
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The documentation of Python
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
