@@ -105,65 +105,48 @@ from anyorder.tokens.prompts import prompts_path, read_prompts, typed
 from anyorder.writer import Writer, as_rows
 
 SAVED_EVERY = 60  # seconds: what a killed run loses
+# options that say which blanks a step reveals
+UNMASKING = (
+    'n_steps',
+    'schedule',
+    'unmask',
+    'order_noise',
+    'threshold',
+    'window',
+    'block_length',
+    'revise',
+)
 
 
 def main(config):
     # Check the options before a file is read
     at_least(config, 1, 'n_samples', 'batch_size')
     order, policy = order_and_policy(config.order, config.block_length)
-    unmasking = unmasking_of(
-        n_steps=config.n_steps,
-        schedule=config.schedule,
-        policy=policy,
-        unmask=config.unmask,
-        order_noise=config.order_noise,
-        threshold=config.threshold,
-        window=config.window,
-        block_length=config.block_length,
-        revise=config.revise,
-    )
+    unmasking = unmasking_of(policy=policy, **{name: config[name] for name in UNMASKING})
     drawing = Drawing(config.temperature, config.top_k, config.top_p, config.score)
     prompts = read_prompts(config.prompt, config.prompt_file)
     check_files(config)
 
-    # Open the model, and lay the prompts out on the page
-    allowed = read_allowed(config.allowed)
-    writer = Writer(
-        config.ckpt,
-        config.weights,
-        config.device,
-        config.dtype,
-        config.use_cache,
-        config.cuda_graphs,
-    )
+    # Open the model
+    page = read_page(config)
+    where = (config.device, config.dtype, config.use_cache, config.cuda_graphs)
+    writer = Writer(config.ckpt, config.weights, *where)
     judge = open_judge(config.judge, writer.tokenizer) if config.judge else None
     way = Way(Order.of(order, writer.checkpoint.run), unmasking, drawing)
-    page = writer.laid(
-        Page(
-            config.length,
-            config.context,
-            listed(config.stop),
-            config.blank_length,
-            config.length_prior,
-            allowed,
-        )
-    )
+    page = writer.laid(page)
+
+    # Lay the prompts out on the page: from here on the model works
     lengths = writer.lengths(page)
     templates = writer.templates(prompts, way, page)
-    size = f'{writer.model.n_parameters():,} parameters'
+    n_parameters = writer.model.n_parameters()
     texts = writer.laid_out(each(templates, config.n_samples), config.seed, lengths)
 
     # Write
-    asked_order = config.order
-    if order == 'own':
-        asked_order = way.order.entries
-    elif isinstance(order, list):
-        asked_order = order
     result = {
         'config': config,
         'iter_num': writer.checkpoint.entries.get('iter_num'),
         'tokenizer': writer.tokenizer.name,
-        'order': asked_order,
+        'order': order_in_result(order, way, config),
         'device': str(writer.device),
         'dtype': writer.dtype,
         'seconds': 0.0,
@@ -176,11 +159,7 @@ def main(config):
         print_sample(r, sample, writer, config)
 
     # Say how
-    order_name = config.order
-    if order == 'own':
-        order_name = way.order.name
-    elif policy == 'given':
-        order_name = way.order.name_as(config.order)
+    order_name = order_in_table(order, policy, way, config)
     about = describe(samples, order_name, page.stop, config)
     if config.html:
         title = written_in_words(order_name)
@@ -188,25 +167,25 @@ def main(config):
             title = 'The text of the blanks, as it was scored'
         title = f'{title}\n{about["order"]}, {about["drawing"]}'
         write_replay(config.html, samples, writer.tokenizer, title, writer.columns)
-    lines = {}
+    metrics = {}
     if config.metrics:
         n_alike = config.n_samples if len(prompts) > 1 else 1
-        result['metrics'], lines = measure(samples, writer.tokenizer, judge, writer.device, n_alike)
+        result['metrics'], metrics = measure(
+            samples, writer.tokenizer, judge, writer.device, n_alike
+        )
         save(result, config)
-    rate = total(samples, 'blanks') / result['seconds']
-    table = {
-        'checkpoint': writer.checkpoint.about(config.weights),
-        'model': f'{size}, {writer.block_size} positions, {writer.tokenizer.name} tokens',
-        **about,
-        'time': f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s on {writer.device} in {writer.dtype}',
-        **lines,
-        'written': config.out,
-        'page': config.html,
-    }
-    print('---')
-    for name, value in table.items():
-        if value:
-            print(f'{name:<16}{value}')
+    size = f'{n_parameters:,} parameters, {writer.block_size} positions'
+    print_table(
+        {
+            'checkpoint': writer.checkpoint.about(config.weights),
+            'model': f'{size}, {writer.tokenizer.name} tokens',
+            **about,
+            'time': f'{rate_of(result)} on {writer.device} in {writer.dtype}',
+            **metrics,
+            'written': config.out,
+            'page': config.html,
+        }
+    )
 
 
 def check_files(config):
@@ -227,12 +206,20 @@ def check_files(config):
         )
 
 
-def read_allowed(path):
-    """Return the bool array of the file, or None without one."""
-    if not path:
-        return None
-    with reading(path, 'a bool array', 'write it with numpy.save'):
-        return np.load(path, allow_pickle=False)[:]
+def read_page(config):
+    """Return the Page that the options describe."""
+    allowed = None
+    if config.allowed:
+        with reading(config.allowed, 'a bool array', 'write it with numpy.save'):
+            allowed = np.load(config.allowed, allow_pickle=False)[:]
+    return Page(
+        config.length,
+        config.context,
+        listed(config.stop),
+        config.blank_length,
+        config.length_prior,
+        allowed,
+    )
 
 
 def listed(stop):
@@ -243,6 +230,24 @@ def listed(stop):
         return json.loads(stop)
 
 
+def order_in_result(order, way, config):
+    """Return what the file of results says of the order: all of it, if the option leaves it open."""
+    if order == 'own':
+        return way.order.entries
+    if isinstance(order, list):
+        return order
+    return config.order
+
+
+def order_in_table(order, policy, way, config):
+    """Return what the table calls the order."""
+    if order == 'own':
+        return way.order.name
+    if policy == 'given':
+        return way.order.name_as(config.order)
+    return config.order
+
+
 def each(things, n):
     """Return n of each of the things, one behind the other."""
     return [thing for thing in things for _ in range(n)]
@@ -251,7 +256,8 @@ def each(things, n):
 def write_all(writer, prompts, texts, way, page, result, config):
     """Write the texts of the prompts in batches, and append the samples to result['samples'].
 
-    Samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of seed + r."""
+    Samples are the dicts of Scroll.samples, with prompt and seed. Sample r is a function of
+    seed + r."""
     show = Watch(writer.tokenizer, columns=writer.columns) if config.watch else None
     with_drafts = way.unmasking.rewrites and bool(config.out or config.html or config.watch)
     n_blanks = sum(known.count(False) for _, known, *_ in texts)
@@ -295,9 +301,8 @@ def print_sample(r, sample, writer, config):
     nats = f'{sample["nats"]:.3f} nats, {sample["nats"] / math.log(2):.3f} bits'
     about = ''.join(f', {said(length)}' for length in sample.get('lengths', ()))
     text = visible(shown_text(sample['tokens'], writer.tokenizer, writer.columns))
-    print(
-        f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {sample["blanks"]} tokens{about}'
-    )
+    size = f'{sample["blanks"]} tokens'
+    print(f'--- sample {r} (seed {sample["seed"]}), {what} = {nats} in {size}{about}')
     print(text, flush=True)
 
 
@@ -364,8 +369,21 @@ def name_law(config):
     return law
 
 
+def rate_of(result):
+    rate = total(result['samples'], 'blanks') / result['seconds']
+    return f'{result["seconds"]:.2f} s, {rate:,.0f} tokens/s'
+
+
 def total(samples, key):
     return sum(sample[key] for sample in samples)
+
+
+def print_table(table):
+    """Print the lines {name: value} that have a value."""
+    print('---')
+    for name, value in table.items():
+        if value:
+            print(f'{name:<16}{value}')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
-"""Text in, text out: how does a program fill the blanks of a text, and ask how likely a part of it is?"""
+"""How does a program fill the blanks of a text, and ask how likely a part of it is? Text in, text
+out."""
 
 import os
 from collections.abc import Collection
@@ -29,16 +30,19 @@ WRONG_STOP = 'stop must be a text or a list of texts, got {!r:.60}: leave out wh
 
 
 class Text(str):
-    """A text that was written. `logprob` are the nats of all that was written, each token given the known ones when it
-    was drawn, by the law in Drawing; not the log-probability of a text that was revised. `sample` is the dict of its
-    tokens, order, steps and log-probabilities, see Scroll.samples."""
+    """A text that was written.
+
+    logprob  nats of all that was written, each token given the known ones when it was drawn, by the
+             law in Drawing; not the log-probability of a text that was revised
+    sample   the dict of its tokens, order, steps and log-probabilities, see Scroll.samples"""
 
 
 class Writer:
     """A trained model with its tokenizer, on its device.
 
-    Programs and notebooks call infill, stream and logprob. Commands call what these are made of: templates, laid_out,
-    scrolls and write. The weights are put into place when they are first needed."""
+    Programs and notebooks call infill, stream and logprob. Commands call what these are made of:
+    templates, laid_out, scrolls and write. The weights are put into place when they are first
+    needed."""
 
     def __init__(
         self, ckpt, weights=None, device='auto', dtype='float32', use_cache=True, cuda_graphs=False
@@ -82,22 +86,24 @@ class Writer:
         return network
 
     def infill(self, prompt, n=None, way=None, page=None, seed=1337, batch_size=32, **options):
-        """Fill the blanks of the prompt. Return a Text or Rows; with n a list of n, or n times the rows. Of a list of
-        prompts return a list.
+        """Fill the blanks of the prompt. Return a Text or Rows; with n a list of n, or n times the
+        rows. Of a list of prompts return a list.
 
             writer.infill('If [[6]] is true, [[..]] is returned.', order='margin', seed=1)
 
-        prompt     [[n]] is n blank tokens, [[?]] as many as fit best between the texts around it, [[2-12]] so of 2 to
-                   12; [[..]] is what is left of the length, and without a blank the text is continued. Or an array
-                   (N,) or (rows, N) of tokens, in which -1 is a blank. A line on stderr says what the tokenizer cannot
-                   spell, and that a space before a blank is a token by itself; of [[=text]] it goes into the blank
-        way        how it is written, a Way; or its parts among the options: order, n_steps, schedule, unmask, window,
-                   threshold, order_noise, block_length, revise, temperature, top_k, top_p, score
-        page       what it is written on, a Page; or its fields among the options: length, context, stop, allowed,
-                   blank_length, length_prior
+        prompt     [[n]] is n blank tokens, [[?]] as many as fit best between the texts around it,
+                   [[2-12]] so of 2 to 12; [[..]] is what is left of the length, and without a blank
+                   the text is continued. Or an array (N,) or (rows, N) of tokens, in which -1 is a
+                   blank. A line on stderr says what the tokenizer cannot spell, and that a space
+                   before a blank is a token by itself; of [[=text]] it goes into the blank
+        way        how the text is written, a Way; or its parts among the options: order, n_steps,
+                   schedule, unmask, window, threshold, order_noise, block_length, revise,
+                   temperature, top_k, top_p, score
+        page       what it is written on, a Page; or its fields among the options: length, context,
+                   stop, allowed, blank_length, length_prior
         seed       text r of all that is returned is a function of seed + r alone
-        order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a list of positions;
-                   or the model's choice: 'margin', 'top_prob', 'entropy'
+        order      'own', as the model was trained; one of orders.ORDERS, as 'l2r'; FILE.py:NAME; a
+                   list of positions; or the model's choice: 'margin', 'top_prob', 'entropy'
         n_steps    forward passes of a stretch, by default one for each token
         score      instead of writing, score the text of the blanks, each of which is [[=text]]"""
         way, page = self.asked(way, page, options)
@@ -114,7 +120,8 @@ class Writer:
         return as_asked(found, prompt, n)
 
     def stream(self, prompt, way=None, page=None, seed=1337, **options):
-        """Yield after each forward pass a str, the text with dots for blanks, and at the end what infill gives."""
+        """Yield after each forward pass a str, the text with dots for blanks, and at the end what
+        infill gives."""
         if not isinstance(prompt, str) or options.pop('n', None) is not None:
             raise ValueError('stream writes one text: give it a str, and leave out n')
         options.pop('batch_size', None)
@@ -157,17 +164,19 @@ class Writer:
         return self.laid_out(templates, seed, self.lengths(page))
 
     def logprob(self, prompt, n_orders=0, seed=1337, order='l2r', **options):
-        """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the text around them.
+        """Return log p(A | B) in nats of two parts of a text: A is all [[=text]] of the prompt, B the
+        text around them.
 
             writer.logprob('The [[=value]] is returned')
             writer.logprob('The [[=value]] is [[=returned]]', order='margin', n_steps=4)
 
-        What stands in blanks [[n]] is in neither. A is read from left to right. Each order gives another value, exact
-        for that order by the chain rule. With n_orders the probabilities under so many random orders, a function of the
-        seed, are averaged, see likelihood.conditional_logprob. Of a list of prompts a list, prompt r by seed + r.
+        What stands in blanks [[n]] is in neither. A is read from left to right. Each order gives
+        another value, exact for that order by the chain rule. With n_orders the probabilities under
+        so many random orders, a function of the seed, are averaged, see
+        likelihood.conditional_logprob. Of a list of prompts a list, prompt r by seed + r.
 
-        With another order, or any of infill's other options, it is log p of A as infill with these would write it. All
-        that is not B must then be in A."""
+        With another order, or any of infill's other options, it is log p of A as infill with these
+        would write it. All that is not B must then be in A."""
         check_keywords(options, self.logprob, self.infill, Way.of, Page)
         if 'n' in options or 'score' in options:
             raise ValueError('logprob scores each text once: leave out n and score')
@@ -187,7 +196,7 @@ class Writer:
         return found[0] if isinstance(prompt, str) else found
 
     def scored(self, prompt, order, seed, options):
-        """Return [nats] of each prompt as infill with these options writes it."""
+        """Return [log p] of each prompt as infill with these options writes it."""
         way = options.pop('way', None)
         if way is None:
             found = self.infill(prompt, order=order, seed=seed, score=True, **options)
@@ -200,7 +209,7 @@ class Writer:
         return [text.logprob for text in found]
 
     def conditional(self, prompt, n_orders, seed):
-        """Return [nats] of the [[=text]] of each prompt given its other text, see likelihood.conditional_logprob."""
+        """Return [log p] of the [[=text]] of each prompt given its other text, see logprob."""
         templates = parse_prompts(prompts_of(prompt), self.tokenizer, self.block_size, self.prefix)
         if any(template.unknown for template in templates):
             raise ValueError(
@@ -227,7 +236,8 @@ class Writer:
     def templates(self, prompts, way, page):
         """Return the Templates of prompts, checked before any work.
 
-        Raises ValueError for what fits neither the model nor the way; to be scored all blanks must have a text."""
+        Raises ValueError for what fits neither the model nor the way; to be scored all blanks must
+        have a text."""
         if page.stop and (way.drawing.scores or isinstance(way.unmasking, Revised)):
             raise ValueError(
                 'a text is scored, and revised, as a whole: leave out stop, or else score and revise'
@@ -257,7 +267,8 @@ class Writer:
     def laid_out(self, templates, seed, lengths):
         """Return [(tokens, known, open blanks, what a sample says of its lengths)] of Templates.
 
-        Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; `lengths` is a Lengths."""
+        Row r is a function of seed + r, or, if `seed` is a list, of seed[r]; `lengths` is a
+        Lengths."""
         seeds = seeds_of(seed, len(templates))
         network = None
         if any(template.unknown for template in templates):
@@ -275,8 +286,8 @@ class Writer:
     def stops(self, stop):
         """Return the stops in a text or a list of texts, as they are decoded.
 
-        Tokens of one's own may be written in more ways, as the end of a document is. Raises ValueError for a text that
-        the model never writes."""
+        Tokens of one's own may be written in more ways, as the end of a document is. Raises
+        ValueError for a text that the model never writes."""
         stops = listed(stop)
         found = [spans(one, self.tokenizer) for one in stops]
         if not all(found):
@@ -345,7 +356,8 @@ def listed(stop):
 
 
 def prompts_of(prompt):
-    """Return the list of prompts in a text, a list or a column of texts, or rows (N,) or (rows, N) of integers."""
+    """Return the list of prompts in a text, a list or a column of texts, or rows (N,) or (rows, N) of
+    integers."""
     if isinstance(prompt, str):
         return [prompt]
     kinds = {False}
@@ -359,7 +371,8 @@ def prompts_of(prompt):
 
 
 def as_asked(samples, prompt, n):
-    """Return the samples in the form of the prompt: a Text, Rows, or lists of them, n of each unless n is None."""
+    """Return the samples in the form of the prompt: a Text, Rows, or lists of them, n of each unless
+    n is None."""
     if not isinstance(prompts_of(prompt)[0], str):
         shape = np.shape(prompt)[:-1]
         return Rows(samples, shape if n is None else (n, *shape))

@@ -1,4 +1,4 @@
-"""How is a text written, and on what? Way and Page, which commands and programs hand on as one thing each."""
+"""How is a text written, and on what? A Way and a Page, which commands and programs hand on."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,8 @@ class Way:
     order       in which order blanks are visited; where the model chooses, which of equal scores
                 comes first, and what lies in a block
     unmasking   which blanks a step reveals
-    drawing     how a token is drawn from its logits; with `scores` the text that stands in the blanks is scored"""
+    drawing     how a token is drawn from its logits; with `scores` the text that stands in the
+                blanks is scored"""
 
     order: Order
     unmasking: Unmasking
@@ -44,7 +45,8 @@ class Way:
 
 
 def order_and_policy(order, block_length=None):
-    """Return (text for Order.of, policy for unmasking_of) of `order`, an option of sample.py or a list of positions."""
+    """Return (text for Order.of, policy for unmasking_of) of `order`, an option of sample.py or a
+    list of positions."""
     if not isinstance(order, str):
         return order, 'given'
     if order in SCORES and block_length is None:
@@ -59,9 +61,11 @@ class Page:
     """What is written on.
 
     length        tokens of a text, prompt included; 0 is block_size
-    context       tokens that a stretch of a longer text reads before its first blank; 0 is half of block_size
+    context       tokens that a stretch of a longer text reads before its first blank; 0 is half of
+                  block_size
     stop          texts that end a text, or its [[..]], see scroll.Scroll
-    blank_length, length_prior   how [[?]] finds its length: see lengths.Lengths and lengths.read_prior
+    blank_length  how [[?]] finds its length, see lengths.Lengths
+    length_prior  of these lengths, see lengths.read_prior
     allowed       which tokens may stand where, see Constraint; None: all"""
 
     length: int = 0
