@@ -1,4 +1,4 @@
-"""Sets of tokens: the same as text and puzzles where these hold, their kinds and splits, and wrong sources."""
+"""Sets of tokens: the same as text and puzzles where these hold, kinds, splits, wrong sources."""
 
 import gzip
 import json
@@ -23,44 +23,63 @@ from configurator import configure
 from data import prepare as command
 
 ROWS = np.arange(24).reshape(4, 6) % 7
+SHORT_RUN = [
+    '--n_layer=1',
+    '--n_head=2',
+    '--n_embd=16',
+    '--batch_size=4',
+    '--warmup_iters=2',
+    '--max_iters=3',
+    '--eval_interval=3',
+    '--eval_iters=2',
+    '--log_interval=1',
+    '--device=cpu',
+    '--compile=False',
+    '--dtype=float32',
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The empty working folder of each test."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def trained(name, n, *options):
-    """The log of a short run on data/NAME, without what depends on time, and its weights."""
-    train.main(
-        configure(
-            vars(train),
-            [
-                f'--dataset={name}',
-                f'--block_size={n}',
-                '--n_layer=1',
-                '--n_head=2',
-                '--n_embd=16',
-                '--batch_size=4',
-                '--warmup_iters=2',
-                '--max_iters=3',
-                '--eval_interval=3',
-                '--eval_iters=2',
-                '--log_interval=1',
-                '--device=cpu',
-                '--compile=False',
-                '--dtype=float32',
-                f'--out_dir=out_{name}',
-                *options,
-            ],
-        )
-    )
+    """(log, checkpoint) of a short run on data/NAME; the log without what depends on time."""
+    of_set = [f'--dataset={name}', f'--block_size={n}', f'--out_dir=out_{name}']
+    train.main(configure(vars(train), [*SHORT_RUN, *of_set, *options]))
     with open(f'out_{name}/log.jsonl') as f:
-        log = [json.loads(line) for line in f]
-    state = torch.load(f'out_{name}/ckpt.pt', weights_only=True)
-    return [
-        {k: v for k, v in line.items() if 'loss' in k or 'val' in k or 'norm' in k} for line in log
-    ], state
+        log = [numbers_of(json.loads(line)) for line in f]
+    return log, torch.load(f'out_{name}/ckpt.pt', weights_only=True)
+
+
+def numbers_of(entry):
+    """The numbers of a line of a log that do not depend on time."""
+    return {key: entry[key] for key in entry if re.search('loss|val|norm', key)}
+
+
+def assert_same_files(one, other, *splits):
+    for split in splits:
+        with open(f'data/{one}/{split}.bin', 'rb') as f:
+            wanted = f.read()
+        with open(f'data/{other}/{split}.bin', 'rb') as f:
+            assert f.read() == wanted
+
+
+def assert_same_run(one, other, n, *options):
+    """Train on two sets; returns the checkpoint of the second."""
+    log, state = trained(one, n, *options)
+    other_log, other_state = trained(other, n, *options)
+    assert log == other_log
+    for name, p in state['model'].items():
+        assert torch.equal(p, other_state['model'][name])
+    return other_state
 
 
 @pytest.mark.parametrize('options', [[], ['--attention=bidirectional', '--l2r_ratio=0']])
-def test_puzzles_through_tokens_are_the_same_run(tmp_path, monkeypatch, options):
-    monkeypatch.chdir(tmp_path)
+def test_puzzles_through_tokens_are_the_same_run(options):
     prepare_puzzles('sudoku4', 'data', n_rows={'train': 60, 'val': 20, 'test': 5})
     arrays = {}
     for split in ('train', 'val', 'test'):
@@ -68,149 +87,152 @@ def test_puzzles_through_tokens_are_the_same_run(tmp_path, monkeypatch, options)
         arrays |= {split: tokens.numpy(), f'given_{split}': given.numpy()}
     np.savez('mine.npz', **arrays)
     prepare_tokens('data', 'mine', 'mine.npz', shape='4x4')
-    for split in ('train', 'val', 'test'):
-        with (
-            open(f'data/sudoku4/{split}.bin', 'rb') as a,
-            open(f'data/mine/{split}.bin', 'rb') as b,
-        ):
-            assert a.read() == b.read()
-    (log, state), (log_of_mine, mine) = (
-        trained('sudoku4', 16, *options),
-        trained('mine', 16, *options),
-    )
-    assert log == log_of_mine and all(
-        torch.equal(p, mine['model'][name]) for name, p in state['model'].items()
-    )
-    assert mine['set']['shape'] == [4, 4] and mine['set']['given'] and 'puzzle' not in mine['set']
+    assert_same_files('sudoku4', 'mine', 'train', 'val', 'test')
+    mine = assert_same_run('sudoku4', 'mine', 16, *options)
+    assert mine['set']['shape'] == [4, 4]
+    assert mine['set']['given']
+    assert 'puzzle' not in mine['set']
 
 
-def test_a_text_through_tokens_is_the_same_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = [f'{{"text": "the quick brown fox {i} jumps over the lazy dog"}}' for i in range(30)]
-    (tmp_path / 'a.jsonl').write_text('\n'.join(lines))
+def test_a_text_through_tokens_is_the_same_run(folder):
+    texts = [f'the quick brown fox {i} jumps over the lazy dog' for i in range(30)]
+    lines = [json.dumps({'text': text}) for text in texts]
+    (folder / 'a.jsonl').write_text('\n'.join(lines))
     prepare('text', 'data', 'words', 'a.jsonl', tokenizer='bytes')
-    documents = [list(json.loads(line)['text'].encode()) for line in lines]
-    (tmp_path / 'b.jsonl').write_text('\n'.join(map(json.dumps, documents)))
+    documents = [json.dumps([*text.encode()]) for text in texts]
+    (folder / 'b.jsonl').write_text('\n'.join(documents))
     meta = prepare_tokens('data', 'mine', 'b.jsonl', end=256)
-    for split in ('train', 'val'):
-        with open(f'data/words/{split}.bin', 'rb') as a, open(f'data/mine/{split}.bin', 'rb') as b:
-            assert a.read() == b.read()
     assert (meta.n_tokens, meta.eos, meta.splits['val'].rows) == (257, 256, 3)
-    (log, state), (log_of_mine, mine) = trained('words', 8), trained('mine', 8)
-    assert log == log_of_mine and all(
-        torch.equal(p, mine['model'][name]) for name, p in state['model'].items()
-    )
+    assert_same_files('words', 'mine', 'train', 'val')
+    assert_same_run('words', 'mine', 8)
 
 
-def test_every_kind_of_file_holds_the_same_rows(tmp_path, monkeypatch):
+def write_rows(name, rows=ROWS):
+    """Write rows into a file of the kind that its name says; in an .npz they are the split test."""
     from pyarrow import parquet, table
 
-    monkeypatch.chdir(tmp_path)
-    np.save('a.npy', ROWS.astype(float))
-    np.savez('a.npz', test=ROWS)
-    (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, ROWS.tolist())))
-    parquet.write_table(table({'ids': ROWS.tolist()}), 'a.parquet')
-    (tmp_path / 'names.txt').write_text('\n'.join('abcdefg'))
-    for ending in ('npy', 'npz', 'jsonl', 'parquet'):
-        meta = prepare_tokens(
-            'data',
-            ending,
-            f'a.{ending}',
-            split='' if ending == 'npz' else 'test',
-            shape='2x3',
-            vocabulary='names.txt',
-        )
-        split, _ = open_split('data', ending, 'test')
-        assert split.packed.tolist() == ROWS.tolist() and not split.marked
-        tokenizer = tokenizer_of_set(kind_of(meta))
-        assert tokenizer.decode([0, 6, 2]) == 'a g c' and tokenizer.encode(' a  g c') == [0, 6, 2]
-    for name, source in (
-        ('stream', ROWS[0]),
-        ('rows', ROWS),
-    ):  # without a shape lists are documents
-        np.save(f'{name}.npy', source)
-        meta = prepare_tokens('data', name, f'{name}.npy', force=True)
-        assert meta.row_length == {'stream': None, 'rows': 6}[name]
-        assert (
-            sum(open_split('data', name, s)[0].packed.size for s in ('train', 'val')) == source.size
-        )
-    assert (
-        prepare_tokens('data', 'lists', 'a.jsonl', split='test', end=9).splits['test'].tokens == 28
-    )
+    lines = '\n'.join(map(json.dumps, rows.tolist())).encode()
+    with open(name, 'wb') as f:
+        match name.lower().split('.')[1:]:
+            case ['npy']:
+                np.save(f, rows)
+            case ['npz']:
+                np.savez(f, test=rows)
+            case ['parquet']:
+                parquet.write_table(table({'ids': rows.tolist()}), f)
+            case ['jsonl']:
+                f.write(lines)
+            case ['jsonl', 'gz']:
+                f.write(gzip.compress(lines))
+
+
+def prepare_test(source, name='mine', **form):
+    """Prepare the rows of write_rows as the split test; returns the Meta."""
+    split = '' if source.lower().endswith('.npz') else 'test'
+    return prepare_tokens('data', name, source, split, **form)
+
+
+@pytest.mark.parametrize('ending', ['npy', 'npz', 'jsonl', 'parquet'])
+def test_every_kind_of_file_holds_the_same_rows(folder, ending):
+    write_rows(f'a.{ending}', ROWS.astype(float) if ending == 'npy' else ROWS)
+    (folder / 'names.txt').write_text('\n'.join('abcdefg'))
+    meta = prepare_test(f'a.{ending}', shape='2x3', vocabulary='names.txt')
+    split, _ = open_split('data', 'mine', 'test')
+    assert split.packed.tolist() == ROWS.tolist()
+    assert not split.marked
+    tokenizer = tokenizer_of_set(kind_of(meta))
+    assert tokenizer.decode([0, 6, 2]) == 'a g c'
+    assert tokenizer.encode(' a  g c') == [0, 6, 2]
+
+
+@pytest.mark.parametrize('source, row_length', [(ROWS[0], None), (ROWS, 6)])
+def test_an_array_of_one_dimension_is_a_stream(source, row_length):
+    np.save('a.npy', source)
+    meta = prepare_tokens('data', 'mine', 'a.npy')
+    assert meta.row_length == row_length
+    parts = [open_split('data', 'mine', split)[0] for split in ('train', 'val')]
+    assert sum(part.packed.size for part in parts) == source.size
+
+
+def test_lists_without_a_shape_are_documents():
+    write_rows('a.jsonl')
+    assert prepare_test('a.jsonl', end=9).splits['test'].tokens == ROWS.size + len(ROWS)
 
 
 @pytest.mark.parametrize(
     'name',
     ['a.NPY', 'a.Npz', 'a.PARQUET', 'a.JSONL', 'a.Jsonl.GZ', 'caf\udce9.npy', '\udce9.parquet'],
 )
-def test_names_and_endings_of_files_are_free(tmp_path, monkeypatch, name):
-    from pyarrow import parquet, table
-
-    monkeypatch.chdir(tmp_path)
-    with open(name, 'wb') as f:
-        match name.lower().split('.')[1:]:
-            case ['npy']:
-                np.save(f, ROWS)
-            case ['npz']:
-                np.savez(f, test=ROWS)
-            case ['parquet']:
-                parquet.write_table(table({'tokens': ROWS.tolist()}), f)
-            case ['jsonl', *packed]:
-                lines = '\n'.join(map(json.dumps, ROWS.tolist())).encode()
-                f.write(gzip.compress(lines) if packed else lines)
-    prepare_tokens('data', 'mine', name, split='' if name.endswith('.Npz') else 'test', shape='2x3')
+def test_names_and_endings_of_files_are_free(name):
+    write_rows(name)
+    prepare_test(name, shape='2x3')
     assert np.array_equal(open_split('data', 'mine', 'test')[0].packed, ROWS)
 
 
-def test_given_positions_of_all_rows(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_given_positions_of_all_rows():
     given = np.arange(6) < 2
     np.savez('a.npz', train=ROWS, val=ROWS[:1], given=given, given_val=~given[None])
     prepare_tokens('data', 'mine', 'a.npz')
     for name, want in (('train', np.broadcast_to(given, ROWS.shape)), ('val', ~given[None])):
         tokens, there = all_blocks(open_split('data', 'mine', name)[0], 6)
-        assert (tokens.numpy() == ROWS[: len(want)]).all() and (there.numpy() == want).all()
-    assert only_blank('1,3:5', tokens, there)[0].tolist() == [True, False, True, False, False, True]
+        assert (tokens.numpy() == ROWS[: len(want)]).all()
+        assert (there.numpy() == want).all()
+
+
+def test_positions_that_an_option_names_are_blank():
+    tokens = torch.zeros(1, 6, dtype=torch.long)
+    given = torch.tensor([[False, False, True, True, True, True]])
+    found = only_blank('1,3:5', tokens, given)
+    assert found.tolist() == [[True, False, True, False, False, True]]
     for positions in ('6', '3:3', 'x', '1:', ':2', '-1', '1,,2'):
         with one_line('blanks must be positions from 0 to 5'):
-            only_blank(positions, tokens, there)
+            only_blank(positions, tokens, given)
+
+
+def test_a_block_of_a_stream_is_longer_than_what_is_given():
     stream = Split(np.array([1, 2**15, 2**15, 3, 2**15], '<u2'), True)
     check_length(stream, 3, 'mine')
     with one_line('has 2 given tokens in a row: block_size must be larger'):
         check_length(stream, 2, 'mine')
 
 
-def test_a_split_that_is_added_must_be_of_the_same_kind(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, rows in (
-        ('a', ROWS),
-        ('b', ROWS[:, ::-1]),
-        ('wide', ROWS[:, :4]),
-        ('large', ROWS + 1),
-    ):
-        np.save(f'{name}.npy', rows)
-    meta = prepare_tokens('data', 'mine', 'a.npy', shape='2x3')
-    assert prepare_tokens('data', 'mine', 'a.npy', shape='2x3') == read_meta('data/mine') == meta
-    for source, shape, said in (
+@pytest.fixture
+def mine():
+    """The Meta of data/mine, train and val of a.npy; b, wide and large are other files."""
+    np.save('a.npy', ROWS)
+    np.save('b.npy', ROWS[:, ::-1])
+    np.save('wide.npy', ROWS[:, :4])
+    np.save('large.npy', ROWS + 1)
+    return prepare_tokens('data', 'mine', 'a.npy', shape='2x3')
+
+
+def test_the_same_set_is_not_written_again(mine):
+    again = prepare_tokens('data', 'mine', 'a.npy', shape='2x3')
+    assert again == read_meta('data/mine') == mine
+    for source, shape in (('b', '2x3'), ('a', '3x2')):
+        with one_line('--force replaces it'):
+            prepare_tokens('data', 'mine', f'{source}.npy', shape=shape)
+
+
+@pytest.mark.parametrize(
+    'source, shape, said',
+    [
         ('wide', '2x2', 'another kind .row_length, shape.'),
         ('b', '3x2', r'another kind \(shape\)'),
         ('large', '2x3', 'token 7, and there are only 7 in data/mine'),
         ('a', '2x3', 'is the source of train already'),
-    ):
-        with one_line(said):
-            prepare_tokens('data', 'mine', f'{source}.npy', split='test', shape=shape)
-    for source, shape in (('b', '2x3'), ('a', '3x2')):
-        with one_line('--force replaces it'):
-            prepare_tokens('data', 'mine', f'{source}.npy', shape=shape)
-    assert [*prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3').splits] == [
-        'train',
-        'val',
-        'test',
-    ]
+    ],
+)
+def test_a_split_that_is_added_must_be_of_the_same_kind(mine, source, shape, said):
+    with one_line(said):
+        prepare_tokens('data', 'mine', f'{source}.npy', split='test', shape=shape)
+
+
+def test_a_split_that_is_missing_names_its_command(mine):
+    meta = prepare_tokens('data', 'mine', 'b.npy', split='test', shape='2x3')
+    assert [*meta.splits] == ['train', 'val', 'test']
     os.remove('data/mine/test.bin')
-    with one_line(
-        'python data/prepare.py tokens --name=mine --source=FILE --shape=2x3 --split=test'
-    ):
+    with one_line('prepare.py tokens --name=mine --source=FILE --shape=2x3 --split=test'):
         open_split('data', 'mine', 'test')
 
 
@@ -300,60 +322,72 @@ GIVEN = np.zeros((4, 6), bool)
         (text('3'), [], 'a.jsonl cannot be read as integers'),
     ],
 )
-def test_wrong_tokens_are_one_line_and_write_nothing(tmp_path, monkeypatch, write, options, said):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_tokens_are_one_line_and_write_nothing(folder, write, options, said):
     write()
     (source,) = os.listdir()
     for name, names in (('few', 'abc'), ('twice', 'abca'), ('blank', ['a b', *'bcdefg'])):
-        (tmp_path / f'{name}.txt').write_text('\n'.join(names))
+        (folder / f'{name}.txt').write_text('\n'.join(names))
     with one_line(said):
-        command.main(
-            configure(vars(command), ['tokens', f'--source={source}', '--data_dir=data', *options])
-        )
+        run_command('tokens', f'--source={source}', '--data_dir=data', *options)
     assert not os.path.exists('data') or not os.listdir('data')
 
 
-def test_options_of_tokens_are_for_tokens_alone():
-    for option in ('--end=3', '--shape=8x8', '--vocabulary=a.txt'):
-        with one_line('are for tokens, not for pydocs'):
-            command.main(configure(vars(command), ['pydocs', option]))
+def run_command(*words):
+    command.main(configure(vars(command), [*words]))
+
+
+@pytest.mark.parametrize('option', ['--end=3', '--shape=8x8', '--vocabulary=a.txt'])
+def test_options_of_tokens_are_for_tokens_alone(option):
+    with one_line('are for tokens, not for pydocs'):
+        run_command('pydocs', option)
+
+
+@pytest.fixture
+def of_mine(folder):
+    """data/mine, three splits of grids 2 x 3 with names for their tokens."""
+    np.savez('a.npz', train=ROWS, val=ROWS[:2], test=ROWS[1:])
+    names = [f'n{i}' for i in range(7)]
+    (folder / 'names.txt').write_text('\n'.join(names))
+    prepare_tokens('data', 'mine', 'a.npz', shape='2x3', vocabulary='names.txt')
 
 
 @pytest.mark.parametrize('options', [['--order=columns'], ['--attention=mixed', '--l2r_ratio=0']])
-def test_every_command_works_on_a_set_of_tokens(tmp_path, monkeypatch, script, options):
+def test_every_command_works_on_a_set_of_tokens(of_mine, script, options):
     pytest.importorskip('safetensors')
-    monkeypatch.chdir(tmp_path)
-    np.savez('a.npz', train=ROWS, val=ROWS[:2], test=ROWS[1:])
-    (tmp_path / 'names.txt').write_text('\n'.join(f'n{i}' for i in range(7)))
-    prepare_tokens('data', 'mine', 'a.npz', shape='2x3', vocabulary='names.txt')
     _, whole = trained('mine', 6, '--max_iters=4', *options)
+    assert whole['config']['shape'] == [2, 3]
+
     trained('mine', 6, '--max_iters=2', '--out_dir=parts', *options)
     train.main(configure(vars(train), ['--init_from=resume', '--out_dir=parts', '--max_iters=4']))
-    resumed = torch.load('parts/ckpt.pt', weights_only=True)['model']
-    assert resumed.keys() == whole['model'].keys() and whole['config']['shape'] == [2, 3]
-    assert (
-        'own, as mine was prepared'
-        in script('train.py', '--plan=H100', '--dataset=mine', '--block_size=6').stdout
-    )
+    resumed = torch.load('parts/ckpt.pt', weights_only=True)
+    assert resumed['model'].keys() == whole['model'].keys()
+
     script('export_hf.py', '--ckpt=out_mine/ckpt.pt', '--out=hf')
     np.save('rows.npy', [[1, -1, 3, 4, -1, 6]])
     for ckpt in ('out_mine/ckpt.pt', 'hf'):
-        said = script(
-            'sample.py',
-            f'--ckpt={ckpt}',
-            '--prompt_file=rows.npy',
-            '--order=spiral',
-            '--html=p.html',
-        ).stdout
-        assert re.search(r'n1 n\d n3\nn4 n\d n6\n', said) and 'spiral' in said
-        of_mine = f'--ckpt={ckpt}', '--data_dir=data', '--split=test'
-        said = script(
-            'eval_ppl.py', *of_mine, '--datasets=mine', '--blanks=3:6', '--orders=rows,spiral'
-        ).stdout
-        assert 'mine (test), blanks 3:6' in said and 'nats/block' in said and 'rows x 1' in said
-        said = script(
-            'eval_puzzle.py', *of_mine, '--dataset=mine', '--blanks=5', '--policies=columns,margin'
-        ).stdout
+        of_ckpt = [f'--ckpt={ckpt}']
+        of_test = [*of_ckpt, '--data_dir=data', '--split=test']
+        written = ['--prompt_file=rows.npy', '--order=spiral', '--html=p.html']
+        said = script('sample.py', *of_ckpt, *written).stdout
+        assert re.search(r'n1 n\d n3\nn4 n\d n6\n', said)
+        assert 'spiral' in said
+
+        measured = ['--datasets=mine', '--blanks=3:6', '--orders=rows,spiral']
+        said = script('eval_ppl.py', *of_test, *measured).stdout
+        assert 'mine (test), blanks 3:6' in said
+        assert 'nats/block' in said
+        assert 'rows x 1' in said
+
+        solved = ['--dataset=mine', '--blanks=5', '--policies=columns,margin']
+        said = script('eval_puzzle.py', *of_test, *solved).stdout
         assert '3 rows of 6 tokens, 83% given' in said
+
+
+def test_a_plan_names_the_tokens_of_a_set(of_mine, script):
+    said = script('train.py', '--plan=H100', '--dataset=mine', '--block_size=6').stdout
+    assert 'own, as mine was prepared' in said
+
+
+def test_a_block_of_another_length_than_a_row_is_one_line(of_mine):
     with one_line('rows of mine/train are 6 tokens: block_size must be 6, got 8'):
         trained('mine', 8)
