@@ -16,6 +16,7 @@ from anyorder.batch import Batch
 from anyorder.checkpoint import model_from_checkpoint
 from anyorder.datasets import open_split
 from anyorder.generation import Drawing, generate, unmasking_of
+from anyorder.generation.way import Way
 from anyorder.likelihood.ensemble import group_contexts
 from anyorder.likelihood.measured import open_corpus
 from anyorder.likelihood.nll import block_nll, draw_known, nll_of_blanks
@@ -259,7 +260,8 @@ def test_contexts_of_an_ensemble_hold_the_prompt(split):
 def test_answers_are_written_as_without_padding(split, policy):
     model, (tokens, given) = network(), all_blocks(split, 9)
     unmasking = unmasking_of(n_steps=9, policy=policy)
-    idx, step, _ = solve(model, tokens, given, Order('l2r'), unmasking, Drawing(0.0), 5, 3)
+    way = Way(Order('l2r'), unmasking, Drawing(0.0))
+    idx, step, _ = solve(model, tokens, given, way, 5, 3)
     for b, (row, n) in enumerate(map(row_of, PAIRS)):
         alone, trace = generate(
             model,
