@@ -1,4 +1,4 @@
-"""How is a text written? `steps` reveals blanks step by step, until none is left; `fill` takes them all."""
+"""How is a text written? `steps` reveals blanks step by step, until none is left."""
 
 import itertools
 from functools import partial
@@ -32,35 +32,43 @@ def generate(
     allowed=None,
     **unmasking,
 ):
-    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see steps. For programs and
-    tests: the commands go by Writer.write and Scroll.steps.
+    """Fill the blanks of idx, in n_steps forward passes or as many as `unmasking` takes, see steps.
 
-    idx       (B, N) tokens in natural order; those at order[:, n_known:] are blanks and their values are not read
-    order     (B, N) a permutation of the positions a row; the first n_known (int or (B,)) are the prompt
-    seeds     (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on batch or schedule. A
-              uniform number for each (seed, position) draws the token there. Lossless unmasking draws by noise for each
-              (seed, position, token): seed, order and prompt then fix the whole text, whatever the window. In float32
-              a near tie may fall otherwise, in bfloat16 rounding changes long texts. The numbers are the same
-              on every device
-    n_steps, policy, schedule; as `unmasking` window, unmask, order_noise, threshold, block_length, revise: see Options
+    For programs and tests: the commands go by Writer.write and Scroll.steps.
+
+    idx        (B, N) tokens in natural order; those at order[:, n_known:] are blanks, and are not
+               read
+    order      (B, N) a permutation of the positions a row
+    n_known    int or (B,): the first n_known visits are the prompt
+    seeds      (B,) ints, else drawn by `generator`: a row's draws depend on its seed alone, not on
+               batch or schedule, and are the same on every device. A uniform number for each (seed,
+               position) draws the token there. Lossless unmasking draws by noise for each (seed,
+               position, token): seed, order and prompt then fix the whole text, whatever the
+               window. In float32 a near tie may fall otherwise, in bfloat16 rounding changes long
+               texts
+    allowed    which tokens may stand where, see Constraint: `logprob` follows the law that is
+               renormalised to these
+    unmasking  window, unmask, order_noise, threshold, block_length, revise: see Options, as
+               n_steps, policy and schedule
     temperature, top_k, top_p: see Drawing;   use_cache: see steps
-    allowed   which tokens may stand where, see Constraint: `logprob` follows the law that is renormalised to these
-    returns idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited, `step` and `logprob` as in
-            Canvas"""
+    returns    idx (B, N), and with return_trace a dict of (B, N) tensors: `order` as visited,
+               `step` and `logprob` as in Canvas"""
     check_keywords(unmasking, generate)
     if seeds is None:
         device = generator.device if generator else 'cpu'
         seeds = torch.randint(2**62, (len(order),), generator=generator, device=device).tolist()
     canvas = Canvas(idx, order, n_known, seeds, allowed=allowed)
-    n_steps = order.size(1) if n_steps is None else n_steps  # one token a step
+    if n_steps is None:
+        n_steps = order.size(1)  # one token a step
     unmasking = unmasking_of(n_steps=n_steps, schedule=schedule, policy=policy, **unmasking)
     fill(model, canvas, unmasking, Drawing(temperature, top_k, top_p), use_cache, return_trace)
-    trace = {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
-    return (canvas.idx, trace) if return_trace else canvas.idx
+    if not return_trace:
+        return canvas.idx
+    return canvas.idx, {'order': canvas.order, 'step': canvas.step, 'logprob': canvas.logprob}
 
 
 def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, bar=None):
-    """Fill the blanks of the canvas, in place, see steps. A bar of `progress` counts them."""
+    """Fill the blanks of the canvas by all its steps. A bar of `progress` counts them."""
     for _, n_new, _ in steps(model, canvas, unmasking, drawing, use_cache, with_logprob):
         if bar is not None:
             bar.update(int(n_new.sum()))
@@ -68,20 +76,28 @@ def fill(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True, b
 
 @torch.no_grad()  # not inference_mode, in which autocast casts all weights anew at every step
 def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
-    """Fill the blanks of the canvas step by step. Yields after each step (step, n_new, part): `part` is the canvas of
-    the rows that ran, step (B,) which step of its own this was for each, n_new (B,) counts the tokens revealed in each.
-    A caller ends rows early by part.end. A finished or ended row goes back to the canvas.
+    """Fill the blanks of the canvas step by step.
 
-    The tokens of a step see the known ones and not each other: p(step | known) = prod_i p(x_i | known)    (AO Lemma 1)
-    Lossless unmasking reveals only tokens that one token a step would draw, see Lossless.accept. In a round of
-    revision all rows run once more, with as many tokens a step as before, but those that the last round did not change.
+    The tokens of a step see the known ones and not each other (AO Lemma 1):
 
+        p(step | known) = prod_i p(x_i | known)
+
+    Lossless unmasking reveals only tokens that one token a step would draw, see Lossless.accept. In
+    a round of revision all rows run once more, with as many tokens a step as before, but those that
+    the last round did not change.
+
+    unmasking     an Unmasking: which blanks a step reveals
     drawing       a Drawing; with `scores` the tokens that stand in the blanks are revealed
-    use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the same
-    with_logprob  keep the log-probability of each token"""
+    use_cache     keep keys and values of past slots; False runs everything anew, up to rounding the
+                  same
+    with_logprob  keep the log-probability of each token
+    Yields (step, n_new, part) after each step: `part` is the canvas of the rows that ran, step (B,)
+    which step of its own this was for each, n_new (B,) how many tokens it revealed in each. A
+    caller ends rows early by part.end. A finished or ended row goes back to the canvas."""
     if model.training:
         raise ValueError(
-            'writing needs a model in evaluation mode (model.eval()): dropout would fall on some steps'
+            'writing needs a model in evaluation mode (model.eval()): '
+            'dropout would fall on some steps'
         )
     unmasking.check_network(model.slots, model.config.block_size)
     network = freeze(model) if use_cache else model
@@ -93,7 +109,7 @@ def steps(model, canvas, unmasking, drawing, use_cache=True, with_logprob=True):
 
 
 def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
-    """Revise a canvas that is written, as `steps` does, round after round."""
+    """Revise a canvas that is written, round after round, see steps."""
     again = revised.again(GROUPS)
     changed = torch.ones(len(canvas), 1, dtype=torch.bool, device=canvas.idx.device)
     for n_round in range(revised.rounds):
@@ -106,11 +122,9 @@ def write_again(network, canvas, revised, drawing, use_cache, with_logprob):
 
 
 def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
-    """Fill the blanks of the canvas as `steps` does, once."""
+    """Fill the blanks of the canvas once, see steps."""
     revealed = unmasking.ends(canvas.n_blanks.tolist(), canvas.seeds, *canvas.names)
-    ends = (
-        canvas.known.unsqueeze(1) + revealed
-    )  # (B, n_steps): visits that are known after each step
+    ends = canvas.known.unsqueeze(1) + revealed  # (B, n_steps): visits known then, at most
     last = ends.size(1) - 1
     part = canvas.take(canvas.n_blanks > 0)  # the rows that run; others cost nothing
     passes = Passes(network, part, drawing, use_cache, with_logprob)
@@ -122,6 +136,7 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
             part.n_steps = part.n_steps + 1
             continue
 
+        # Reveal, and write down
         n_new, (row, position), token, logits = unmasking.reveal(passes, part, n_new)
         part.idx[row, position] = token
         part.step[row, position] = part.n_steps.to(row.device, non_blocking=True)[row]
@@ -131,15 +146,17 @@ def write(network, canvas, unmasking, drawing, use_cache, with_logprob):
         part.known = part.known + n_new
         yield part.n_steps, n_new, part
 
+        # Go on with the rows that have blanks left
         part.n_steps = part.n_steps + 1
         part = without_finished(part, canvas, passes)
 
 
 class Passes:
-    """The passes of a network that write a canvas, what they remember, and how their tokens are drawn.
+    """The passes of a network that write a canvas, for which an Unmasking asks.
 
-    cache   the KVCache of the rows that run, or None
-    noise   the TokenNoise of the drafts of the last pass"""
+    cache         the KVCache of the rows that run, or None
+    noise         the TokenNoise of the drafts of the last pass
+    with_logprob  whether the logits of what is revealed are read"""
 
     def __init__(self, network, part, drawing, use_cache, with_logprob):
         self.network = network
@@ -153,7 +170,7 @@ class Passes:
     def run(self, part, n_targets):
         """Predict the next n_targets (B,) visits of each row.
 
-        returns  cells (row, column, visit), (m,) each, as Canvas.cells gives them, and their logits (m, V)"""
+        returns  their cells (row, column, visit), (m,) each, see Canvas.cells, and logits (m, V)"""
         cells = part.cells(n_targets)
         row, column, visit = cells
         logits = self.network.predict(
@@ -172,27 +189,28 @@ class Passes:
         return cells, logits
 
     def draw(self, part, row, position, logits):
-        """Draw tokens (m,) by the uniform numbers of their cells. A text that is scored keeps its own."""
+        """Draw tokens (m,) by the uniform numbers of their cells. A scored text keeps its own."""
         if self.drawing.scores:
             return part.idx[row, position]
         return self.drawing.tokens(logits, part.u[row, position])
 
     def draw_by_noise(self, part, n_targets, row, position, logits):
-        """Draw tokens (m,) by the noise of their cells, the next n_targets (B,) of each row. A text that is
-        scored keeps its own."""
+        """Draw tokens (m,) by the noise of their cells. A scored text keeps its own.
+
+        n_targets  (B,) of each row, on the host: these are the m cells"""
         if self.drawing.scores:
             return part.idx[row, position]
         noise = partial(self.noise, part, n_targets, row, position)
         return self.drawing.tokens_by_noise(logits, noise)
 
     def logprob(self, logits, token):
-        """Return log p (m,) in nats of the tokens: of the law that is scored, else of the untempered model."""
+        """Return log p (m,) in nats: by the law that is scored, else by the untempered model."""
         if self.drawing.scores:
             logits = self.drawing.tempered(logits)
         return token_logprob(logits, token)
 
     def forget_target(self, part):
-        """Run slot n_known anew in the next pass, if its keys depend on its target: it was run for another one."""
+        """Run slot n_known anew in the next pass if keys depend on the target: it had another."""
         if self.network.slots.targets_in_keys:
             self.keep_slots(part.known)
 
@@ -208,7 +226,7 @@ class Passes:
 
 
 def without_finished(part, canvas, passes):
-    """Return the rows that have blanks left, as a canvas. The others go back to the whole canvas."""
+    """Return the rows that have blanks left. The others go back to the whole canvas."""
     left = part.n_blanks > 0
     if left.all():
         return part
@@ -218,8 +236,8 @@ def without_finished(part, canvas, passes):
 
 
 def start_cache(network, part):
-    """Return a KVCache for the rows of `part`. Prompts of very different lengths are read here: each costs its own
-    tokens."""
+    """Return a KVCache for the rows of `part`. It reads prompts of very different lengths, so that
+    each costs its own tokens."""
     device = part.idx.device
     dtype = product_dtype(network)
     cache = KVCache(network.config, len(part), device, dtype)

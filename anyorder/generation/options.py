@@ -1,5 +1,4 @@
-"""How do commands and programs name a way to reveal blanks? By options, which become Given, Adaptive, Lossless or
-Revised here and nowhere else."""
+"""How do commands and programs name an Unmasking? By options, which become one here alone."""
 
 from dataclasses import dataclass
 from inspect import signature
@@ -20,23 +19,29 @@ from configurator import check_choice, nearest
 
 
 def unmasking_of(**options):
-    """Return the Unmasking that these options name: unmasking_of(policy='margin', n_steps=8) is Adaptive('margin', 8).
+    """Return the Unmasking that these options name.
 
-    options  as in Options, which has their defaults. Raises ValueError for those that do not go together"""
+    unmasking_of(policy='margin', n_steps=8) is Adaptive('margin', 8).
+
+    options  as in Options, which has their defaults. Raises ValueError for those that do not go
+    together"""
     return Options(**options).unmasking()
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of commands, and keywords of generate and Writer, that say which blanks a step reveals.
+    """The options of commands, and keywords of generate and Writer, that name an Unmasking.
 
-    n_steps, schedule   as in Given
-    policy       'given': the next blanks of the order are revealed; a name of SCORES: the best of all, see Adaptive
-    unmask       'fixed': the schedule says how many; 'binomial': every row draws its own numbers; 'lossless': as many
-                 as one token a step would draw, see Lossless, in place of n_steps and schedule
-    order_noise, threshold, block_length   as in Adaptive, whose noise is order_noise
-    window       as in Lossless
-    revise       the rounds of Revised"""
+    n_steps, schedule        as in Given
+    policy                   'given': the next blanks of the order are revealed, see Given; a name
+                             of SCORES: the best of all, see Adaptive
+    unmask                   'fixed': the schedule says how many; 'binomial': every row draws its
+                             own numbers; 'lossless': as many as one token a step would draw, in
+                             place of n_steps and schedule, see Lossless
+    order_noise              the noise of Adaptive
+    threshold, block_length  as in Adaptive
+    window                   as in Lossless
+    revise                   the rounds of Revised"""
 
     n_steps: int = 1
     schedule: str | list = 'linear'
@@ -56,8 +61,8 @@ class Options:
         lossless = Lossless(self.window)
         if self.unmask == 'lossless' and self.policy in SCORES:
             raise ValueError(
-                f'lossless unmasking wants an order that is given: {self.policy} would have to score all '
-                'blanks after each draft; choose another order, or unmask=fixed'
+                f'lossless unmasking wants an order that is given: {self.policy} would have to '
+                'score all blanks after each draft; choose another order, or unmask=fixed'
             )
         check_rounds(self.revise, self.unmask != 'lossless' and isinstance(self.schedule, str))
 
@@ -73,6 +78,7 @@ class Options:
         return self.unmask == 'binomial' and isinstance(self.schedule, str)
 
     def adaptive(self):
+        """Return the Adaptive that the options name."""
         if self.threshold is not None:
             check_noise(self.order_noise)
             check_threshold(self.threshold, self.policy, self.unmask)
@@ -87,7 +93,7 @@ class Options:
         )
 
     def check_for_given(self):
-        """Raise ValueError for the options of Adaptive, which an order that is given does not have."""
+        """Raise ValueError for options of Adaptive, which an order that is given does not have."""
         check_noise(self.order_noise)
         if self.order_noise:
             raise ValueError(
@@ -101,7 +107,7 @@ class Options:
 
 
 def check_keywords(options, *functions):
-    """Raise TypeError, as Python does, unless the first of the functions, the others or Options has each option."""
+    """Raise TypeError, as Python does, unless one of the functions, or Options, has each option."""
     known = {*Options.__dataclass_fields__} - {'policy'}
     for function in functions:
         known |= {*signature(function).parameters}

@@ -1,4 +1,4 @@
-"""How many blanks does each step reveal? Schedules, and the table that they make for the rows of a canvas."""
+"""How many blanks does each step reveal? Schedules, and their table for the rows of a canvas."""
 
 import itertools
 import math
@@ -10,12 +10,12 @@ from configurator import check_choice
 
 
 def unmask_schedule(n_tokens, n_steps, kind='linear'):
-    """Return how many of n_tokens blanks are revealed after each step: the numbers increase, the last is n_tokens.
+    """Return how many of n_tokens blanks are revealed after each step. The last number is n_tokens.
 
-    ends_k = max(floor(n (1 - m_k)), ends_{k-1} + 1),   m_k the share that is masked after step k, see mask_share
+        ends_k = max(floor(n (1 - m_k)), ends_{k-1} + 1)
 
-    n_steps is at least 1; more steps than tokens are one token a step. Source: the deterministic schedule of
-    AO's release."""
+    m_k is the share that is masked after step k, see mask_share. n_steps is at least 1; more steps
+    than tokens are one token a step. Source: the deterministic schedule of AO's release."""
     check_schedule(n_steps, kind)
     n_steps = min(n_steps, n_tokens)
     ends = []
@@ -33,10 +33,14 @@ def unmask_schedule(n_tokens, n_steps, kind='linear'):
 
 
 def binomial_schedule(u, n_steps, kind='linear'):
-    """Return how many blanks are revealed after each step of masked-diffusion ancestral sampling (AO Lemma 1).
+    """Return how many blanks are revealed after each step of masked-diffusion ancestral sampling.
 
-    From mask level t to s every blank stays with probability s / t. Equal in law: blank i is revealed when the
-    level falls to a uniform number u_i of its own, so that ends_k = #{i: u_i >= m_k}. A step may reveal nothing.
+    From mask level t to s every blank stays with probability s / t (AO Lemma 1). Equal in law:
+    blank i is revealed when the level falls to a uniform number u_i of its own,
+
+        ends_k = #{i: u_i >= m_k}
+
+    A step may reveal nothing.
 
     u  (n,) float64, on the host: a number for each blank"""
     check_schedule(n_steps, kind)
@@ -53,7 +57,8 @@ def mask_share(k, n_steps, kind):
     if kind == 'linear':
         return 1 - k / n_steps
     if 3 * k == 2 * n_steps:
-        return 0.5  # the only rational cosine between 0 and 1 (Niven): rounded, it would change a floor
+        # The only rational cosine between 0 and 1 (Niven): rounded, it would change a floor
+        return 0.5
     return math.cos(k / n_steps * math.pi / 2)
 
 
@@ -65,9 +70,9 @@ def check_schedule(n_steps, kind):
 
 
 def scheduled_ends(way, n_blanks, seeds, *names):
-    """Return the ends (B, steps) of rows: how many of its blanks a row has revealed after each step.
+    """Return the ends (B, steps): how many of its blanks a row has revealed after each step.
 
-    way       an Unmasking with n_steps, schedule, binomial and block_length
+    way       Given or Adaptive, which has n_steps, schedule, binomial and block_length
     n_blanks  [B] blanks of each row
     seeds     [B] seeds of the rows, by which the numbers of a binomial schedule are drawn
     names     tell these numbers from those of another round"""
@@ -78,7 +83,7 @@ def scheduled_ends(way, n_blanks, seeds, *names):
 
 
 def ends_of_row(way, n, seed, *names):
-    """Return the ends of a row of n blanks, block after block. A block has its share of the steps, one at least."""
+    """Return the ends of a row of n blanks. A block has its share of the steps, one at least."""
     length = way.block_length or max(n, 1)
     if way.binomial:
         u = uniform(keys_of([seed]), 'unmask', *names, torch.arange(n))
@@ -95,7 +100,7 @@ def ends_of_row(way, n, seed, *names):
 
 
 def listed_ends(schedule, n_blanks):
-    """Return the ends (B, steps) of rows by a list of ends, which must lead to the last blank of the longest row."""
+    """Return (B, steps) of a list of ends, which must lead to the last blank of the longest row."""
     most = max(n_blanks)
     ends = [0, *schedule]
     stalls = any(a >= b for a, b in itertools.pairwise(ends))
@@ -108,6 +113,7 @@ def listed_ends(schedule, n_blanks):
 
 
 def clipped(ends, most):
+    """Return the ends of a row that has no more than so many blanks."""
     return [min(end, most) for end in ends]
 
 
@@ -117,7 +123,7 @@ def all_at_once(n_blanks):
 
 
 def padded_ends(ends, n_blanks):
-    """Return lists of ends [B] as a tensor (B, steps). A finished row repeats its last end, its n_blanks."""
+    """Return lists of ends [B] as (B, steps). A finished row repeats its last end, its n_blanks."""
     width = max(len(row) for row in ends)
     padded = []
     for row, n in zip(ends, n_blanks):

@@ -1,4 +1,4 @@
-"""Which blanks does each step reveal, and as what? Given, Adaptive and Lossless, and each of the first two Revised."""
+"""Which blanks does each step reveal, and as what? Given, Adaptive, Lossless and Revised."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,16 +15,14 @@ from model import float32_or_better
 
 
 class Unmasking:
-    """A way to reveal blanks: what writing asks of Given, Adaptive, Lossless and Revised.
+    """A way to reveal blanks: what fill.write asks for, and what the commands want to know.
 
-    ends      the most that each step may reveal
-    reveal    one step, by one pass: how many blanks of each row are revealed, which, and as what
-    Commands ask for these too:
-
+    ends          the most that each step may reveal
+    reveal        one step, by one pass: which blanks are revealed, and as what
     adaptive      whether the model chooses the order
     binomial      whether every row draws how many blanks a step reveals
     block_length  of the blocks in which the model chooses, or None
-    rewrites      whether a token that stands in a text may become another one: a draft, or one that is revised"""
+    rewrites      whether tokens of a text may become others: drafts, or what is revised"""
 
     adaptive = False
     binomial = False
@@ -32,8 +30,9 @@ class Unmasking:
     rewrites = False
 
     def check_network(self, slots, n, scores=False):
-        """Raise ValueError unless a network with this class of Slots can write n positions so; with `scores`, unless
-        texts can be scored so."""
+        """Raise ValueError unless a network with this class of Slots can write n positions so.
+
+        scores  raise it, too, unless texts can be scored so"""
         if scores:
             self.check_scores()
         self.check_slots(slots, n)
@@ -45,10 +44,11 @@ class Unmasking:
         """Raise ValueError unless a network with this class of Slots can write n positions so."""
 
     def ends(self, n_blanks, seeds, *names):
-        """Return (B, steps) on the host: how many of its blanks n_blanks [B] a row may have revealed after each step.
+        """Return (B, steps) on the host: how many blanks a row may have revealed after each step.
 
-        A finished row repeats its last number. `names` tell the numbers that the rows draw from those of another
-        round."""
+        n_blanks  [B] blanks of each row; a finished row repeats this number
+        seeds     [B] seeds of the rows
+        names     tell the numbers that are drawn from those of another round"""
         raise NotImplementedError
 
     def reveal(self, passes, part, n_new):
@@ -57,8 +57,9 @@ class Unmasking:
         passes   the Passes of the rows that run
         part     their Canvas
         n_new    (B,) on the host: the most that the step may reveal of each row
-        returns  n_new (B,) on the host: how many blanks of each row are revealed, the next ones in part.order;
-                 their cells (row, position), (m,) each; their tokens (m,); their logits (m, V)"""
+        returns  n_new (B,) on the host: how many blanks of each row are revealed, which are now the
+                 next ones in part.order; their cells (row, position), (m,) each; their tokens (m,);
+                 their logits (m, V)"""
         raise NotImplementedError
 
 
@@ -66,8 +67,10 @@ class Unmasking:
 class Given(Unmasking):
     """Reveal the next blanks of the order that is given.
 
-    n_steps   forward passes; more than there are blanks is one token a pass, with `binomial` finer mask levels
-    schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step, in place of n_steps
+    n_steps   forward passes; more than there are blanks is one token a pass, with `binomial` finer
+              mask levels
+    schedule  'linear', 'cosine', or a list of ends: numbers of blanks revealed after each step, in
+              place of n_steps
     binomial  every row draws its own numbers by the schedule"""
 
     n_steps: int = 1
@@ -89,16 +92,16 @@ class Given(Unmasking):
 
 @dataclass(frozen=True)
 class Adaptive(Unmasking):
-    """Score the blanks, and reveal the best. The order that is given decides among equals, and makes the blocks.
+    """Score the blanks, and reveal the best. Among equals the given order decides.
 
     score         a name of SCORES
-    n_steps, schedule, binomial   as in Given
+    n_steps, schedule, binomial: as in Given
     noise         scale of the Gumbel noise on the scores
-    threshold     a probability: in place of the schedule, a step reveals every blank whose score without noise
-                  reaches it, and at least one
-    block_length  cut the blanks in the given order into blocks of so many, and choose inside the first that has
-                  blanks. Each has its share of the steps, one at least: semi-autoregressive (Nie et al. 2025,
-                  arXiv 2502.09992)"""
+    threshold     a probability: in place of the schedule, a step reveals every blank whose score
+                  without noise reaches it, and at least one
+    block_length  the blanks in the given order are cut into blocks of so many, and the best of the
+                  first block that has blanks are revealed. Each block has its share of the steps,
+                  one at least: semi-autoregressive (Nie et al. 2025, arXiv 2502.09992)"""
 
     score: str
     n_steps: int = 1
@@ -124,14 +127,15 @@ class Adaptive(Unmasking):
     def check_scores(self):
         if self.noise:
             raise ValueError(
-                'a text is scored in the order that follows from what is known, and noise draws another: '
-                f'score with order_noise=0, got {self.noise}'
+                'a text is scored in the order that follows from what is known, and noise draws '
+                f'another: score with order_noise=0, got {self.noise}'
             )
 
     def check_slots(self, slots, n):
         if self.block_length is not None and self.block_length > n:
             raise ValueError(
-                f'block_length must be at most the {n} positions of the text, got {self.block_length}'
+                f'block_length must be at most the {n} positions of the text, '
+                f'got {self.block_length}'
             )
 
     def ends(self, n_blanks, seeds, *names):
@@ -149,20 +153,22 @@ class Adaptive(Unmasking):
         return n_new, (row, position), token, logits
 
     def n_scored(self, part):
-        """Return (B,) on the host: how many of the next blanks in part.order a step chooses among."""
+        """Return (B,) on the host: among how many of the next blanks a step chooses."""
         if self.block_length is None:
             return part.n_blanks
         n_done = (part.known - part.first) % self.block_length  # of the block
         return torch.minimum(part.n_blanks, self.block_length - n_done)
 
     def scores(self, logits, token):
-        """Return scores (m,) of logits (m, V). The tokens (m,) stand in these blanks, where a text is scored."""
+        """Return scores (m,) of logits (m, V).
+
+        token  (m,) what stands in these blanks: the truth, where a text is scored"""
         return confidence(logits, self.score)
 
     def choose(self, part, logits, n_new):
-        """Choose the blanks of a step, which become the next in part.order. Return how many, (B,), and their logits.
+        """Choose the blanks of a step, which become the next ones in part.order.
 
-        One row with known visits k, n_scored 4 and n_new 2:
+        One row of k known visits, n_scored 4 and n_new 2:
 
             visit      k    k+1  k+2  k+3
             column     0    1    2    3
@@ -171,8 +177,9 @@ class Adaptive(Unmasking):
             best       3    1    2    0       columns, the largest score first
             order      s    q  | r    p       as it is left: s and q are revealed
 
-        logits  (m, V) of the n_scored next blanks of each row, row after row, as Canvas.cells has them
-        n_new   (B,) on the host: the most that the step may reveal"""
+        logits   (m, V) of the n_scored next blanks of each row, row by row, see Canvas.cells
+        n_new    (B,) on the host: how many the schedule reveals
+        returns  n_new (B,) on the host, and the logits of these blanks"""
         n_scored = self.n_scored(part)
         device = logits.device
         row, column, visit = part.cells(n_scored)
@@ -208,10 +215,11 @@ class Adaptive(Unmasking):
 
 @dataclass(frozen=True)
 class Lossless(Unmasking):
-    """Draft many blanks in a pass, and reveal those that one token a step would draw too, in the order that is given.
+    """Draft many blanks of the given order in a pass, and reveal what one token a step would draw.
 
     window  visits that a pass runs behind the known ones
-    Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by rejection"""
+    Source: Guo and Ermon 2025, arXiv 2504.20456, who draft and check in two passes and accept by
+    rejection"""
 
     window: int = 32
     rewrites = True
@@ -223,8 +231,8 @@ class Lossless(Unmasking):
     def check_slots(self, slots, n):
         if slots.masked_loss:
             raise ValueError(
-                'lossless unmasking wants a decoder (attention=causal), which checks many drafts in one '
-                'pass: others would need a pass for each; choose unmask=fixed or binomial'
+                'lossless unmasking wants a decoder (attention=causal), which checks many drafts '
+                'in one pass: others would need a pass for each; choose unmask=fixed or binomial'
             )
 
     def ends(self, n_blanks, seeds, *names):
@@ -242,21 +250,22 @@ class Lossless(Unmasking):
         return n_new, (row[sure], position[sure]), token[sure], logits
 
     def accept(self, part, row, column, position, token, n_targets):
-        """Say which cells of a pass are revealed: return how many of each row, (B,) on the host, and which, (n,).
+        """Say which cells of a pass are revealed. Writes part.idx and part.n_drafts.
 
-        The pass draws a token for every cell, given the drafts before it. A draft is right if its new token is the
-        same. The step reveals the right drafts before the first wrong one, and the new token in its place. A new
-        token behind it is the next draft. If the pass read a wrong draft beside its position, the old draft stays.
-        Writes part.idx and part.n_drafts. One row, from left to right, whose window is 5:
+        The pass draws a token for every cell, given the drafts before it. A draft is right if its
+        new token is the same. The step reveals the right drafts before the first wrong one, and the
+        new token in its place. A new token behind it is the next draft. If the pass read a wrong
+        draft beside its position, the old draft stays. One row, from left to right:
 
-            column     0    1    2    3    4
-            draft      a    b    c    d    -      of the pass before, four of them
-            token      a    x    y    d    e      drawn now
-                     right wrong wrong right
-            idx        a    x  | c    d    e      n_new 2; c stays, its neighbour b was wrong; d is no longer sure
+            column     0      1      2      3      4
+            draft      a      b      c      d      -      of the pass before: four
+            token      a      x      y      d      e      that this pass drew
+                     right  wrong  wrong  right
+            idx        a      x    | c      d      e      n_new 2; c stays: beside it b was wrong
 
-        row, column, position, token  (m,) the cells that the pass ran, and what was drawn
-        n_targets                     (B,) cells of a row, on the host"""
+        row, column, position, token  (m,) each: the cells that the pass ran, and what it drew
+        n_targets                     (B,) cells of each row, on the host
+        returns                       n_new (B,) on the host, and which cells are revealed"""
         B, N = part.order.shape
         most = int(n_targets.max())
         device = token.device
@@ -292,11 +301,11 @@ class Lossless(Unmasking):
 
 @dataclass(frozen=True)
 class Revised(Unmasking):
-    """Write a text in another way, then write an eighth of it again, which fits the rest least, see revise.py.
+    """Write a text in another way, then again and again the eighth that fits the rest least.
 
     way     Given or Adaptive, by a schedule that has a name
-    rounds  how many at most: a round that changes nothing is the last one. A text whose tokens are each the likeliest
-            given others stays"""
+    rounds  how many at most: a round that changes nothing is the last one. A text whose tokens are
+            each the likeliest given others stays, see revise.py"""
 
     way: Unmasking
     rounds: int
@@ -316,7 +325,9 @@ class Revised(Unmasking):
         self.way.check_slots(slots, n)
 
     def again(self, share):
-        """Return the way of a round, which writes one token in `share`: as many a step as before, in no blocks."""
+        """Return the way of a round, which writes one token in `share`, as many a step as before.
+
+        It has no blocks: blanks are anywhere."""
         n_steps = -(-self.way.n_steps // share)  # rounded up
         if self.way.block_length is None:
             return replace(self.way, n_steps=n_steps)
@@ -324,6 +335,7 @@ class Revised(Unmasking):
 
 
 def can_be_revised(way):
+    """Return whether a round can be written by a share of the steps of `way`."""
     return isinstance(way, Given | Adaptive) and isinstance(way.schedule, str)
 
 
@@ -331,8 +343,9 @@ def can_be_revised(way):
 
 
 def check_steps(way):
-    """Raise ValueError unless the n_steps, schedule and binomial of `way` go together. See schedules.listed_ends, which
-    knows the number of blanks."""
+    """Raise ValueError unless the n_steps, schedule and binomial of `way` go together.
+
+    Listed ends are compared with the blanks in schedules.listed_ends."""
     if isinstance(way.schedule, str):
         check_schedule(way.n_steps, way.schedule)
     elif way.binomial:
@@ -373,8 +386,8 @@ def check_rounds(rounds, can_be_revised):
         )
 
 
-# The scores of Adaptive: functions of logits (n, V), float32 or better, with -inf for padding. The position with the
-# largest score is written first, among equals a random one. (Kim et al. 2025, arXiv 2502.06768, sec. 4)
+# The scores of Adaptive: functions of logits (n, V), float32 or better, with -inf for padding. The
+# blank with the largest score is revealed first. (Kim et al. 2025, arXiv 2502.06768, sec. 4)
 
 
 def top_prob(logits):
