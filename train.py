@@ -5,9 +5,10 @@
     torchrun --standalone --nproc_per_node=8 train.py config/ao_gpt_small.py
     python train.py --init_from=resume --out_dir=out
 
-Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and out_dir/log.jsonl,
-see anyorder/training/run_folder.py. A checkpoint replaces a link of its name, and what the link leads to stays. Ctrl-C,
-SIGTERM, SIGUSR1 and a closed terminal save, and say how to go on."""
+Writes out_dir/ckpt.pt (weights, EMA, optimizer, options: enough to sample, evaluate and resume) and
+out_dir/log.jsonl, see anyorder/training/run_folder.py. A checkpoint replaces a link of its name,
+and what the link leads to stays. Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal save, and say how
+to go on."""
 
 from anyorder.machine.terminal import one_line_errors, read_options
 from configurator import Config
@@ -88,8 +89,9 @@ if __name__ == '__main__':  # the options are read before the imports below, whi
     options = read_options(globals(), init_from=('scratch', 'resume', 'auto'))
 
 import secrets
-import shlex
 import sys
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -99,28 +101,26 @@ from anyorder.generation.canvas import Canvas
 from anyorder.generation.drawing import Drawing
 from anyorder.generation.fill import fill
 from anyorder.generation.unmasking import Given
-from anyorder.likelihood.tables import format_table, summarize, unigram_row
 from anyorder.machine import processes
 from anyorder.machine.devices import peak_flops, resolve_compile
 from anyorder.machine.terminal import progress, say
 from anyorder.orders import Order
 from anyorder.pictures.texts import shown_text
 from anyorder.pictures.watch import visible
-from anyorder.seeds import DRAWS
 from anyorder.tokens.blocks import all_blocks, check_length
 from anyorder.tokens.meta import kind_of
-from anyorder.tokens.sets import PADDING
-from anyorder.tokens.tokenizers import END_OF_TEXT, tokenizer_of_set
+from anyorder.tokens.tokenizers import tokenizer_of_set
 from anyorder.training import start
 from anyorder.training.chart import Chart
 from anyorder.training.clock import Clock
 from anyorder.training.plan import lines_of
+from anyorder.training.report import Report, commands_to_go_on, introduction, validation_table
 from anyorder.training.run_folder import RunFolder
 from anyorder.training.update import get_lr, lr_of, update, validate  # noqa: F401
 
 
 class Data:
-    """The data set of a run: its splits, its kind, see anyorder/tokens/meta.py, and its tokenizer."""
+    """The data set of a run: its splits, its kind, see anyorder/tokens/meta.py, its tokenizer."""
 
     def __init__(self, config):
         with processes.first_process_first():  # it makes the set, if that needs no source
@@ -128,71 +128,80 @@ class Data:
             self.val, _ = open_split(config.data_dir, config.dataset, 'val')
         for name, split in (('train', self.train), ('val', self.val)):
             check_length(split, config.block_size, f'{config.dataset}/{name}')
-        self.kind, self.source, self.splits = (
-            kind_of(meta),
-            meta.splits['train'].source,
-            meta.splits,
-        )
+        self.kind = kind_of(meta)
+        self.source = meta.splits['train'].source
+        self.splits = meta.splits
         self.tokenizer = tokenizer_of_set(self.kind)
         self.hashes = {split: meta.splits[split].sha256 for split in ('train', 'val')}
-        # (n, N) tokens that every validation measures, and which of them are given, as the clues of a puzzle are
-        self.blocks, self.given = all_blocks(
-            self.val, config.block_size, config.eval_iters * config.batch_size
-        )
+        # (n, N) tokens that every validation measures, and which of them are given, as clues are
+        n_blocks = config.eval_iters * config.batch_size
+        self.blocks, self.given = all_blocks(self.val, config.block_size, n_blocks)
         self.n_blanks = int((~self.given).sum())
 
 
-def introduce(state, data, clock, config, compiled, changed):
-    """Print what is about to run; `compiled` and `changed` in words."""
-    rank, world_size = processes.processes()
-    if rank > 0:
-        return
-    print(
-        f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; {config.dataset}: '
-        f'{data.train.packed.size:,} {data.tokenizer.name} tokens; '
-        f'validation on {len(data.blocks):,} blocks of {data.blocks.size(1)}'
-    )
-    if data.train.ends is not None:
-        lengths, N = data.train.lengths, data.train.width(config.block_size)
-        print(
-            f'documents are rows, their prompts given: {len(lengths):,} of {lengths.mean():.1f} tokens in the mean, '
-            f'{(lengths > N).sum():,} cut at {N}; {1 - lengths.clip(max=N).mean() / N:.0%} of a batch is padding'
-        )
-    print(
-        f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
-        f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}'
-    )
-    starts = not (state.iter_num or config.started_from or data.train.marked)
-    if starts and data.train.packed.size < 10**7 and config.order != 'l2r':
-        print(
-            'little text: the loss stays on a plateau at first, near the entropy of single tokens'
-        )
-    if changed or state.iter_num:
-        said = f'changed since iteration {state.iter_num}: {", ".join(changed)}'
-        print(said if changed else f'goes on from iteration {state.iter_num} of {config.out_dir}')
-    if state.iter_num < config.max_iters and (said := start.never_reached(config)):
-        print(said)
-    if state.iter_num >= config.max_iters > 0:
-        print(
-            f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; to go on, raise '
-            '--max_iters'
-        )
+class Due(NamedTuple):
+    """What is to be done after an update."""
+
+    line: bool  # of the log
+    validate: bool
+    save: bool
 
 
-def start_chart(state, folder, has, config):
-    """The Chart of the run, begun if the run wants it and there is something to send. `has` as for Chart."""
-    chart = Chart(
-        folder, config.wandb_run_id, config.wandb_log and processes.processes()[0] == 0, has
-    )
-    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
-        chart.start(config, folder.environment)
-        chart.send(state.iter_num)
-        if chart.sent > state.iter_num:
-            say(
-                f'wandb has this run up to iteration {chart.sent}, and takes no other rows until then: '
-                '--wandb_run_id=NAME begins a chart of all rows'
-            )
-    return chart
+def due_at(iter_num, stopping, config):
+    """Return what is Due after so many updates; the last one has all of it."""
+    is_last = iter_num == config.max_iters
+    validating = is_last or iter_num % config.eval_interval == 0
+    saving = is_last or iter_num % config.save_interval == 0
+    logging = is_last or iter_num % config.log_interval == 0
+    return Due(validating or saving or logging, validating, saving or stopping)
+
+
+def loop(state, data, clock, folder, chart, config):
+    """Update until the end, or until asked to stop; log, validate and save in between.
+
+    Returns the last validation."""
+    rank, _ = processes.processes()
+    bar = progress(total=config.max_iters, initial=state.iter_num, unit='it', disable=rank > 0)
+    write_samples = None
+    if chart.wanted and not data.train.marked and not config.shard:  # the first process alone
+        write_samples = partial(samples, state.ema.model, data.tokenizer, config)
+    report = Report(folder, chart, bar, write_samples)
+
+    val = {}
+    stopping = False
+    clock.start(state)
+    with bar, processes.stop_requests() as stop_requested:
+        while state.iter_num < config.max_iters and not stopping:
+            lr = lr_of(state.iter_num, config)
+            update(state, data.train, lr, config)
+            bar.update()
+            stopping = stop_requested()
+            due = due_at(state.iter_num, stopping, config)
+            if not any(due):
+                continue
+
+            # The only wait for the device: means of the updates since the last line
+            loss, norm = state.averages(folder.way_on(), with_weights=due.save)
+
+            # Validate the average, and tell
+            if due.line:
+                entry = {'iter': state.iter_num, 'tokens': state.n_seen}
+                entry |= {'loss': loss, 'lr': lr, 'grad_norm': norm}
+                entry |= clock.read(state)
+                if due.validate:
+                    val = validate(state.ema.model, data.blocks, data.given, config)
+                    for name, nats in val.items():
+                        entry[f'val_{name}'] = float(nats.sum()) / data.n_blanks
+                report(entry, with_samples=due.validate)
+                state.start_line()
+
+            # Save
+            if due.save:
+                save(state, data, folder, config)
+                chart.send(state.iter_num)
+            clock.start(state)
+    chart.finish()
+    return val
 
 
 def save(state, data, folder, config):
@@ -209,232 +218,146 @@ def save(state, data, folder, config):
     )
 
 
-def loop(state, data, clock, folder, chart, config):
-    """Update until the end, or until asked to stop; log, validate and save in between. Returns the last validation."""
-    val, shown, stopping = {}, {}, False
-    bar = progress(
-        total=config.max_iters,
-        initial=state.iter_num,
-        unit='it',
-        disable=processes.processes()[0] > 0,
-    )
-    clock.start(state)
-    with bar, processes.stop_requests() as stop_requested:
-        while state.iter_num < config.max_iters and not stopping:
-            lr = lr_of(state.iter_num, config)
-            update(state, data.train, lr, config)
-            bar.update()
+def samples(model, tokenizer, config):
+    """Return [(order in words, text)]: a sample in the order of the run and one left to right."""
+    titles = {'random': 'in random order', 'l2r': 'left to right'}
+    orders = {}
+    for order in (Order.of('own', config), Order.of('l2r', config)):
+        orders[order.kind] = order
+    positions = range(config.block_size)
+    blank = ([0 for _ in positions], [False for _ in positions])  # tokens, and which are known
+    _, columns = config.get('shape') or (0, 0)
+    texts = []
+    for seed, (kind, order) in enumerate(orders.items(), config.seed):
+        canvas = Canvas.of_texts([blank], order, seed, model.device)
+        fill(model, canvas, Given(config.block_size), Drawing())
+        text = shown_text(canvas.idx[0].tolist(), tokenizer, columns)
+        texts.append((titles.get(kind, 'in its own order'), visible(text)))
+    return texts
 
-            stopping, final = stop_requested(), state.iter_num == config.max_iters
-            evaluating, saving, logging = (
-                final or state.iter_num % config[name] == 0
-                for name in ('eval_interval', 'save_interval', 'log_interval')
+
+def start_chart(state, folder, has, config):
+    """Return the Chart of the run, begun if the run wants it and has something to send.
+
+    `has` as for Chart."""
+    rank, _ = processes.processes()
+    chart = Chart(folder, config.wandb_run_id, config.wandb_log and rank == 0, has)
+    if chart.wanted and (state.iter_num < config.max_iters or chart.lacking(state.iter_num)):
+        chart.start(config, folder.environment)
+        chart.send(state.iter_num)
+        if chart.sent > state.iter_num:
+            say(
+                f'wandb has this run up to iteration {chart.sent}, and takes no other rows until '
+                'then: --wandb_run_id=NAME begins a chart of all rows'
             )
-            if not (evaluating or saving or logging or stopping):
-                continue
-            loss, norm = state.averages(folder.way_on(), with_weights=saving or stopping)
-            if evaluating or saving or logging:
-                entry = {
-                    'iter': state.iter_num,
-                    'tokens': state.n_seen,
-                    'loss': loss,
-                    'lr': lr,
-                    'grad_norm': norm,
-                }
-                entry |= clock.read(state)
-                if evaluating:
-                    val = validate(state.ema.model, data.blocks, data.given, config)
-                    entry |= {
-                        f'val_{name}': float(nats.sum()) / data.n_blanks
-                        for name, nats in val.items()
-                    }
-                folder.log(entry)
-                sampling = (
-                    chart.wanted and evaluating and not data.train.marked and not config.shard
-                )  # alone
-                chart.keep(
-                    state.iter_num,
-                    samples(state.ema.model, data.tokenizer, config) if sampling else [],
-                )
-                shown |= entry  # the last validation stays in sight
-                losses = ' '.join(
-                    f'{name.removeprefix("val_")} {value:.3f}'
-                    for name, value in shown.items()
-                    if name == 'loss' or name.startswith('val_')
-                )
-                bar.set_postfix_str(
-                    '{tokens_per_sec:,.0f} tok/s mfu {mfu:.0%} lr {lr:.1e} norm {grad_norm:.2f} '.format(
-                        **shown
-                    )
-                    + losses,
-                    refresh=False,
-                )
-                state.start_line()
-            if saving or stopping:
-                save(state, data, folder, config)
-                chart.send(state.iter_num)
-            clock.start(state)
-    chart.finish()
-    return val
+    return chart
 
 
 def finish(state, data, val, folder, config):
-    """Say how to go on with a run that was stopped, or print validation, samples and what to do next."""
-    master = processes.processes()[0] == 0
+    """Say how to go on with a stopped run, or print validation, samples and what to do next."""
+    rank, _ = processes.processes()
     if state.iter_num < config.max_iters:
-        if master:
+        if rank == 0:
             print(f'stopped and saved; {folder.way_on()}', file=sys.stderr)
         processes.end_processes(1)
     if folder.saved is None:  # nothing was left to train
         save(state, data, folder, config)
-    val = val or validate(state.ema.model, data.blocks, data.given, config)
-    if master:
-        print(
-            f'\nvalidation of the EMA weights on {config.dataset}\n{validation_table(val, data, config)}'
-        )
+    if not val:
+        val = validate(state.ema.model, data.blocks, data.given, config)
+    if rank == 0:
+        print(f'\nvalidation of the EMA weights on {config.dataset}')
+        print(validation_table(val, data, config))
         if not data.train.marked:
-            whole = (
-                model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
-                if config.shard
-                else state.ema.model
-            )
-            for order, text in samples(whole, data.tokenizer, config):
+            model = state.ema.model
+            if config.shard:  # the first process has a part of it
+                model = model_from_checkpoint(folder.ckpt_path, 'ema', state.device)
+            for order, text in samples(model, data.tokenizer, config):
                 print(f'\nwritten {order}\n{text}')
         print('\ngo on with')
-        own, first = (
-            Order.of('own', config),
-            ('eval_puzzle.py', 'policies') if data.train.marked else ('sample.py', 'order'),
-        )
-        answers, no_test = (
-            data.train.ends is not None,
-            data.train.marked and 'test' not in data.splits,
-        )
-        path = f'PATH/{own.name}' if own.is_function else ''  # which no checkpoint runs
-        for command, option in (first, ('eval_ppl.py', 'orders')):
-            more = (f' --{option}=' + path) * bool(path) + ' --split=val' * no_test
-            print(f'  python {command} --ckpt={shlex.quote(folder.ckpt_path)}{more}')
-        if answers:
-            tokens = data.blocks[0][data.given[0] & (data.blocks[0] != PADDING)]
-            n = (
-                (~data.given[0]).sum() if state.model.slots.masked_loss else '..'
-            )  # such a network counts blanks
-            prompt = (
-                data.tokenizer.decode(tokens.tolist()).replace('[[', r'\[[').replace(r'\n', r'\\n')
-                + f'[[{n}]]'
-            )
-            way = 'l2r' if config.l2r_ratio or own.kind in ('random', 'sorted_subset') else path
-            print(
-                f'  python sample.py --ckpt={shlex.quote(folder.ckpt_path)}'
-                + f' --order={way}' * bool(way)
-                + f" --temperature=0 --stop='{END_OF_TEXT}' --prompt={shlex.quote(prompt)}"
-            )
+        masked_loss = state.model.slots.masked_loss
+        for command in commands_to_go_on(data, masked_loss, folder.ckpt_path, config):
+            print(f'  {command}')
     processes.end_processes()
 
 
-def validation_table(val, data, config):
-    """What `validate` gave, as a table, with the entropy of single tokens where none is given."""
-    names = {
-        'any': 'any order (bound)',
-        'l2r': 'left to right',
-        'own': f'own order ({Order.of("own", config).name})',
-    }
-    n_bytes = (
-        None
-        if data.tokenizer.n_bytes is None
-        else int(data.tokenizer.n_bytes[data.blocks[~data.given]].sum())
-    )
-    rows = [
-        summarize(names[name], nats, (~data.given).sum(1), n_bytes) for name, nats in val.items()
-    ]
-    if not data.train.marked:
-        rows.append(unigram_row(data.val.packed.reshape(-1), data.tokenizer, config.block_size))
-    return format_table(rows)
+def open_options(config):
+    """Return (checkpoint to begin from or None, options, what they change in words, device)."""
+    _, world_size = processes.processes()
+    checkpoint, config, changed = start.start_checkpoint(config)
+    start.check_options(config, world_size)
+    if config.n_threads:
+        torch.set_num_threads(config.n_threads)
+    device, dtype = processes.own_device(config.device, config.dtype)
+    name = str(device)
+    if world_size > 1:
+        name = device.type
+    return checkpoint, resolve(config, device=name, dtype=dtype), changed, device
 
 
-def samples(model, tokenizer, config):
-    """[(order in words, text)]: a sample in the order of the run and one left to right."""
-    titles = {'random': 'in random order', 'l2r': 'left to right'}
-    orders = {order.kind: order for order in (Order.of('own', config), Order.of('l2r', config))}
-    texts = []
-    for seed, (kind, order) in enumerate(orders.items(), config.seed):
-        blank = ([0] * config.block_size, [False] * config.block_size)
-        canvas = Canvas.of_texts([blank], order, seed, model.device)
-        fill(model, canvas, Given(config.block_size), Drawing())
-        _, columns = config.get('shape') or (0, 0)
-        text = shown_text(canvas.idx[0].tolist(), tokenizer, columns)
-        texts.append((titles.get(kind, 'in its own order'), visible(text)))
-    return texts
+def open_data(config, checkpoint):
+    """Return (Data, the model to train on the CPU, options that know of both)."""
+    data = Data(config)
+    if data.kind.get('shape'):
+        config = resolve(config, shape=data.kind['shape'])
+    Order.of('own', config).check(config.block_size)
+    model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
+    begun_by = start.started_from(config, checkpoint, model)
+    return data, model, resolve(config, source=data.source, started_from=begun_by)
+
+
+def open_folder(config, resumed, device):
+    """Return the RunFolder of the run, opened."""
+    environment = processes.environment(device) | {'started_from': config.started_from}
+    folder = RunFolder(config.out_dir, config.keep_checkpoints, resumed, environment)
+    folder.open()
+    return folder
+
+
+def resolve(config, **values):
+    """Return the options with some that are known by now."""
+    return Config(config | values)
 
 
 def main(config):
     if config.plan:
         print(*lines_of(config), sep='\n')
         return
+
+    # Open what the run begins from; what fails in one process ends all of them
     processes.start_processes()
-    _, world_size = processes.processes()
-    with processes.failing_together():  # open: options, device, data
-        checkpoint, config, changed = start.start_checkpoint(config)
-        start.check_options(config, world_size)
-        if config.n_threads:
-            torch.set_num_threads(config.n_threads)
-        device, dtype = processes.own_device(config.device, config.dtype)
-    config = Config(
-        config | {'device': device.type if world_size > 1 else str(device), 'dtype': dtype}
-    )
+    rank, world_size = processes.processes()
     with processes.failing_together():
-        data = Data(config)
-        config = Config(config | ({'shape': shape} if (shape := data.kind.get('shape')) else {}))
-        Order.of('own', config).check(config.block_size)
-        model = start.start_model(config, checkpoint, data.tokenizer.n_tokens)
-        config = Config(
-            config
-            | {'source': data.source, 'started_from': start.started_from(config, checkpoint, model)}
-        )
-    resumed = checkpoint.iter_num if config.init_from == 'resume' else None
-    goes_on = bool(
-        resumed
-        and config.wandb_run_id
-        and config.wandb_run_id == checkpoint.run.get('wandb_run_id')
-    )
-    charted = resumed if goes_on else 0  # at wandb, if the run is older than the file that says it
+        checkpoint, config, changed, device = open_options(config)
+    with processes.failing_together():
+        data, model, config = open_data(config, checkpoint)
+    resumed = start.resumed_at(config, checkpoint)
     if world_size > 1:
         start.check_start(model, resumed, data, config)
     with processes.failing_together():
         state = start.start_state(config, checkpoint, model, data.kind, device)
-    for key, split, said in (('data', 'train', 'training'), ('val_data', 'val', 'validation')):
-        if (
-            config.init_from == 'resume'
-            and checkpoint.entries.get(key, data.hashes[split]) != data.hashes[split]
-        ):
-            changed.append(f'the {said} data')
-    if config.init_from == 'resume' and checkpoint.entries.get('draws') != DRAWS:
-        changed.append('the random draws, which an earlier version made of the same seed')
-        if config.optimizer == 'muon':
-            changed.append('Muon, which takes Q, K and V each by itself now')
+    changed += start.changed_inputs(config, checkpoint, data.hashes)
+    charted = start.charted_at(config, checkpoint)
     del checkpoint, model  # its weights are in the state
 
-    # build: how the model is run, and where the run is kept
-    clock = Clock(
-        state.model, config, peak_flops(device, dtype), data.train.width(config.block_size)
-    )
+    # Build how the model is run, and where the run is kept
+    peak = peak_flops(device, config.dtype)
+    clock = Clock(state.model, config, peak, data.train.width(config.block_size))
+    n_flops = clock.flops_per_iter * config.max_iters
     with processes.failing_together():
-        compiled, why = resolve_compile(
-            config.compile, device, clock.flops_per_iter * config.max_iters, config.max_iters
-        )
-        run_id = config.wandb_run_id or (secrets.token_hex(4) if config.wandb_log else '')
-        config = Config(config | {'compile': compiled, 'wandb_run_id': run_id})
-        folder = RunFolder(
-            config.out_dir,
-            config.keep_checkpoints,
-            resumed,
-            processes.environment(device) | {'started_from': config.started_from},
-        )
-        folder.open()
+        compiled, why = resolve_compile(config.compile, device, n_flops, config.max_iters)
+        run_id = config.wandb_run_id
+        if config.wandb_log and not run_id:
+            run_id = secrets.token_hex(4)
+        config = resolve(config, compile=compiled, wandb_run_id=run_id)
+        folder = open_folder(config, resumed, device)
     state.run_model = start.make_run_model(state.model, compiled, device)
-    introduce(state, data, clock, config, f'compile={compiled} ({why})', changed)
-
+    if rank == 0:
+        how = f'compile={compiled} ({why})'
+        print(*introduction(state, data, clock, config, how, changed), sep='\n')
     with processes.failing_together():
         chart = start_chart(state, folder, charted, config)
+
+    # Train
     val = loop(state, data, clock, folder, chart, config)
     finish(state, data, val, folder, config)
 

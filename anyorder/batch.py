@@ -1,4 +1,4 @@
-"""What is a batch? Blocks of tokens, the order in which each is visited, and how many of its visits are what."""
+"""What is a batch? Blocks of tokens, the orders that visit them, and counts of these visits."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from anyorder.tokens.blocks import visits_of
 
 @dataclass(frozen=True)
 class Batch:
-    """B blocks of N tokens, of which an order visits what is given first, then the blanks, then the padding.
+    """B blocks of N tokens, each visited in an order: what is given, then blanks, then padding.
 
     Counts are (B,), or None where there is nothing to count."""
 
@@ -23,8 +23,9 @@ class Batch:
 
     @classmethod
     def of(cls, blocks, order, given, left_to_right=False):
-        """Make a batch of blocks (B, N), PADDING behind them, whose order (B, N) has what is `given` (B, N) first.
+        """Make a batch of blocks (B, N), PADDING behind them, in orders (B, N).
 
+        given          (B, N) bool, tokens that are moved to the front of the order
         left_to_right  whether what is given is read from left to right, in place of its order"""
         n_visits = visits_of(blocks)
         order, n_given, n_blanks = given_first(order, given, n_visits, left_to_right)
@@ -45,7 +46,7 @@ class Batch:
         return batch
 
     def to(self, device):
-        """Return the batch as a model on the device reads it: nobody reads a token of padding, which becomes 0.
+        """Return the batch as a model on the device reads it; padding becomes token 0, unread.
 
         Counts stay on the host, where a model plans its passes without a wait for the device."""
         idx = self.idx.clamp(min=0).to(device)

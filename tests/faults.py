@@ -676,21 +676,21 @@ FAULTS['anyorder/training/sharding.py'] = 'test_sharding', [
 ]
 
 FAULTS['anyorder/training/start.py'] = 'test_train test_start test_processes test_gpt2 test_grids', [
-    ["if not order.wants_shape:", 'if True:'],
-    ["{'order': order_option(config, saved)}", '{}'],
-    ["{'order': order_option(config), 'init_from': start}), []", "{'init_from': start}), []"],
-    ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))[0]",
-     "os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))"],
-    ["init_from.partition(':')[2] or 'scratch'", "'scratch'"],
-    ['if name in config.typed:', 'if name in config.given:'],
-    ['given |= {name: fixed[name] for name in overruled}', 'pass'],
-    ['if rest == each % n == 0', 'if each % n == 0'],
-    ["config.init_from in ('scratch', 'resume')", "config.init_from == 'scratch'"],
+    ['if not order.wants_shape:', 'if True:'],
+    ["given['order'] = order_option(config, saved)", 'pass'],
+    ["{'order': order, 'init_from': start}", "{'init_from': start}"],
+    ["gather(os.path.isfile(os.path.join(out_dir, 'ckpt.pt')))",
+     "[os.path.isfile(os.path.join(out_dir, 'ckpt.pt'))]"],
+    ["weights or 'scratch'", "'scratch'"],
+    ['if name in typed:', 'if True:'],
+    ['given |= overruled(given, fixed, config.typed)', 'overruled(given, fixed, config.typed)'],
+    ['if rest:', 'if False:'],
+    ['return earlier', 'pass'],
     ['digest(model, checkpoint.config)', 'digest(model)'],
     ['-(-c.eval_iters * c.batch_size // batch_size)', 'c.eval_iters'],
     ['if n <= warmup:', 'if n < warmup:'],
     ['if decay <= warmup:', 'if decay < warmup:'],
-    ['c.lr_decay_iters or c.max_iters', 'c.lr_decay_iters'],
+    ['c.lr_decay_iters or n', 'c.lr_decay_iters'],
     ['if c.min_lr == c.learning_rate:', 'if False:'],
 ]
 

@@ -1,4 +1,4 @@
-"""How fast is a run? Tokens a second, and MFU: the share of what the device could do that its model's FLOPs are."""
+"""How fast is a run? In tokens a second, and in MFU, a share of what its device could do."""
 
 import time
 
@@ -51,8 +51,9 @@ def training_flops(model, batch_size, N=None):
     """Return the model's FLOPs of a training step on batch_size sequences, forward and backward.
 
     A sequence has N tokens, by default block_size. Every weight of a matrix product takes 6 a slot
-    (AdaLN: 6 a position; embeddings: none). Attention takes 12 N C a slot and layer, times the share
-    of the pairs that see each other. The content of two streams has no last layer but its keys."""
+    (AdaLN: 6 a position; embeddings: none). Attention takes 12 N C a slot and layer, times the
+    share of the pairs that see each other. The content of two streams has no last layer but its
+    keys."""
     c = model.config
     if N is None:
         N = c.block_size

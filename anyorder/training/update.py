@@ -1,4 +1,4 @@
-"""What is an update? A batch and its loss, the step of the optimizers, and the average; and what validates it."""
+"""What is an update? A batch, its loss, the steps of optimizers and average; and validation."""
 
 import math
 from contextlib import nullcontext
@@ -92,14 +92,14 @@ def update(state, split, lr, config, draw=draw_batch, loss=blank_nll):
 
 
 def exchange_gradients_after(model, is_last):
-    """Return a context in which a backward pass exchanges gradients after the last micro-batch alone."""
+    """Return a context for a backward pass: gradients are exchanged after the last one alone."""
     if is_last or not hasattr(model, 'no_sync'):
         return nullcontext()
     return model.no_sync()
 
 
 def clip_gradients(model, limit):
-    """Scale all gradients to a common norm of at most `limit`, 0 is off, and return their norm before."""
+    """Scale all gradients to a norm of at most `limit`, 0 is off; return their norm before."""
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
     if is_split(norm):
         norm = norm.full_tensor()  # which stays on the device
@@ -143,13 +143,13 @@ class TrainState:
         return self.n_summed + int(self.n_own)
 
     def sum_seen(self):
-        """Add up what the processes have seen since the last call, which all of them make at once."""
+        """Add up what the processes saw since the last call, which all of them make at once."""
         own = torch.zeros((), dtype=torch.long, device=self.device) + self.n_own
         self.n_summed += int(summed(own))
         self.n_own = 0
 
     def averages(self, advice, with_weights):
-        """Return the loss in nats a token and the gradient norm: means since the last line of the log.
+        """Return the loss in nats a token and the gradient norm, means since the last line.
 
         They are of all processes, and the host waits for the device here alone. Raises ValueError,
         which ends with `advice`, unless all are finite. `with_weights` wants finite weights too,
@@ -270,15 +270,15 @@ def is_hidden(name, p):
 
 
 def validate(model, blocks, given, config):
-    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of fixed blocks (n, N), which processes share.
+    """Return {'any': nats, 'l2r': nats}, (n,) float64 each, of blocks (n, N).
 
-    Tokens that are `given` (n, N) come first and cost nothing. 'any' is a fixed random order of each
-    block; 'own' stands in its place where the run has one order for all. 'l2r' is left to right; a
-    masked loss has none, which would need a pass for every token. Its number of known visits is
-    fixed for each block."""
+    Tokens that are `given` (n, N) come first and cost nothing. 'any' is a fixed random order of
+    each block; 'own' stands in its place where the run has one order for all. 'l2r' is left to
+    right; a masked loss has none, which would need a pass for every token. Its number of known
+    visits is fixed for each block. Processes share the blocks."""
     rank, world_size = processes()
     n, N = blocks.shape
-    # as many in every process, which a split model wants for its passes: those from n on repeat others
+    # as many in every process, as passes of a split model want: places from n on repeat blocks
     n_places = n + -n % world_size
     places = torch.arange(rank, n_places, world_size)
     own = places % n
@@ -297,7 +297,7 @@ def validate(model, blocks, given, config):
 
 
 def nats_of(model, batch, numbers, config):
-    """Return nats, float64, of these rows of a batch; numbers of known visits depend on the row's number."""
+    """Return nats (n,) float64 of the rows of these numbers (n,), which fix their known visits."""
     n_known = None
     if model.slots.masked_loss:
         n_given = batch.n_given.unsqueeze(1)

@@ -4,7 +4,7 @@
 
 is train.py with its options, for a set that is a stream of text. In a share `fim_ratio` of the
 blocks the middle is moved to the end: mark, prefix, mark, suffix, mark, middle. Marks are read and
-never predicted; a middle ends with its block, so that the place of its mark tells how long it is."""
+never predicted. A middle ends with its block: the place of its mark tells how long it is."""
 
 import os
 import sys

@@ -1,0 +1,151 @@
+"""What does a run say? What is about to run, its lines, its result, and how to go on."""
+
+import shlex
+
+import torch
+
+from anyorder.likelihood.tables import format_table, summarize, unigram_row
+from anyorder.machine.processes import processes
+from anyorder.orders import Order
+from anyorder.tokens.sets import PADDING
+from anyorder.tokens.tokenizers import END_OF_TEXT
+from anyorder.training.start import never_reached
+
+
+def introduction(state, data, clock, config, compiled, changed):
+    """Yield the lines on what is about to run.
+
+    `compiled` says in words how, the list `changed` what a resume changes."""
+    yield (
+        f'{state.model.n_parameters():,} parameters; {clock.tokens_per_iter:,} tokens an update; '
+        f'{config.dataset}: {data.train.packed.size:,} {data.tokenizer.name} tokens; '
+        f'validation on {len(data.blocks):,} blocks of {data.blocks.size(1)}'
+    )
+    if data.train.ends is not None:
+        yield about_documents(data.train, config.block_size)
+    _, world_size = processes()
+    yield (
+        f'{world_size} x {state.device.type}, {torch.get_num_threads()} CPU threads each, '
+        f'{config.dtype} at {clock.peak / 1e12:,.3g} TFLOP/s, {compiled}'
+    )
+    is_new = not (state.iter_num or config.started_from or data.train.marked)
+    if is_new and data.train.packed.size < 10**7 and config.order != 'l2r':
+        yield 'little text: the loss stays on a plateau at first, near the entropy of single tokens'
+    if changed:
+        yield f'changed since iteration {state.iter_num}: {", ".join(changed)}'
+    elif state.iter_num:
+        yield f'goes on from iteration {state.iter_num} of {config.out_dir}'
+    said = never_reached(config)
+    if said and state.iter_num < config.max_iters:
+        yield said
+    if state.iter_num >= config.max_iters > 0:
+        yield (
+            f'finished: the checkpoint is at iteration {state.iter_num} of {config.max_iters}; '
+            'to go on, raise --max_iters'
+        )
+
+
+def about_documents(split, block_size):
+    """Return a line on the lengths of the documents that are the rows of a split."""
+    lengths = split.lengths
+    N = split.width(block_size)
+    n_cut = (lengths > N).sum()
+    padding = 1 - lengths.clip(max=N).mean() / N
+    return (
+        f'documents are rows, their prompts given: {len(lengths):,} of {lengths.mean():.1f} tokens '
+        f'in the mean, {n_cut:,} cut at {N}; {padding:.0%} of a batch is padding'
+    )
+
+
+class Report:
+    """Tells the lines of a run to all who listen: the log, wandb, and the terminal."""
+
+    def __init__(self, folder, chart, bar, write_samples=None):
+        """write_samples  () -> [(order, text)] for wandb, which None does without"""
+        self.folder = folder
+        self.chart = chart
+        self.bar = bar
+        self.write_samples = write_samples
+        self.shown = {}  # the last validation stays in sight
+
+    def __call__(self, entry, with_samples):
+        """Tell an entry of the log, with samples if they are wanted."""
+        self.folder.log(entry)
+        texts = []
+        if with_samples and self.write_samples:
+            texts = self.write_samples()
+        self.chart.keep(entry['iter'], texts)
+        self.shown |= entry
+        self.bar.set_postfix_str(in_short(self.shown), refresh=False)
+
+
+def in_short(entry):
+    """Return what the bar says of an entry of the log."""
+    said = '{tokens_per_sec:,.0f} tok/s mfu {mfu:.0%} lr {lr:.1e} norm {grad_norm:.2f}'
+    words = [said.format(**entry)]
+    for name, value in entry.items():
+        if name == 'loss' or name.startswith('val_'):
+            words.append(f'{name.removeprefix("val_")} {value:.3f}')
+    return ' '.join(words)
+
+
+def validation_table(val, data, config):
+    """Return what `validate` gave as a table, for texts with the entropy of single tokens."""
+    names = {
+        'any': 'any order (bound)',
+        'l2r': 'left to right',
+        'own': f'own order ({Order.of("own", config).name})',
+    }
+    blank = ~data.given
+    n_bytes = None
+    if data.tokenizer.n_bytes is not None:
+        n_bytes = int(data.tokenizer.n_bytes[data.blocks[blank]].sum())
+    rows = [summarize(names[name], nats, blank.sum(1), n_bytes) for name, nats in val.items()]
+    if not data.train.marked:
+        rows.append(unigram_row(data.val.packed.reshape(-1), data.tokenizer, config.block_size))
+    return format_table(rows)
+
+
+def commands_to_go_on(data, masked_loss, ckpt_path, config):
+    """Yield the commands that sample and evaluate the checkpoint, or solve its puzzles."""
+    order = Order.of('own', config)
+    order_file = ''
+    if order.is_function:  # no checkpoint runs it
+        order_file = f'PATH/{order.name}'
+
+    first = ('sample.py', 'order')
+    if data.train.marked:
+        first = ('eval_puzzle.py', 'policies')
+    for program, option in (first, ('eval_ppl.py', 'orders')):
+        words = ['python', program, f'--ckpt={shlex.quote(ckpt_path)}']
+        if order_file:
+            words.append(f'--{option}={order_file}')
+        if data.train.marked and 'test' not in data.splits:
+            words.append('--split=val')
+        yield ' '.join(words)
+
+    if data.train.ends is not None:
+        way = order_file
+        if config.l2r_ratio or order.kind in ('random', 'sorted_subset'):
+            way = 'l2r'
+        words = ['python', 'sample.py', f'--ckpt={shlex.quote(ckpt_path)}']
+        if way:
+            words.append(f'--order={way}')
+        words += ['--temperature=0', f"--stop='{END_OF_TEXT}'"]
+        words.append(f'--prompt={shlex.quote(prompt_of(data, masked_loss))}')
+        yield ' '.join(words)
+
+
+def prompt_of(data, masked_loss):
+    """Return the prompt of the first document that is validated, and blanks for its answer.
+
+    A network with a masked loss wants their number."""
+    block = data.blocks[0]
+    given = data.given[0]
+    tokens = block[given & (block != PADDING)]
+    text = data.tokenizer.decode(tokens.tolist())
+    text = text.replace('[[', r'\[[').replace(r'\n', r'\\n')
+    n_blanks = '..'
+    if masked_loss:
+        n_blanks = (~given).sum()
+    return f'{text}[[{n_blanks}]]'
