@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import one_line
 
 from anyorder.tokens.prompts import (
     Spelling,
@@ -17,24 +18,34 @@ from anyorder.tokens.tokenizers import Bytes, get_tokenizer, symbols
 from sample import listed
 
 
-def test_parsing_of_blanks():
-    def parse(prompt, length=20):
-        tokens, known, answer = parse_prompt(prompt, Bytes(), length).lay_out()[:3]
-        return ''.join(
-            chr(t) if k else chr(t).upper() if a else '_' for t, k, a in zip(tokens, known, answer)
-        )
-
-    assert parse('ab [[3]] c[[=xy]]d') == 'ab ___ cXYd' and parse('ab[[..]]c', 6) == 'ab___c'
-    assert parse('[[..]]', 4) == '____' and parse('abc', 5) == 'abc__' and parse('', 2) == '__'
-    assert parse(r'a \[[3]]', 9) == 'a [[3]]__' and parse('[[2]][[1]]') == '___'
-    assert parse('[[1]]a[[..]]b', 6) == '_a___b'
-    assert parse(r'[[=\[[x]]') == '[[X'
-    assert (
-        parse('a]]b[[1]]') == 'a]]b_'
-        and parse('x[[[2]]]') == 'x[__]'
-        and parse('[[=a\nb]]') == 'A\nB'
-    )
-    assert parse('abcde', 5) == 'abcde'
+@pytest.mark.parametrize(
+    'prompt, length, laid_out',
+    [
+        ('ab [[3]] c[[=xy]]d', 20, 'ab ___ cXYd'),
+        ('ab[[..]]c', 6, 'ab___c'),
+        ('[[..]]', 4, '____'),
+        ('abc', 5, 'abc__'),
+        ('', 2, '__'),
+        (r'a \[[3]]', 9, 'a [[3]]__'),
+        ('[[2]][[1]]', 20, '___'),
+        ('[[1]]a[[..]]b', 6, '_a___b'),
+        (r'[[=\[[x]]', 20, '[[X'),
+        ('a]]b[[1]]', 20, 'a]]b_'),
+        ('x[[[2]]]', 20, 'x[__]'),
+        ('[[=a\nb]]', 20, 'A\nB'),
+        ('abcde', 5, 'abcde'),
+    ],
+)
+def test_parsing_of_blanks(prompt, length, laid_out):
+    """A blank is shown as _, and an answer in capitals."""
+    template = parse_prompt(prompt, Bytes(), length).lay_out()
+    shown = ''
+    for token, is_known, is_answer in zip(template.tokens, template.known, template.answer):
+        if is_known:
+            shown += chr(token)
+        else:
+            shown += chr(token).upper() if is_answer else '_'
+    assert shown == laid_out
 
 
 @pytest.mark.parametrize(
@@ -52,45 +63,62 @@ def test_parsing_of_blanks():
     ],
 )
 def test_a_line_end_is_typed_by_one_rule_in_a_prompt_and_a_stop(option, text):
-    assert typed(option) == text and read_prompts(option) == [text] and listed(option) == text
+    assert typed(option) == text
+    assert read_prompts(option) == [text]
+    assert listed(option) == text
 
 
 def test_the_end_of_a_document_is_one_token():
-    tokens, known, answer = parse_prompt(
-        '<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9
-    ).lay_out()[:3]
-    assert (
-        tokens == [256, *b'abc', 256]
-        and known == [True] * 3 + [False] * 2
-        and answer == [False] * 3 + [True] * 2
-    )
-    assert Bytes().decode(tokens) == '<|endoftext|>abc<|endoftext|>'
-    with pytest.raises(ValueError, match='sudoku4 has the tokens'):  # which has no documents
+    template = parse_prompt('<|endoftext|>ab[[=c<|endoftext|>]]', Bytes(), 9).lay_out()
+    assert template.tokens == [256, *b'abc', 256]
+    assert template.known == [True, True, True, False, False]
+    assert template.answer == [False, False, False, True, True]
+    assert Bytes().decode(template.tokens) == '<|endoftext|>abc<|endoftext|>'
+    with one_line('sudoku4 has the tokens'):  # which has no documents
         parse_prompt('12<|endoftext|>', get_tokenizer('sudoku4'), 16)
 
 
-def test_files_of_prompts(tmp_path, monkeypatch):
-    for content in (
-        b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b[[1]]"}',
-        b'[' * 20000,
-        b'{"prompt": 1}',
-    ):
-        (tmp_path / 'p.jsonl').write_bytes(content)
-        if content[0] == 0xEF:
-            assert read_prompts(f'FILE:{tmp_path}/p.jsonl') == ['a', 'b[[1]]']
-        else:
-            with pytest.raises(
-                ValueError, match='line 1 of .*/p.jsonl cannot be read as a prompt: write'
-            ):
-                read_prompts(f'FILE:{tmp_path}/p.jsonl')
-    (tmp_path / 'p.jsonl').write_text(r'{"prompt": "a\\nb\nc"}')  # as JSON has it
+def test_a_file_of_prompts_has_one_on_each_line(tmp_path, monkeypatch):
+    path = tmp_path / 'p.jsonl'
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b[[1]]"}')
+    assert read_prompts(f'FILE:{path}') == ['a', 'b[[1]]']
+    path.write_text(r'{"prompt": "a\\nb\nc"}')  # as JSON has it
     monkeypatch.setenv('HOME', str(tmp_path))
     assert read_prompts('FILE:~/p.jsonl') == ['a\\nb\nc']
+
+
+@pytest.mark.parametrize('content', ['[' * 20000, '{"prompt": 1}'])
+def test_a_line_that_is_no_prompt_is_named(tmp_path, content):
+    (tmp_path / 'p.jsonl').write_text(content)
+    with one_line('line 1 of .*/p.jsonl cannot be read as a prompt: write'):
+        read_prompts(f'FILE:{tmp_path}/p.jsonl')
+
+
+def test_a_file_without_a_prompt_is_one_line(tmp_path):
     np.save(tmp_path / 'none.npy', np.zeros((0, 8), int))
-    with pytest.raises(ValueError, match='none.npy holds no prompt'):
+    with one_line('none.npy holds no prompt'):
         read_prompts(f'FILE:{tmp_path}/none.npy')
-    with pytest.raises(ValueError, match='prompt 2 of 2: the prompt has 4 tokens'):
+
+
+def test_of_several_prompts_the_wrong_one_is_named():
+    with one_line('prompt 2 of 2: the prompt has 4 tokens'):
         parse_prompts(['a', 'abcd'], Bytes(), 3)
+
+
+def tokenizer_of(name):
+    try:
+        return get_tokenizer(name)
+    except ValueError:
+        pytest.skip('the GPT-2 vocabulary is not cached')
+
+
+@pytest.fixture
+def like():
+    """like(kind): a small tokenizer of this kind of the package `tokenizers`."""
+    pytest.importorskip('tokenizers')
+    from masked_kinds import tokenizer_like
+
+    return tokenizer_like
 
 
 WORDS = symbols('words', ['up', 'down', 'u'], separator=' ')()
@@ -112,10 +140,8 @@ WORDS = symbols('words', ['up', 'down', 'u'], separator=' ')()
     ],
 )
 def test_each_token_has_its_place_in_the_text(tokenizer, text, want):
-    try:
-        tokenizer = get_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    except ValueError:
-        pytest.skip('the GPT-2 vocabulary is not cached')
+    if isinstance(tokenizer, str):
+        tokenizer = tokenizer_of(tokenizer)
     found = spans(text, tokenizer)
     assert [(text[start:end], start, end) for _, start, end in found] == want
     assert [token for token, _, _ in found] == encode(text, tokenizer)
@@ -133,9 +159,8 @@ def test_each_token_has_its_place_in_the_text(tokenizer, text, want):
     ],
 )
 def test_a_text_that_is_written_with_its_beginning_has_it_once(text, prefix, want):
-    assert [token for token, _, _ in behind_beginning(spans(text, Bytes()), tuple(prefix))] == [
-        *want
-    ]
+    found = behind_beginning(spans(text, Bytes()), tuple(prefix))
+    assert [token for token, _, _ in found] == [*want]
     pieces = parse_prompt(f'{text}[[2]]<|endoftext|>', Bytes(), 9, tuple(prefix)).pieces
     assert pieces == [([*want], 'known'), (2, 'blank'), ([256], 'known')]  # a later one stays
 
@@ -170,19 +195,18 @@ def test_a_text_that_is_written_with_its_beginning_has_it_once(text, prefix, wan
         'a[[= b]]',
     ],
 )
-def test_texts_at_a_border_stand_as_they_are_typed(kind, prompt):
-    pytest.importorskip('tokenizers')
-    from masked_kinds import tokenizer_like
-
-    tokenizer, text = tokenizer_like(kind), prompt.replace('[[=', '').replace(']]', '')
+def test_texts_at_a_border_stand_as_they_are_typed(like, kind, prompt):
+    tokenizer = like(kind)
+    text = prompt.replace('[[=', '').replace(']]', '')
     try:
         pieces = parse_prompt(prompt, tokenizer, 40).pieces
     except ValueError as e:
-        assert kind == 'ends of words' and 'right behind' in str(e)
+        assert kind == 'ends of words'
+        assert 'right behind' in str(e)
         return
-    tokens = [token for ids, _ in pieces for token in ids]
-    assert tokenizer.decode(tokens) == tokenizer.decode(tokenizer.encode(text))
-    assert tokenizer.decode(tokens).replace(' ', '') == text.replace(' ', '')
+    written = tokenizer.decode([token for ids, _ in pieces for token in ids])
+    assert written == tokenizer.decode(tokenizer.encode(text))
+    assert written.replace(' ', '') == text.replace(' ', '')
 
 
 @pytest.mark.parametrize(
@@ -200,30 +224,19 @@ def test_texts_at_a_border_stand_as_they_are_typed(kind, prompt):
         ('bytes', 'a [[=a]]', ['a', 'Ġa']),
     ],
 )
-def test_tokens_at_a_border(kind, prompt, want):
-    pytest.importorskip('tokenizers')
-    from masked_kinds import tokenizer_like
-
-    tokenizer = tokenizer_like(kind)
+def test_tokens_at_a_border(like, kind, prompt, want):
+    tokenizer = like(kind)
     pieces = parse_prompt(prompt, tokenizer, 40).pieces
-    assert [
-        tokenizer.backend.id_to_token(token)
-        for ids, kind in pieces
-        if kind != 'blank'
-        for token in ids
-    ] == want
+    tokens = [token for ids, kind in pieces if kind != 'blank' for token in ids]
+    assert list(map(tokenizer.backend.id_to_token, tokens)) == want
 
 
-def test_a_word_that_no_token_goes_on_is_refused():
-    pytest.importorskip('tokenizers')
-    from masked_kinds import tokenizer_like
-
-    words = tokenizer_like('words')
-    assert parse_prompt('a [[2]] b [[=ab]]', words, 9).lay_out()[0] == [1, 0, 0, 2, 3]
+def test_a_word_that_no_token_goes_on_is_refused(like):
+    words = like('words')
+    assert parse_prompt('a [[2]] b [[=ab]]', words, 9).lay_out().tokens == [1, 0, 0, 2, 3]
     for prompt in ('a[[=b]]', 'a [[2]]b', 'a[[=b]]a'):
-        with pytest.raises(ValueError, match='right behind .*border') as e:
+        with one_line('right behind .*border'):
             parse_prompt(prompt, words, 9)
-        assert '\n' not in str(e.value)
 
 
 @pytest.mark.parametrize(
@@ -248,26 +261,22 @@ def test_a_word_that_no_token_goes_on_is_refused():
     ],
 )
 def test_a_word_of_gpt2_begins_with_its_space(prompt, pieces, said, capsys):
-    try:
-        gpt2 = get_tokenizer('gpt2')
-    except ValueError:
-        pytest.skip('the GPT-2 vocabulary is not cached')
+    gpt2 = tokenizer_of('gpt2')
     (template,) = parse_prompts([prompt], gpt2, 20)
     texts = (value for value, _ in template.pieces if isinstance(value, list))
     assert [gpt2.decode([token]) for value in texts for token in value] == pieces
     err = capsys.readouterr().err
     assert err.count('\n') == err.count(']]') == said
+
     (of_bytes,) = parse_prompts([prompt], Bytes(), 40)  # whose words begin with no space
-    assert (
-        of_bytes.pieces == parse_prompt(prompt, Bytes(), 40).pieces and not capsys.readouterr().err
-    )
+    assert of_bytes.pieces == parse_prompt(prompt, Bytes(), 40).pieces
+    assert not capsys.readouterr().err
 
 
 def test_a_space_before_an_answer_of_bytes_stays():
-    assert parse_prompt('a [[=b]]', Bytes(), 9).pieces[:2] == [
-        ([*b'a '], 'known'),
-        ([*b'b'], 'answer'),
-    ]
+    known, answer, _ = parse_prompt('a [[=b]]', Bytes(), 9).pieces
+    assert known == ([*b'a '], 'known')
+    assert answer == ([*b'b'], 'answer')
 
 
 @pytest.mark.parametrize(
@@ -282,11 +291,8 @@ def test_a_space_before_an_answer_of_bytes_stays():
         ('sentences and bytes', ['ä[[=é]]'], [], 5),
     ],
 )
-def test_unknown_tokens_are_said_once(kind, prompts, unknown, n_tokens, capsys):
-    pytest.importorskip('tokenizers')
-    from masked_kinds import tokenizer_like
-
-    tokenizer = tokenizer_like(kind)
+def test_unknown_tokens_are_said_once(like, kind, prompts, unknown, n_tokens, capsys):
+    tokenizer = like(kind)
     spelling = Spelling(tokenizer)
     for prompt in prompts:
         parse_prompt(prompt, tokenizer, 40, spelling=spelling)
@@ -295,15 +301,12 @@ def test_unknown_tokens_are_said_once(kind, prompts, unknown, n_tokens, capsys):
     err = capsys.readouterr().err
     assert err.count('\n') == bool(unknown)
     if unknown:
-        assert f'{len(unknown)} of {n_tokens} tokens are unknown' in err and repr(unknown[0]) in err
+        assert f'{len(unknown)} of {n_tokens} tokens are unknown' in err
+        assert repr(unknown[0]) in err
 
 
-def test_a_vocabulary_without_a_token_for_what_it_lacks_is_one_line():
-    pytest.importorskip('tokenizers')
-    from masked_kinds import tokenizer_like
-
-    tokenizer = tokenizer_like('nothing else')
+def test_a_vocabulary_without_a_token_for_what_it_lacks_is_one_line(like):
+    tokenizer = like('nothing else')
     for read in (tokenizer.encode, tokenizer.spans, lambda text: tokenizer.encode_batch([text])):
-        with pytest.raises(ValueError, match='nothing else cannot spell all of') as e:
+        with one_line('nothing else cannot spell all of'):
             read('abc')
-        assert '\n' not in str(e.value)
