@@ -1,4 +1,4 @@
-"""meta.json: every field is as it must be, or one line names it; a set that was made before a field still opens."""
+"""meta.json: every field is as it must be, or one line names it; sets from before a field open."""
 
 import itertools
 import json
@@ -40,18 +40,15 @@ def sets(tmp_path_factory):
     folder = tmp_path_factory.mktemp('sets')
     (folder / 'a.txt').write_text('some words of text, ' * 60)
     prepare('text', folder, source=str(folder / 'a.txt'), tokenizer='bytes')
-    (folder / 'a.jsonl').write_text(
-        ''.join(json.dumps({'prompt': f'{i}', 'text': 'a'}) + '\n' for i in range(20))
-    )
+    pairs = [json.dumps({'prompt': f'{i}', 'text': 'a'}) for i in range(20)]
+    (folder / 'a.jsonl').write_text('\n'.join(pairs))
     prepare('text', folder, 'qa', str(folder / 'a.jsonl'), tokenizer='bytes')
     np.save(folder / 'a.npy', np.arange(60).reshape(10, 6) % 6)
     (folder / 'names.txt').write_text('\n'.join('abcdef'))
-    prepare_tokens(
-        folder, 'rows', str(folder / 'a.npy'), shape='2x3', vocabulary=str(folder / 'names.txt')
-    )
-    prepare_puzzles(
-        'nae_sat', folder, n_rows={'train': 50, 'val': 5, 'test': 5}, n_latents=4, n_observations=4
-    )
+    names = str(folder / 'names.txt')
+    prepare_tokens(folder, 'rows', str(folder / 'a.npy'), shape='2x3', vocabulary=names)
+    n_rows = {'train': 50, 'val': 5, 'test': 5}
+    prepare_puzzles('nae_sat', folder, n_rows=n_rows, n_latents=4, n_observations=4)
     return folder
 
 
@@ -149,11 +146,10 @@ def test_fields_that_contradict_each_other_are_named(sets, tmp_path, keys, value
 def test_a_file_of_another_kind_is_one_line_that_lets_the_folder_be(sets, tmp_path, content):
     shutil.copytree(sets / 'text', tmp_path / 'text')
     path = tmp_path / 'text' / 'meta.json'
-    for damaged in content, path.read_bytes()[:-3]:
+    for damaged in (content, path.read_bytes()[:-3]):
         path.write_bytes(damaged)
         with one_line(
-            'text/meta.json cannot be read as the meta.json of a prepared set: choose another name for the '
-            'set, or another --data_dir$'
+            'cannot be read as the meta.json of a prepared set: .* or another --data_dir$'
         ):
             open_split(tmp_path, 'text', 'val')
         with one_line('text/meta.json'):
@@ -161,49 +157,32 @@ def test_a_file_of_another_kind_is_one_line_that_lets_the_folder_be(sets, tmp_pa
         assert path.read_bytes() == damaged
 
 
-def test_sets_from_before_a_field_still_open(sets, tmp_path):
+@pytest.mark.parametrize('name, new', [('text', ['given']), ('nae_sat', ['given', 'shape'])])
+def test_sets_from_before_a_field_still_open(sets, tmp_path, name, new):
     """Text had no field `given`, and puzzles neither it nor a shape."""
-    for name, new in (('text', ['given']), ('nae_sat', ['given', 'shape'])):
-        meta = json.loads((sets / name / 'meta.json').read_text())
-        (tmp_path / 'meta.json').write_text(
-            json.dumps({key: meta[key] for key in meta if key not in new})
-        )
-        assert read_meta(tmp_path) == read_meta(sets / name)
-        (tmp_path / 'meta.json').write_text(
-            json.dumps(meta | {'shape': None, 'of a later time': [1]})
-        )
+    meta = json.loads((sets / name / 'meta.json').read_text())
+    older = {key: meta[key] for key in meta if key not in new}
+    newer = meta | {'shape': None, 'of a later time': [1]}
+    for other in (older, newer):
+        (tmp_path / 'meta.json').write_text(json.dumps(other))
         assert read_meta(tmp_path) == read_meta(sets / name)
 
 
-def test_what_a_checkpoint_keeps(sets):
+OF_BYTES = {'tokenizer': 'bytes', 'n_tokens': 257, 'eos': 256}
+OF_ROWS = {'tokenizer': 'own', 'n_tokens': 6, 'eos': None, 'row_length': 6, 'shape': [2, 3]}
+OF_BITS = {'tokenizer': 'nae_sat', 'n_tokens': 2, 'eos': None, 'row_length': 8}
+PUZZLE = {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4}
+
+
+@pytest.mark.parametrize(
+    'name, kind',
+    [
+        ('text', OF_BYTES | {'given': False}),
+        ('qa', OF_BYTES | {'given': True, 'prompts': True}),
+        ('rows', OF_ROWS | {'given': False, 'vocabulary': list('abcdef')}),
+        ('nae_sat', OF_BITS | {'given': True, 'puzzle': PUZZLE}),
+    ],
+)
+def test_what_a_checkpoint_keeps(sets, name, kind):
     """A resume compares it with what older checkpoints keep."""
-    assert kind_of(read_meta(sets / 'text')) == {
-        'tokenizer': 'bytes',
-        'n_tokens': 257,
-        'eos': 256,
-        'given': False,
-    }
-    assert kind_of(read_meta(sets / 'qa')) == {
-        'tokenizer': 'bytes',
-        'n_tokens': 257,
-        'eos': 256,
-        'given': True,
-        'prompts': True,
-    }
-    assert kind_of(read_meta(sets / 'rows')) == {
-        'tokenizer': 'own',
-        'n_tokens': 6,
-        'eos': None,
-        'given': False,
-        'row_length': 6,
-        'shape': [2, 3],
-        'vocabulary': list('abcdef'),
-    }
-    assert kind_of(read_meta(sets / 'nae_sat')) == {
-        'tokenizer': 'nae_sat',
-        'n_tokens': 2,
-        'eos': None,
-        'given': True,
-        'row_length': 8,
-        'puzzle': {'task': 'nae_sat', 'seed': 0, 'n_latents': 4, 'n_observations': 4},
-    }
+    assert kind_of(read_meta(sets / name)) == kind

@@ -245,7 +245,7 @@ def test_a_text_under_the_name_of_a_puzzle_is_the_puzzle(sets_of_mine):
 
 
 def some_documents(n_tokens, seed):
-    """(tokens (n,), which of them are given, ends) of documents of random lengths; 9 is their end."""
+    """(tokens (n,), which are given, ends) of documents of random lengths; 9 is their end."""
     rng = np.random.default_rng(seed)
     ends = np.unique(rng.integers(1, n_tokens + 1, n_tokens // 5))
     ends[-1] = n_tokens
