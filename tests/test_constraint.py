@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_model, one_line
-from test_generation import ADAPTIVE, EVERY, slow_adaptive
+from test_generation import ADAPTIVE, EVERY, SlowAdaptive
 from test_lossless import KNOWN, half_certain, one_at_a_time, orders_of
 from test_scroll import ascii_model, texts
 from test_scroll import write as write_long
@@ -149,11 +149,11 @@ def test_scores_and_thresholds_are_of_the_renormalised_law(batch, how):
     )
     for r, k in enumerate(known.tolist()):
         n_reveal = [b - a for a, b in itertools.pairwise([0, *unmask_schedule(9 - k, 3)])]
-        tokens, visits, steps = slow_adaptive(
-            Masked(model, by_row, r), idx[r], order[r], k, n_reveal, r, **how
-        )
-        assert torch.equal(tokens, new[r]) and trace['order'][r].tolist() == visits
-        assert trace['step'][r, visits[k:]].tolist() == steps
+        slow = SlowAdaptive(Masked(model, by_row, r), idx[r], order[r], k, seed=r)
+        slow.write(n_reveal, **how)
+        assert torch.equal(slow.tokens, new[r])
+        assert trace['order'][r].tolist() == slow.visits
+        assert trace['step'][r, slow.visits[k:]].tolist() == slow.steps
 
 
 @pytest.mark.parametrize('network', NETWORKS)
