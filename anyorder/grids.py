@@ -1,5 +1,7 @@
-"""Which orders does a grid have, and which does a user bring? Functions as in orders.py. In a grid of the shape (H, W)
-a position is W * row + column. A user's order is the function FILE.py:NAME, which a command runs where it is typed."""
+"""Which orders does a grid have, and which does a user bring? Functions as in orders.py.
+
+In a grid of the shape (H, W) a position is W * row + column. A user's order is the function
+FILE.py:NAME, which a command runs where it is typed."""
 
 import hashlib
 import inspect
@@ -12,97 +14,121 @@ import torch
 
 
 def by_rows(u, shape, _):
-    """Rows from the top, the cells of each in a random order."""
-    return (torch.arange(u.size(1), device=u.device) // shape[1] + u).argsort(-1)
+    """Visit rows from the top, the cells of each in a random order."""
+    row = torch.arange(u.size(1), device=u.device) // shape[1]
+    return (row + u).argsort(-1)
 
 
 def by_columns(u, shape, _):
-    """Columns from the left, the cells of each in a random order."""
-    return (torch.arange(u.size(1), device=u.device) % shape[1] + u).argsort(-1)
+    """Visit columns from the left, the cells of each in a random order."""
+    column = torch.arange(u.size(1), device=u.device) % shape[1]
+    return (column + u).argsort(-1)
 
 
 def spiral(u, shape, _):
-    """Clockwise along the edge from the upper left corner, and on inward."""
-    left, order = torch.arange(math.prod(shape), device=u.device).view(shape), []
+    """Visit cells clockwise along the edge from the upper left corner, and on inward."""
+    left = torch.arange(math.prod(shape), device=u.device).view(shape)
+    edges = []
     while left.numel():
-        order.append(left[0])
+        edges.append(left[0])
         left = left[1:].rot90()  # the next edge comes to the top
-    return torch.cat(order).expand(len(u), -1)
+    return torch.cat(edges).expand(len(u), -1)
 
 
 def by_squares(u, shape, size):
-    """Squares of size x size cells, which the edges may cut, and the cells of each, both in a random order."""
+    """Visit squares of size x size cells in a random order, and so the cells of each.
+
+    The edges of the grid may cut squares. u (B, 2 N) has a number for each cell, and behind these
+    one for each square: a square that took the numbers of its cells would come the later, the
+    smaller it is."""
     if size < 1:
         raise ValueError(f'the blocks of a grid must be at least 1 cell wide, got {size}')
-    (H, W), cell = shape, torch.arange(math.prod(shape), device=u.device)
-    square = cell // W // size * -(-W // size) + cell % W // size  # (N,)
-    rank = (
-        u[:, H * W :].argsort(-1).argsort(-1)
-    )  # by numbers of their own: small squares are not likelier last
-    return (rank[:, square] + u[:, : H * W]).argsort(-1)
+    H, W = shape
+    of_cells, of_squares = u.tensor_split([H * W], 1)
+    cell = torch.arange(H * W, device=u.device)
+    row = cell // W // size  # of squares
+    column = cell % W // size
+    n_columns = -(-W // size)
+    square = row * n_columns + column  # (N,)
+    rank = of_squares.argsort(-1).argsort(-1)
+    return (rank[:, square] + of_cells).argsort(-1)
 
 
 @cache
 def wants_shape(function):
-    return [*inspect.signature(function).parameters][1:2] == ['shape']
+    """Return whether the function of a family takes the shape of a grid."""
+    names = list(inspect.signature(function).parameters)
+    return names[1:2] == ['shape']
 
 
 def size_for(function, n, shape):
-    """The second argument of the function of a family: n, or the shape (H, W) if the argument is named so."""
+    """Return the second argument of the function of a family: n, or the shape (H, W) of a grid."""
     if not wants_shape(function):
         return n
     if not shape or math.prod(shape) != n:
         raise ValueError(
-            f'an order of a grid wants all of its HxW cells, got {n} positions and shape={shape}: prepare '
-            'the set with --shape=HxW, or choose another order or block_size'
+            f'an order of a grid wants all of its HxW cells, got {n} positions and shape={shape}: '
+            'prepare the set with --shape=HxW, or choose another order or block_size'
         )
     return shape
 
 
-LOADED = {}  # {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of the files that this process was told to run
+# {FILE.py:NAME@DIGEST, as checkpoints keep it: function}, of files that this process was told to run
+LOADED = {}
 
 
 def load_order(path, name):
-    """Run a file. Returns FILE.py:NAME@DIGEST of its function, whose result is looked at in every call."""
+    """Run a file. Return FILE.py:NAME@DIGEST of its function, for `loaded`."""
     try:
         with open(path, 'rb') as f:
-            kept = f'{os.path.basename(path)}:{name}@{hashlib.sha256(f.read()).hexdigest()[:12]}'
+            digest = hashlib.sha256(f.read()).hexdigest()[:12]
         function = runpy.run_path(path)[name]
         inspect.signature(function).bind('u', 'n', 'parameter')
     except (Exception, SystemExit) as e:
         raise ValueError(
             f'{path} has no order {name}, a function of u, n, parameter: {e!r}'
         ) from None
-
-    @wraps(function)  # with its signature
-    def checked(u, n, parameter):
-        try:
-            order = function(u, n, parameter)
-        except (Exception, SystemExit) as e:
-            raise ValueError(f'the order {path}:{name} raised {e!r}') from None
-        fits = (
-            isinstance(order, torch.Tensor) and order.dtype == torch.long and order.shape == u.shape
-        )
-        # here the host waits for the device
-        if (
-            not fits
-            or (order.sort(-1).values != torch.arange(u.size(1), device=order.device)).any()
-        ):
-            raise ValueError(
-                f'the order {path}:{name} must return int64 {tuple(u.shape)}, in each row every position '
-                f'from 0 to {u.size(1) - 1} once, got {" ".join(repr(order).split()):.99}'
-            )
-        return order.to(u.device)
-
-    LOADED[kept] = checked
+    kept = f'{os.path.basename(path)}:{name}@{digest}'
+    LOADED[kept] = checked(function, f'{path}:{name}')
     return kept
 
 
+def checked(function, said):
+    """Return the function of a user, what it returns looked at in every call; `said` names it."""
+
+    @wraps(function)  # with its signature
+    def orders(u, n, parameter):
+        try:
+            order = function(u, n, parameter)
+        except (Exception, SystemExit) as e:
+            raise ValueError(f'the order {said} raised {e!r}') from None
+        if not holds_orders(order, u.shape):
+            got = ' '.join(repr(order).split())
+            raise ValueError(
+                f'the order {said} must return int64 {tuple(u.shape)}, in each row every position '
+                f'from 0 to {u.size(1) - 1} once, got {got:.99}'
+            )
+        return order.to(u.device)
+
+    return orders
+
+
+def holds_orders(x, shape):
+    """Return whether x is a tensor of orders of this shape (B, n). The host waits for the device."""
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.long or x.shape != shape:
+        return False
+    positions = torch.arange(shape[1], device=x.device)
+    return not (x.sort(-1).values != positions).any()
+
+
 def loaded(kept):
-    """The function of FILE.py:NAME@DIGEST. Raises ValueError unless this process was told to run the file."""
+    """Return the function of FILE.py:NAME@DIGEST.
+
+    Raises ValueError unless this process was told to run the file."""
     if kept not in LOADED:
+        said, _, _ = kept.partition('@')
         raise ValueError(
-            f'the checkpoint was trained in the order {kept}, which no checkpoint runs: add --order=PATH/'
-            f'{kept.partition("@")[0]} (eval_ppl.py: --orders=, eval_puzzle.py: --policies=)'
+            f'the checkpoint was trained in the order {kept}, which no checkpoint runs: add '
+            f'--order=PATH/{said} (eval_ppl.py: --orders=, eval_puzzle.py: --policies=)'
         )
     return LOADED[kept]

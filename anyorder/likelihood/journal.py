@@ -1,4 +1,5 @@
-"""What has an evaluation finished? The nats of its blocks, in a file beside --out, from which a killed one goes on."""
+"""What has an evaluation finished? The nats of its blocks, in a file beside --out, from which a
+killed one goes on."""
 
 import contextlib
 import json
@@ -13,43 +14,47 @@ from anyorder.machine.processes import gather, processes
 
 
 class Journal:
-    """Nats of finished blocks, by (set, digest of the set, work, block). The first line of the file says which
-    evaluation it is. Every other line is a block: [set, digest, work, block, nats]. A last line that was cut off is
-    dropped. All processes read it, what the first one finds counts. Evaluations at the same time add to one file, and
-    each takes turns with the others to write. Without a path there is no file."""
+    """Nats of finished blocks, by (set, digest of the set, work, block).
+
+    The first line of the file says which evaluation it is. Every other line is a block: [set,
+    digest, work, block, nats]. A last line that was cut off is dropped. All processes read the
+    file, what the first one finds counts. Evaluations at the same time add to one file, and each
+    takes turns with the others to write. Without a path there is no file."""
 
     def __init__(self, path, evaluation):
-        """Open the journal at `path`, or begin it, for one `evaluation`, a dict of all that the nats depend on."""
-        self.path, self.done = path, {}
+        """Open the journal at `path`, or begin it.
+
+        evaluation  a dict of all that the nats depend on"""
+        self.path = path
+        self.done = {}
         if not path:
             return
         rank, _ = processes()
-        with locked(path) if rank == 0 else contextlib.nullcontext():
+        turn = locked(path) if rank == 0 else contextlib.nullcontext()
+        with turn:
             self.read(evaluation)
             if rank == 0:
-                lines = [evaluation] + [[*key, nats] for key, nats in self.done.items()]
-                replace_file(path, ''.join(json.dumps(line) + '\n' for line in lines).encode())
+                blocks = [[*key, nats] for key, nats in self.done.items()]
+                replace_file(path, lines_of([evaluation, *blocks]).encode())
         self.done = gather(self.done)[0]  # others may not see the file
 
     def read(self, evaluation):
         """Read what is there. Raises ValueError unless it is of this evaluation."""
         with reading(self.path, 'a list of finished blocks', 'remove it or choose another --out'):
-            text = (
-                os.path.exists(self.path) and read_text(self.path) or json.dumps(evaluation) + '\n'
-            )
-            first, *others = map(
-                json.loads, text.split('\n')[:-1]
-            )  # behind the last: nothing, or half a line
+            text = ''
+            if os.path.exists(self.path):
+                text = read_text(self.path)
+            if not text:
+                text = lines_of([evaluation])
+            lines = text.split('\n')[:-1]  # behind the last: nothing, or half a line
+            first, *blocks = map(json.loads, lines)
             found = {**first}
-            self.done = {
-                (dataset, digest, work, block): nats
-                for dataset, digest, work, block, nats in others
-            }
-            if not all(math.isfinite(x) for nats in self.done.values() for x in nats):
-                raise ValueError('nats are not finite')
-        differ = sorted(
-            key for key in evaluation.keys() | found.keys() if found.get(key) != evaluation.get(key)
-        )
+            for dataset, digest, work, block, nats in blocks:
+                if not all(map(math.isfinite, nats)):
+                    raise ValueError('nats are not finite')
+                self.done[dataset, digest, work, block] = nats
+        names = sorted(evaluation.keys() | found.keys())
+        differ = [name for name in names if found.get(name) != evaluation.get(name)]
         if differ:
             raise ValueError(
                 f'{self.path} holds blocks of another evaluation ({", ".join(differ)} differ): '
@@ -57,29 +62,35 @@ class Journal:
             )
 
     def missing(self, name, n_blocks):
-        """The blocks 0 .. n_blocks - 1 of `name` (set, digest, work) that are still to be done."""
+        """Return the blocks 0 .. n_blocks - 1 of `name` (set, digest, work) still to be done."""
         return [block for block in range(n_blocks) if (*name, block) not in self.done]
 
     def add(self, entries):
         """Remember {(set, digest, work, block): nats}, here and in the file."""
         self.done.update(entries)
-        if self.path and processes()[0] == 0:
+        rank, _ = processes()
+        if self.path and rank == 0:
             with locked(self.path):
-                add_lines(self.path, [json.dumps([*key, nats]) for key, nats in entries.items()])
+                add_lines(self.path, lines_of([*key, nats] for key, nats in entries.items()))
 
     def nats(self, name, n_blocks):
-        """Nats (n_blocks, m) float64 of `name`, all of them finished."""
-        return torch.tensor(
-            [self.done[(*name, block)] for block in range(n_blocks)], dtype=torch.float64
-        )
+        """Return nats (n_blocks, m) float64 of `name`, all of them finished."""
+        rows = [self.done[(*name, block)] for block in range(n_blocks)]
+        return torch.tensor(rows, dtype=torch.float64)
 
 
-def add_lines(path, lines):
-    """Add lines to a text file, in place of half a line with which a killed process may have left it."""
+def lines_of(values):
+    """Return the text of a file with a line of JSON for each value."""
+    return ''.join(json.dumps(value) + '\n' for value in values)
+
+
+def add_lines(path, text):
+    """Add whole lines to a file, in place of half a line with which a killed process may have left it."""
     with open(path, 'ab+') as f:
         if f.tell():
             f.seek(-1, os.SEEK_END)
-            if f.read() != b'\n':
+            is_whole = f.read() == b'\n'
+            if not is_whole:
                 f.seek(0)
                 f.truncate(f.read().rfind(b'\n') + 1)
-        f.write(''.join(f'{line}\n' for line in lines).encode())
+        f.write(text.encode())

@@ -1,4 +1,5 @@
-"""What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard error of each."""
+"""What does a row of a table say? Nats a token, perplexity, bits a byte, shares, and the standard
+error of each."""
 
 import math
 
@@ -7,74 +8,80 @@ import torch
 
 
 def summarize(name, nats, counts, n_bytes):
-    """The row of the table of some blocks: nats are summed, tokens are counted, and one is divided by the other, once.
+    """Return the row of the table of some blocks: nats are summed, tokens counted, divided once.
 
     nats     (n,) float64, the total of every block
     counts   (n,) or int, its number of tokens
     n_bytes  of all blocks; None: tokens are not bytes"""
-    counts = torch.as_tensor(counts, dtype=torch.float64).expand(len(nats))
-    nats_per_token, stderr = float(nats.sum() / counts.sum()), ratio_error(nats, counts)
-    row = table_row(name, nats_per_token, stderr, len(nats), int(counts.sum()), n_bytes)
-    return row | {'nats_per_block_stderr': ratio_error(nats, torch.ones(len(nats)))}
+    n_blocks = len(nats)
+    counts = torch.as_tensor(counts, dtype=torch.float64).expand(n_blocks)
+    n_tokens = counts.sum()
+    stderr = ratio_error(nats, counts)
+    row = table_row(name, float(nats.sum() / n_tokens), stderr, n_blocks, int(n_tokens), n_bytes)
+    return row | {'nats_per_block_stderr': ratio_error(nats, torch.ones(n_blocks))}
 
 
 def ratio_error(sums, counts):
-    """Standard error of r = sum(sums) / sum(counts), (n,) both, over n independent blocks; None for a single one.
+    """Return the standard error of r = sum(sums) / sum(counts), (n,) both, over n independent blocks.
 
-    sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)"""
-    n, sums, counts = len(sums), sums.double(), counts.double()
+        sqrt(sum_b (sums[b] - r counts[b])^2 / (n - 1) / n) / mean(counts)
+
+    A single block has none: None."""
+    n = len(sums)
     if n == 1:
         return None
+    sums = sums.double()
+    counts = counts.double()
     rest = sums - sums.sum() / counts.sum() * counts
-    return float((rest.square().sum() / (n - 1) / n).sqrt() / counts.mean())
-
-
-def token_counts(tokens, n_tokens):
-    """How often each of n_tokens ids stands in a whole set."""
-    chunks = (
-        tokens[i : i + 2**24] for i in range(0, len(tokens), 2**24)
-    )  # bincount copies what it counts
-    return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)
-
-
-def entropy(counts):
-    """The entropy of the frequencies that the `counts` (n,) say, nats."""
-    p = counts[counts > 0] / counts.sum()
-    return float(-(p * np.log(p)).sum())
+    variance = rest.square().sum() / (n - 1) / n
+    return float(variance.sqrt() / counts.mean())
 
 
 def unigram_row(tokens, tokenizer, block_size, sizes=None):
-    """What a model with context has to beat: the entropy of the set's own token frequencies, as a row of the table.
-    `sizes` (n_tokens,) are the bytes of text of the tokens, None as the tokenizer says."""
+    """Return a row of the table that a model with context has to beat.
+
+    It says the entropy of the set's own token frequencies.
+
+    sizes  (n_tokens,) bytes of text of the tokens; None: as the tokenizer says"""
     counts = token_counts(tokens, tokenizer.n_tokens)
     n_bytes = None
     if sizes is not None:
         n_bytes = int(sizes.sum())
     elif tokenizer.n_bytes is not None:
         n_bytes = int(counts @ tokenizer.n_bytes)
-    row = table_row(
-        'unigram, whole set', entropy(counts), 0.0, len(tokens) // block_size, len(tokens), n_bytes
-    )
+    n = len(tokens)
+    row = table_row('unigram, whole set', entropy(counts), 0.0, n // block_size, n, n_bytes)
     return row | {'nats_per_block': row['nats_per_token'] * block_size}
 
 
-def perplexity(nats):
-    """exp of nats per token; infinite for a model that diverged, where exp would overflow."""
-    return math.exp(nats) if nats < 700 else math.inf
+def token_counts(tokens, n_tokens):
+    """Return how often each of n_tokens ids stands in a whole set."""
+    size = 2**24  # bincount copies what it counts
+    chunks = (tokens[i : i + size] for i in range(0, len(tokens), size))
+    return sum(np.bincount(chunk, minlength=n_tokens) for chunk in chunks)
+
+
+def entropy(counts):
+    """Return the entropy of the frequencies that `counts` (n,) say, in nats."""
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log(p)).sum())
 
 
 def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
-    """A row of the table of `nats` a token and their standard error; `n_bytes` is None where tokens are not bytes."""
-    bits_per_byte = None
-    if n_bytes is not None:
-        bits_per_byte = nats * n_tokens / math.log(2) / n_bytes if n_bytes else math.inf
+    """Return a row of the table.
+
+    nats, stderr  a token, and their standard error
+    n_bytes       of all tokens; None: tokens are not bytes"""
+    perplexity_stderr = stderr
+    if stderr:
+        perplexity_stderr = perplexity(nats) * stderr
     return {
         'estimate': name,
         'nats_per_token': nats,
         'stderr': stderr,
         'perplexity': perplexity(nats),
-        'perplexity_stderr': stderr and perplexity(nats) * stderr,
-        'bits_per_byte': bits_per_byte,
+        'perplexity_stderr': perplexity_stderr,
+        'bits_per_byte': bits_per_byte(nats, n_tokens, n_bytes),
         'nats_per_block': nats * n_tokens / max(1, n_blocks),
         'nats_per_block_stderr': 0.0,
         'blocks': n_blocks,
@@ -83,35 +90,78 @@ def table_row(name, nats, stderr, n_blocks, n_tokens, n_bytes):
     }
 
 
+def perplexity(nats):
+    """Return exp of nats per token; infinite for a model that diverged, where exp would overflow."""
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+def bits_per_byte(nats, n_tokens, n_bytes):
+    """Return bits a byte of nats a token; None where tokens are not bytes."""
+    if n_bytes is None:
+        return None
+    if not n_bytes:
+        return math.inf
+    return nats * n_tokens / math.log(2) / n_bytes
+
+
 def format_table(rows):
-    """The rows of `summarize` as lines, of at most 80 columns unless a name is long. Where tokens are not bytes, the
-    nats of a block stand in the place of bits a byte."""
+    """Return the rows of `summarize` as lines, of at most 80 columns unless a name is long.
+
+    Where tokens are not bytes, the nats of a block stand in the place of bits a byte."""
     no_bytes = all(row['bits_per_byte'] is None for row in rows)
-    wide, narrow = ('nats/block', 'perplexity') if no_bytes else ('perplexity', 'bits/byte')
-    m, n = (
-        max(18 if no_bytes else 19, *(len(row['estimate']) for row in rows)),
-        10 if no_bytes else 9,
-    )
-    lines = [f'{"":<{m}} {"nats/token":>16} {wide:>17} {narrow:>{n}} {"blocks":>6} {"tokens":>8}']
+    if no_bytes:
+        heads = 'nats/token', 'nats/block', 'perplexity'
+        widths = 18, 10
+        cells = cells_without_bytes
+    else:
+        heads = 'nats/token', 'perplexity', 'bits/byte'
+        widths = 19, 9
+        cells = cells_with_bytes
+    least, last = widths
+    first = max(least, *(len(row['estimate']) for row in rows))
+
+    def line(name, figures, blocks, tokens):
+        nats, wide, narrow = figures
+        return f'{name:<{first}} {nats:>16} {wide:>17} {narrow:>{last}} {blocks:>6} {tokens:>8}'
+
+    lines = [line('', heads, 'blocks', 'tokens')]
     for row in rows:
-        nats = figure(row['nats_per_token'], row['stderr'], 4)
-        ppl = figure(row['perplexity'], row['perplexity_stderr'] if not no_bytes else None, 2)
-        bits = '-' if row['bits_per_byte'] is None else figure(row['bits_per_byte'], None, 4)
-        if no_bytes:
-            ppl, bits = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2), ppl
-        lines.append(
-            f'{row["estimate"]:<{m}} {nats:>16} {ppl:>17} {bits:>{n}} {row["blocks"]:>6} {row["tokens"]:>8}'
-        )
+        lines.append(line(row['estimate'], cells(row), row['blocks'], row['tokens']))
     return '\n'.join(lines)
 
 
+def cells_with_bytes(row):
+    """Return nats a token, perplexity and bits a byte of a row, as texts."""
+    nats = figure(row['nats_per_token'], row['stderr'], 4)
+    ppl = figure(row['perplexity'], row['perplexity_stderr'], 2)
+    bits = row['bits_per_byte']
+    if bits is None:
+        return nats, ppl, '-'
+    return nats, ppl, figure(bits, None, 4)
+
+
+def cells_without_bytes(row):
+    """Return nats a token, nats a block and perplexity of a row, as texts."""
+    nats = figure(row['nats_per_token'], row['stderr'], 4)
+    per_block = figure(row['nats_per_block'], row['nats_per_block_stderr'], 2)
+    return nats, per_block, figure(row['perplexity'], None, 2)
+
+
 def figure(value, error, digits):
-    """A number and its standard error, if it has one, with so many digits behind the point; large ones have none."""
-    digits = digits if value < 10_000 else 0
-    return f'{value:.{digits}f} ± {error:.{digits}f}' if error else f'{value:.{digits}f}'
+    """Return a number and its standard error, if it has one, as a text.
+
+    digits  behind the point; numbers from 10,000 on have none"""
+    if not value < 10_000:
+        digits = 0
+    text = f'{value:.{digits}f}'
+    if error:
+        text += f' ± {error:.{digits}f}'
+    return text
 
 
 def share_error(hits, n):
-    """Standard error of a share. Two more hits and two more misses (Agresti and Coull 1998) let it never be 0."""
+    """Return the standard error of a share.
+
+    Two more hits and two more misses (Agresti and Coull 1998) let it never be 0."""
     share = (hits + 2) / (n + 4)
     return math.sqrt(share * (1 - share) / (n + 4))
