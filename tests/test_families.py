@@ -1,4 +1,6 @@
-"""anyorder/others/families.py: folders of others as commands name them, and what the commands ask of a model."""
+"""anyorder/others/families.py: folders of others as commands name them.
+
+And what the commands ask of a model."""
 
 import json
 import math
@@ -14,6 +16,7 @@ from masked_kinds import KINDS, TEXT, write_tokenizer
 pytest.importorskip('transformers')
 
 from anyorder.checkpoint import digest, load_checkpoint, open_checkpoint
+from anyorder.machine.files import MASKED
 from anyorder.others import families
 from anyorder.others.masked import MaskedConfig, MaskedModel
 from anyorder.others.weights import read_weights
@@ -27,47 +30,53 @@ KNOWN = {  # the special tokens come last, in BERT's first
     'dream': MaskedConfig(2047, 273, 272, shift=True, banned=(271,), prefix=(271,)),
     'mdlm': MaskedConfig(38, 50257, 50257, prefix=(50256,), suffix=(50256,)),
     'bert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
-    'roberta': MaskedConfig(
-        39, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)
-    ),  # 42 - 1 - pad - [CLS] and [SEP]
+    # 42 - 1 - pad - [CLS] and [SEP]
+    'roberta': MaskedConfig(39, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
     'modernbert': MaskedConfig(40, 45, 3, banned=(0, 1, 2), prefix=(1,), suffix=(2,)),
 }
+
+
+def opened(folder):
+    return open_checkpoint(f'masked:{folder}')
+
+
+def change_config(folder, **changes):
+    path = folder / 'config.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_folder_is_read_without_its_code_and_gives_the_logits_of_its_authors(folders, kind):
     oracle, folder = folders(kind)
-    checkpoint = open_checkpoint(f'masked:{folder}')
-    assert checkpoint.config == KNOWN[kind] and checkpoint.about('ema').startswith(
-        f'masked:{folder}: '
-    )
+    checkpoint = opened(folder)
+    assert checkpoint.config == KNOWN[kind]
+    assert checkpoint.about('ema').startswith(f'masked:{folder}: ')
     network = checkpoint.model().network
     tokens = torch.randint(5, 40, (2, 9), generator=torch.Generator().manual_seed(1))
-    want = torch.stack([oracle(row) for row in tokens])
-    torch.testing.assert_close(
-        network(tokens).logits, want, atol=1e-5, rtol=0
-    )  # Llama has float32 within
-    assert digest(checkpoint.model()) == digest(open_checkpoint(f'masked:{folder}').model())
+    expected = torch.stack([oracle(row) for row in tokens])
+    found = network(tokens).logits  # Llama has float32 within
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert digest(checkpoint.model()) == digest(opened(folder).model())
 
 
 def test_kept_answers_are_of_one_config_json(tmp_path):
     KINDS['bert'](tmp_path)
-    one = digest(open_checkpoint(f'masked:{tmp_path}').model())
-    path = tmp_path / 'config.json'
-    path.write_text(json.dumps(json.loads(path.read_text()) | {'layer_norm_eps': 0.1}))
-    assert digest(open_checkpoint(f'masked:{tmp_path}').model()) != one
+    one = digest(opened(tmp_path).model())
+    change_config(tmp_path, layer_norm_eps=0.1)
+    assert digest(opened(tmp_path).model()) != one
 
 
 def test_an_encoder_that_ends_its_texts_does_not_write_the_end(tmp_path):
-    """RoBERTa calls the token behind every text the end of text: a separator, which it never writes."""
+    """RoBERTa calls the token behind every text its end: a separator, which it never writes."""
     from transformers import AutoTokenizer
 
     KINDS['roberta'](tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.add_special_tokens({'bos_token': '[CLS]', 'eos_token': '[SEP]'})
     tokenizer.save_pretrained(tmp_path)
-    checkpoint = open_checkpoint(f'masked:{tmp_path}')
-    assert checkpoint.config == KNOWN['roberta'] and checkpoint.tokenizer.eos is None
+    checkpoint = opened(tmp_path)
+    assert checkpoint.config == KNOWN['roberta']
+    assert checkpoint.tokenizer.eos is None
 
 
 def test_a_text_is_neither_cut_nor_padded_by_what_its_tokenizer_last_did(tmp_path):
@@ -75,35 +84,28 @@ def test_a_text_is_neither_cut_nor_padded_by_what_its_tokenizer_last_did(tmp_pat
 
     KINDS['bert'](tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    whole = open_checkpoint(f'masked:{tmp_path}').tokenizer
+    whole = opened(tmp_path).tokenizer
     texts = [tokenizer.decode(range(5, 30)), tokenizer.decode(range(5, 9))]
     tokenizer(texts, truncation=True, max_length=8, padding='max_length')
     tokenizer.save_pretrained(tmp_path)
     file = json.loads((tmp_path / 'tokenizer.json').read_text())
-    assert file['truncation']['max_length'] == 8 and file['padding']  # as after training
-    checkpoint = open_checkpoint(f'masked:{tmp_path}')
+    assert file['truncation']['max_length'] == 8  # as after training
+    assert file['padding']
+    checkpoint = opened(tmp_path)
     assert checkpoint.config == KNOWN['bert']
     for text in texts:
         assert list(checkpoint.tokenizer.encode(text)) == list(whole.encode(text))
     lengths = [len(row) for row in checkpoint.tokenizer.encode_batch(texts)]
-    assert (
-        lengths == [len(row) for row in whole.encode_batch(texts)] and lengths[0] > 8 > lengths[1]
-    )
+    assert lengths == [len(row) for row in whole.encode_batch(texts)]
+    assert lengths[0] > 8 > lengths[1]
 
 
 def test_a_roberta_without_a_padding_token_has_the_positions_of_one(tmp_path):
     KINDS['roberta'](tmp_path)
     pad = json.loads((tmp_path / 'config.json').read_text())['pad_token_id']
     change_config(tmp_path, pad_token_id=None)
-    assert (
-        open_checkpoint(f'masked:{tmp_path}').config.block_size
-        == KNOWN['roberta'].block_size + pad + 1 - 2
-    )
-
-
-def change_config(folder, **changes):
-    path = folder / 'config.json'
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    more = pad - 1  # than where padding is the token 1
+    assert opened(tmp_path).config.block_size == KNOWN['roberta'].block_size + more
 
 
 def cut(folder):
@@ -117,68 +119,57 @@ def pickle_more(folder):
 
 
 @pytest.mark.parametrize(
-    'kind, spoil, said',
+    'kind, changes, said',
     [
-        (
-            'llada',
-            lambda folder: change_config(folder, n_layers=3),
-            'weights do not fit config.json',
-        ),
-        ('llada', lambda folder: change_config(folder, include_qkv_bias=True), 'include_qkv_bias'),
-        ('mdlm', lambda folder: change_config(folder, time_conditioning=True), 'time_conditioning'),
-        (
-            'bert',
-            lambda folder: change_config(folder, num_hidden_layers=3),
-            '16 weights do not fit config.json',
-        ),
+        ('llada', {'n_layers': 3}, 'weights do not fit config.json'),
+        ('llada', {'include_qkv_bias': True}, 'include_qkv_bias'),
+        ('mdlm', {'time_conditioning': True}, 'time_conditioning'),
+        ('bert', {'num_hidden_layers': 3}, '16 weights do not fit config.json'),
+        ('bert', {'intermediate_size': 20}, '6 weights do not fit config.json'),
+        ('bert', {'hidden_size': 15}, 'makes no bert .ValueError: The hidden size'),
+        ('dream', {'hidden_size': 'x'}, "makes no Dream .* 'hidden_size'"),
         (
             'bert',
-            lambda folder: change_config(folder, intermediate_size=20),
-            '6 weights do not fit config.json',
-        ),
-        (
-            'bert',
-            lambda folder: change_config(folder, hidden_size=15),
-            'makes no bert .ValueError: The hidden size',
-        ),
-        (
-            'dream',
-            lambda folder: change_config(folder, hidden_size='x'),
-            "makes no Dream .* 'hidden_size'",
-        ),
-        (
-            'bert',
-            lambda folder: change_config(
-                folder, quantization_config={'quant_method': 'bitsandbytes'}
-            ),
+            {'quantization_config': {'quant_method': 'bitsandbytes'}},
             "quantization_config={'quant_method': 'bitsandbytes'}: only weights",
         ),
-        ('bert', cut, 'model.safetensors cannot be read as weights'),
-        ('bert', pickle_more, 'pytorch_model.bin cannot be read as weights'),
     ],
 )
-def test_a_folder_that_is_not_whole_is_one_line(folders, tmp_path, kind, spoil, said):
-    there = shutil.copytree(folders(kind)[1], tmp_path / kind)
+def test_a_config_that_fits_no_weights_is_one_line(folders, tmp_path, kind, changes, said):
+    _, folder = folders(kind)
+    there = shutil.copytree(folder, tmp_path / kind)
+    change_config(there, **changes)
+    check_is_refused(there, said)
+
+
+@pytest.mark.parametrize(
+    'spoil, name', [(cut, 'model.safetensors'), (pickle_more, 'pytorch_model.bin')]
+)
+def test_weights_that_are_not_whole_are_one_line(folders, tmp_path, spoil, name):
+    _, folder = folders('bert')
+    there = shutil.copytree(folder, tmp_path / 'bert')
     spoil(there)
+    check_is_refused(there, f'{name} cannot be read as weights')
+
+
+def check_is_refused(folder, said):
+    """The folder makes no model, and the error is one line that names the folder."""
     with pytest.raises(ValueError, match=said) as e:
-        open_checkpoint(f'masked:{there}').model()
-    assert '\n' not in str(e.value) and str(there) in str(e.value)
+        opened(folder).model()
+    assert '\n' not in str(e.value)
+    assert str(folder) in str(e.value)
 
 
 def test_older_names_of_weights_are_known(folders, tmp_path):
     _, folder = folders('bert')
-    weights = {
-        name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace(
-            'LayerNorm.bias', 'LayerNorm.beta'
-        ): p
-        for name, p in read_weights(folder).items()
-    }
+    weights = {}
+    for name, p in read_weights(folder).items():
+        older = name.replace('LayerNorm.weight', 'LayerNorm.gamma')
+        weights[older.replace('LayerNorm.bias', 'LayerNorm.beta')] = p
     there = shutil.copytree(folder, tmp_path / 'bert')
     (there / 'model.safetensors').unlink()
     torch.save(weights, there / 'pytorch_model.bin')
-    assert digest(open_checkpoint(f'masked:{there}').model()) == digest(
-        open_checkpoint(f'masked:{folder}').model()
-    )
+    assert digest(opened(there).model()) == digest(opened(folder).model())
 
 
 @pytest.mark.parametrize(
@@ -193,68 +184,77 @@ def test_older_names_of_weights_are_known(folders, tmp_path):
 def test_a_chat_template_that_fails_is_one_line(folders, tmp_path, template, said):
     there = shutil.copytree(folders('bert')[1], tmp_path / 'bert')
     (there / 'chat_template.jinja').write_text(template)
-    with pytest.raises(
-        ValueError, match=f'{there} has a chat template .*{said}.*--apply_chat_template'
-    ) as e:
-        open_checkpoint(f'masked:{there}').tokenizer.chat([{'role': 'user', 'content': 'x'}])
+    tokenizer = opened(there).tokenizer
+    said = f'{there} has a chat template .*{said}.*--apply_chat_template'
+    with pytest.raises(ValueError, match=said) as e:
+        tokenizer.chat([{'role': 'user', 'content': 'x'}])
     assert '\n' not in str(e.value)
 
 
-def test_what_is_not_understood_is_said(tmp_path, folders, monkeypatch):
-    for kind, name in (
-        ('gpt2', f'masked:{tmp_path}'),
-        (['bert'], f'masked:{tmp_path}'),
-        ('llama', f'masked:{tmp_path}'),
-        ('llama', str(tmp_path)),
-        ('qwen2', tmp_path),
-    ):
-        (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind}))
-        with one_line(
-            re.escape(f'model_type={kind!r}')
-            + ', which is not understood: FOLDER may be aogpt, or gpt2, .*'
-            'masked:FOLDER may be llada, Dream, .* causal network must first .* a2d-llama'
-        ):
-            open_checkpoint(name)
+NOT_UNDERSTOOD = (
+    ', which is not understood: FOLDER may be aogpt, or gpt2, .*'
+    'masked:FOLDER may be llada, Dream, .* causal network must first .* a2d-llama'
+)
+
+
+@pytest.mark.parametrize(
+    'kind, prefix',
+    [('gpt2', MASKED), (['bert'], MASKED), ('llama', MASKED), ('llama', ''), ('qwen2', '')],
+)
+def test_a_kind_that_is_not_understood_is_said(tmp_path, kind, prefix):
+    (tmp_path / 'config.json').write_text(json.dumps({'model_type': kind}))
+    with one_line(re.escape(f'model_type={kind!r}') + NOT_UNDERSTOOD):
+        open_checkpoint(f'{prefix}{tmp_path}')
+
+
+def test_a_masked_model_wants_its_name(tmp_path, folders):
     (tmp_path / 'config.json').write_text('{"model_type": "a2d-llama"}')
     with one_line(f"model_type='a2d-llama': its name as a masked model is masked:{tmp_path}$"):
         open_checkpoint(tmp_path)
-    (tmp_path / 'config.json').write_text('{"model_type": "llada"}')
-    with pytest.raises(ValueError, match='holds no weights'):
-        open_checkpoint(f'masked:{tmp_path}')
-    (tmp_path / 'model.safetensors').write_bytes(b'')
-    for name, said in (
-        ('tokenizer_config.json', 'has no vocabulary'),
-        ('tokenizer.json', 'no tokenizer that can be'),
-    ):
-        (tmp_path / name).write_text('{}')
-        with pytest.raises(ValueError, match=said):
-            open_checkpoint(f'masked:{tmp_path}')
-    write_tokenizer(tmp_path, eos='<|endoftext|>')
-    for kind, said in (
-        ('a2d-qwen3', 'names no mask token'),
-        ('llada', 'a llada model lacks max_sequence_length'),
-    ):
-        (tmp_path / 'config.json').write_text(
-            json.dumps({'model_type': kind, 'max_position_embeddings': 9})
-        )
-        with pytest.raises(ValueError, match=said):
-            open_checkpoint(f'masked:{tmp_path}')
-    for name in (f'masked:{tmp_path}/none', 'masked:', f'masked:{tmp_path / "tokenizer.json"}'):
-        with pytest.raises(ValueError, match=r'folder with a config\.json'):
-            open_checkpoint(name)
+    _, bert = folders('bert')
     with pytest.raises(ValueError, match='masked model of others'):
-        load_checkpoint(f'masked:{folders("bert")[1]}')
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(ValueError, match=r'5\.2 or newer, 5\.1\.0 is there'),
-    ):
-        patch.setattr(
-            'importlib.metadata.version', lambda name: '5.1.0'
-        )  # whose decoders stay causal
-        open_checkpoint(f'masked:{folders("bert")[1]}')
+        load_checkpoint(f'masked:{bert}')
+
+
+def test_what_a_folder_lacks_is_said(tmp_path):
+    config = {'model_type': 'llada', 'max_position_embeddings': 9}
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    with pytest.raises(ValueError, match='holds no weights'):
+        opened(tmp_path)
+    (tmp_path / 'model.safetensors').write_bytes(b'')
+    (tmp_path / 'tokenizer_config.json').write_text('{}')
+    with pytest.raises(ValueError, match='has no vocabulary'):
+        opened(tmp_path)
+    (tmp_path / 'tokenizer.json').write_text('{}')
+    with pytest.raises(ValueError, match='no tokenizer that can be'):
+        opened(tmp_path)
+    write_tokenizer(tmp_path, eos='<|endoftext|>')
+    with pytest.raises(ValueError, match='a llada model lacks max_sequence_length'):
+        opened(tmp_path)
+    change_config(tmp_path, model_type='a2d-qwen3')
+    with pytest.raises(ValueError, match='names no mask token'):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['none', 'a_file'])
+def test_a_folder_has_a_config_json(tmp_path, name):
+    (tmp_path / 'a_file').write_text('')
+    with pytest.raises(ValueError, match=r'folder with a config\.json'):
+        opened(tmp_path / name)
+    with pytest.raises(ValueError, match=r'folder with a config\.json'):
+        opened('')
+
+
+def test_transformers_must_be_there_and_new_enough(folders, monkeypatch):
+    _, bert = folders('bert')
+    with monkeypatch.context() as patch:
+        # whose decoders stay causal
+        patch.setattr('importlib.metadata.version', lambda name: '5.1.0')
+        with pytest.raises(ValueError, match=r'5\.2 or newer, 5\.1\.0 is there'):
+            opened(bert)
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     with pytest.raises(ValueError, match='pip install -r requirements-extra.txt'):
-        open_checkpoint(f'masked:{folders("bert")[1]}')
+        opened(bert)
 
 
 def write_decoder(folder, kind, **config):
@@ -262,34 +262,31 @@ def write_decoder(folder, kind, **config):
     import transformers
 
     write_tokenizer(folder, eos='<|endoftext|>', mask='<|mask|>')
-    config = transformers.CONFIG_MAPPING[kind](
-        **{
-            'vocab_size': 272,
-            'hidden_size': 16,
-            'num_hidden_layers': 2,
-            'num_attention_heads': 2,
-            'head_dim': 8,
-            'num_key_value_heads': 1,
-            'intermediate_size': 24,
-            'max_position_embeddings': 20,
-            'initializer_range': 0.3,
-            'tie_word_embeddings': False,
-        }
-        | config
-    )
+    sizes = {
+        'vocab_size': 272,
+        'hidden_size': 16,
+        'num_hidden_layers': 2,
+        'num_attention_heads': 2,
+        'head_dim': 8,
+        'num_key_value_heads': 1,
+        'intermediate_size': 24,
+        'max_position_embeddings': 20,
+        'initializer_range': 0.3,
+        'tie_word_embeddings': False,
+    }
+    config = transformers.CONFIG_MAPPING[kind](**sizes | config)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     change_config(folder, model_type=f'a2d-{kind}')
 
 
-@pytest.mark.parametrize('kind', ['llama', 'qwen2', 'qwen3'])
-def test_a_tied_decoder_sees_all_tokens(kind, tmp_path):
-    window = (
-        {}
-        if kind == 'llama'
-        else {'use_sliding_window': True, 'sliding_window': 2, 'max_window_layers': 0}
-    )
+# which config.json may ask for, and the code of dLLM has not
+WINDOW = {'use_sliding_window': True, 'sliding_window': 2, 'max_window_layers': 0}
+
+
+@pytest.mark.parametrize('kind, window', [('llama', {}), ('qwen2', WINDOW), ('qwen3', WINDOW)])
+def test_a_tied_decoder_sees_all_tokens(kind, window, tmp_path):
     write_decoder(tmp_path, kind, tie_word_embeddings=True, **window)
-    checkpoint = open_checkpoint(f'masked:{tmp_path}')
+    checkpoint = opened(tmp_path)
     network = checkpoint.model().network
     assert checkpoint.config == MaskedConfig(20, 272, 271)
     assert network.lm_head.weight is network.model.embed_tokens.weight
@@ -312,37 +309,41 @@ def test_a_tied_decoder_sees_all_tokens(kind, tmp_path):
     ],
 )
 def test_a_tied_head_is_read_as_it_is_stored(kind, head, embedding, folders, tmp_path):
-    """Under either name, under both, in a wrapper, and as a head of its own where it differs from the embedding."""
-    from safetensors.torch import save_file
-
+    """Under either name, under both, in a wrapper, and as a head of its own where it is another."""
     if kind in KINDS:
         shutil.copytree(folders(kind)[1], tmp_path, dirs_exist_ok=True)
         change_config(tmp_path, weight_tying=True)
     else:
         write_decoder(tmp_path, kind, tie_word_embeddings=True)
-    tokens, weights = torch.arange(5, 14).unsqueeze(0), read_weights(tmp_path)
+    weights = read_weights(tmp_path)
     weights.pop(head, None)
-
-    def opened(weights):
-        save_file(
-            {name: p.clone() for name, p in weights.items()},
-            tmp_path / 'model.safetensors',
-            {'format': 'pt'},
-        )
-        return open_checkpoint(f'masked:{tmp_path}').model()
-
-    usual, both = opened(weights), weights | {head: weights[embedding]}
+    usual = model_of(weights, tmp_path)
+    tokens = torch.arange(5, 14).unsqueeze(0)
     right = usual.network(tokens).logits
+
+    both = weights | {head: weights[embedding]}
+    found = model_of(both, tmp_path)  # of which transformers 5.2 makes two weights
+    assert torch.equal(found.network(tokens).logits, right)
+
+    alone = {name: p for name, p in both.items() if name != embedding}
     wrapped = {f'module._orig_mod.{name}': p for name, p in weights.items()}
-    for stored in (both, {name: both[name] for name in both if name != embedding}, wrapped):
-        found = opened(stored)
+    for stored in (alone, wrapped):
+        found = model_of(stored, tmp_path)
         assert torch.equal(found.network(tokens).logits, right)
-        assert (
-            digest(found) == digest(usual) or stored is both
-        )  # of which transformers 5.2 makes two weights
-    apart = opened(weights | {head: 2 * weights[embedding]}).network
+        assert digest(found) == digest(usual)
+
+    apart = model_of(weights | {head: 2 * weights[embedding]}, tmp_path).network
     assert apart.get_output_embeddings().weight.equal(2 * apart.get_input_embeddings().weight)
     assert apart.get_input_embeddings().weight.equal(weights[embedding])
+
+
+def model_of(weights, folder):
+    """The model of a folder with these weights in place of its own."""
+    from safetensors.torch import save_file
+
+    copies = {name: p.clone() for name, p in weights.items()}
+    save_file(copies, folder / 'model.safetensors', {'format': 'pt'})
+    return opened(folder).model()
 
 
 # ---- scaled rotary positions
@@ -360,7 +361,8 @@ LONG = {
     'long_factor': [2.0, 3.0, 4.0, 5.0],
     'original_max_position_embeddings': 16,
 }
-THETA, HEAD = 300.0, 8
+THETA = 300.0
+HEAD = 8
 PLAIN = THETA ** (-torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
 
 
@@ -376,21 +378,25 @@ def yarn(
 
     def dim(rotations):
         """The pair whose angle makes so many turns in the original length."""
-        return (
-            HEAD
-            * math.log(original_max_position_embeddings / (rotations * 2 * math.pi))
-            / (2 * math.log(THETA))
-        )
+        length = original_max_position_embeddings / (rotations * 2 * math.pi)
+        return HEAD * math.log(length) / (2 * math.log(THETA))
 
-    low, high = max(math.floor(dim(beta_fast)), 0), min(math.ceil(dim(beta_slow)), HEAD - 1)
+    low = max(math.floor(dim(beta_fast)), 0)
+    high = min(math.ceil(dim(beta_slow)), HEAD - 1)
     ramp = ((torch.arange(HEAD // 2).double() - low) / (high - low)).clamp(0, 1)
-    m = [0.1 * more.get(name, 1.0) * math.log(factor) + 1 for name in ('mscale', 'mscale_all_dim')]
-    scale = attention_factor or (m[0] / m[1] if 'mscale' in more else m[0])
-    return PLAIN * (1 - ramp) + PLAIN / factor * ramp, scale
+
+    def scale(mscale=1.0):
+        return 0.1 * mscale * math.log(factor) + 1
+
+    if attention_factor is None and 'mscale' in more:
+        attention_factor = scale(more['mscale']) / scale(more['mscale_all_dim'])
+    if attention_factor is None:
+        attention_factor = scale()
+    return PLAIN * (1 - ramp) + PLAIN / factor * ramp, attention_factor
 
 
 def llama3(factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """Long waves are stretched, short ones stay, and those between are mixed. (the code of Llama 3.1)"""
+    """Long waves are stretched, short ones stay, others are mixed. (the code of Llama 3.1)"""
     turns = original_max_position_embeddings * PLAIN / (2 * math.pi)
     smooth = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return PLAIN * smooth + PLAIN / factor * (1 - smooth), 1.0
@@ -398,66 +404,98 @@ def llama3(factor, low_freq_factor, high_freq_factor, original_max_position_embe
 
 def longrope(n, factor=4.0):
     """Of texts of n tokens. (Ding et al., arXiv 2402.13753)"""
-    by = torch.tensor(LONG['long_factor' if n > 16 else 'short_factor'], dtype=torch.float64)
+    name = 'long_factor' if n > 16 else 'short_factor'
+    by = torch.tensor(LONG[name], dtype=torch.float64)
     return PLAIN / by, math.sqrt(1 + math.log(factor) / math.log(16))
 
 
-SCALED = [
-    ('default', {}, lambda n: (PLAIN, 1.0)),
-    ('linear', {'factor': 4.0}, lambda n: (PLAIN / 4, 1.0)),
-    ('dynamic', {'factor': 4.0}, lambda n: (PLAIN, 1.0)),
-    ('llama3', LLAMA3, lambda n: llama3(**LLAMA3)),
-    *(
-        ('yarn', YARN | more, lambda n, more=more: yarn(**YARN | more))
-        for more in (
-            {},
-            {'factor': 2.0},
-            {'beta_fast': 4.0, 'beta_slow': 0.5},
-            {'attention_factor': 1.5},
-            {'mscale': 0.7, 'mscale_all_dim': 0.3},
-        )
-    ),
-    ('yarn', {'factor': 4.0}, lambda n: yarn(4.0, 64)),
-    ('longrope', LONG, longrope),
-    ('longrope', LONG | {'factor': 2.0}, lambda n: longrope(n, 2.0)),
+YARNS = [
+    YARN,
+    YARN | {'factor': 2.0},
+    YARN | {'beta_fast': 4.0, 'beta_slow': 0.5},
+    YARN | {'attention_factor': 1.5},
+    YARN | {'mscale': 0.7, 'mscale_all_dim': 0.3},
 ]
-SPELLINGS = {
-    'transformers 4, type': lambda kind, scaling: {
-        'rope_scaling': scaling | {'type': kind},
-        'rope_theta': THETA,
-    },
-    'transformers 4': lambda kind, scaling: {
-        'rope_scaling': scaling | {'rope_type': kind},
-        'rope_theta': THETA,
-    },
-    'transformers 4, both': lambda kind, scaling: {
-        'rope_scaling': scaling | {'rope_type': kind, 'type': kind},
-        'rope_theta': THETA,
-        'rope_parameters': None,
-    },
-    'transformers 5': lambda kind, scaling: {
-        'rope_parameters': scaling | {'rope_type': kind, 'rope_theta': THETA},
-        'rope_scaling': None,
-    },
-    'theta beside it': lambda kind, scaling: {
-        'rope_parameters': scaling | {'rope_type': kind},
-        'rope_theta': THETA,
-    },
-    'scaled later': lambda kind, scaling: {
-        'rope_parameters': {'rope_type': 'default', 'rope_theta': THETA},
-        'rope_scaling': scaling | {'type': kind},
-    },
-    'both, where one says less': lambda kind, scaling: {
-        'rope_parameters': scaling | {'rope_type': kind, 'rope_theta': THETA},
-        'rope_scaling': scaling | {'type': kind},
-    },
-    'the length beside it': lambda kind, scaling: {
-        'rope_scaling': {name: value for name, value in scaling.items() if name != ORIGINAL}
-        | {'type': kind},
-        'rope_theta': THETA,
-        **{name: value for name, value in scaling.items() if name == ORIGINAL},
-    },
-}
+
+
+def formula(way, scaling, n):
+    """The frequencies and the factor of cos and sin of a text of n tokens."""
+    if way == 'linear':
+        return PLAIN / scaling['factor'], 1.0
+    if way == 'llama3':
+        return llama3(**scaling)
+    if way == 'yarn':
+        return yarn(**{ORIGINAL: 64} | scaling)  # the length that write_scaled says
+    if way == 'longrope':
+        return longrope(n, scaling.get('factor', 4.0))
+    return PLAIN, 1.0  # `dynamic` scales longer texts
+
+
+SCALED = [
+    ('default', {}),
+    ('linear', {'factor': 4.0}),
+    ('dynamic', {'factor': 4.0}),
+    ('llama3', LLAMA3),
+    *(('yarn', scaling) for scaling in YARNS),
+    ('yarn', {'factor': 4.0}),
+    ('longrope', LONG),
+    ('longrope', LONG | {'factor': 2.0}),
+]
+
+
+# config.json's entries, from the way and its numbers
+
+
+def by_type(way, scaling):
+    return {'rope_scaling': scaling | {'type': way}, 'rope_theta': THETA}
+
+
+def by_rope_type(way, scaling):
+    return {'rope_scaling': scaling | {'rope_type': way}, 'rope_theta': THETA}
+
+
+def by_both_types(way, scaling):
+    both = scaling | {'rope_type': way, 'type': way}
+    return {'rope_scaling': both, 'rope_theta': THETA, 'rope_parameters': None}
+
+
+def by_parameters(way, scaling):
+    parameters = scaling | {'rope_type': way, 'rope_theta': THETA}
+    return {'rope_parameters': parameters, 'rope_scaling': None}
+
+
+def by_parameters_and_theta(way, scaling):
+    return {'rope_parameters': scaling | {'rope_type': way}, 'rope_theta': THETA}
+
+
+def by_a_later_scaling(way, scaling):
+    first = {'rope_type': 'default', 'rope_theta': THETA}
+    return {'rope_parameters': first, 'rope_scaling': scaling | {'type': way}}
+
+
+def by_both_where_one_says_less(way, scaling):
+    parameters = scaling | {'rope_type': way, 'rope_theta': THETA}
+    return {'rope_parameters': parameters, 'rope_scaling': scaling | {'type': way}}
+
+
+def by_a_length_beside(way, scaling):
+    scaling = dict(scaling)
+    entries = {'rope_theta': THETA}
+    if ORIGINAL in scaling:
+        entries[ORIGINAL] = scaling.pop(ORIGINAL)
+    return entries | {'rope_scaling': scaling | {'type': way}}
+
+
+SPELLINGS = [
+    by_type,
+    by_rope_type,
+    by_both_types,
+    by_parameters,
+    by_parameters_and_theta,
+    by_a_later_scaling,
+    by_both_where_one_says_less,
+    by_a_length_beside,
+]
 
 
 def write_scaled(folder, kind, said):
@@ -470,52 +508,40 @@ def write_scaled(folder, kind, said):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'kind, spelling',
-    [
-        *(('llama', spelling) for spelling in SPELLINGS),
-        ('qwen2', 'transformers 4, type'),
-        ('qwen3', 'transformers 5'),
-    ],
+    'kind, spell',
+    [*(('llama', spell) for spell in SPELLINGS), ('qwen2', by_type), ('qwen3', by_parameters)],
 )
-def test_rotary_positions_are_scaled_by_the_formula_in_every_spelling(tmp_path, kind, spelling):
-    for way, scaling, formula in SCALED:
-        write_scaled(tmp_path, kind, SPELLINGS[spelling](way, scaling))
-        rotary = open_checkpoint(f'masked:{tmp_path}').model().network.model.rotary_emb
+def test_rotary_positions_are_scaled_by_the_formula_in_every_spelling(tmp_path, kind, spell):
+    for way, scaling in SCALED:
+        write_scaled(tmp_path, kind, spell(way, scaling))
+        rotary = opened(tmp_path).model().network.model.rotary_emb
         for n in (30, 10):  # a text is not the worse for a longer one before
-            frequency, scale = formula(n)
+            frequency, scale = formula(way, scaling, n)
             angle = torch.arange(n).double()[:, None] * torch.cat([frequency, frequency])
-            for found, right in zip(
-                rotary(torch.zeros(1), torch.arange(n)[None]), (angle.cos(), angle.sin())
-            ):
-                torch.testing.assert_close(found[0].double(), right * scale, rtol=0, atol=2e-5)
+            cos, sin = rotary(torch.zeros(1), torch.arange(n)[None])
+            torch.testing.assert_close(cos[0].double(), angle.cos() * scale, rtol=0, atol=2e-5)
+            torch.testing.assert_close(sin[0].double(), angle.sin() * scale, rtol=0, atol=2e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'way, scaling, formula',
-    [('llama3', LLAMA3, lambda: llama3(**LLAMA3)), ('yarn', YARN, lambda: yarn(**YARN))],
-)
-def test_a_scaled_decoder_gives_the_logits_of_the_formula(
-    tmp_path, monkeypatch, way, scaling, formula
-):
-    write_scaled(tmp_path, 'llama', SPELLINGS['transformers 4'](way, scaling))
-    frequency, scale = formula()
+@pytest.mark.parametrize('way, scaling', [('llama3', LLAMA3), ('yarn', YARN)])
+def test_a_scaled_decoder_gives_the_logits_of_the_formula(tmp_path, monkeypatch, way, scaling):
+    write_scaled(tmp_path, 'llama', by_rope_type(way, scaling))
+    frequency, scale = formula(way, scaling, 30)
 
     def rotate(x, theta):
         angle = torch.arange(len(x)).double()[:, None, None] * frequency
         a, b = x.chunk(2, -1)
-        return scale * torch.cat(
-            [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1
-        )
+        turned = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
+        return scale * torch.cat(turned, -1)
 
     monkeypatch.setattr(masked_kinds, 'rotate', rotate)
     names = masked_kinds.by_table('model.layers', masked_kinds.LLAMA, masked_kinds.LLAMA_REST)
     w = {name: p.double() for name, p in read_weights(tmp_path).items()}
     tokens = torch.randint(5, 270, (30,), generator=torch.Generator().manual_seed(1))
-    found = open_checkpoint(f'masked:{tmp_path}').model().double().network(tokens[None]).logits[0]
-    torch.testing.assert_close(
-        found, masked_kinds.llama(w, names, tokens, THETA, 1e-6), rtol=0, atol=1e-4
-    )
+    found = opened(tmp_path).model().double().network(tokens[None]).logits[0]
+    expected = masked_kinds.llama(w, names, tokens, THETA, 1e-6)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -524,17 +550,11 @@ def test_a_scaled_decoder_gives_the_logits_of_the_formula(
 )
 def test_a_scaled_encoder_of_transformers_is_scaled_in_either_spelling(folders, tmp_path, scaling):
     there = shutil.copytree(folders('modernbert')[1], tmp_path / 'modernbert')
-    change_config(
-        there,
-        rope_parameters=None,
-        global_rope_theta=THETA,
-        local_rope_theta=10.0,
-        rope_scaling=scaling,
-    )
-    rotary = open_checkpoint(f'masked:{there}').model().network.model.rotary_emb
-    torch.testing.assert_close(
-        rotary.full_attention_inv_freq.double(), PLAIN / 4, rtol=1e-5, atol=0
-    )
+    thetas = {'global_rope_theta': THETA, 'local_rope_theta': 10.0}
+    change_config(there, rope_parameters=None, rope_scaling=scaling, **thetas)
+    rotary = opened(there).model().network.model.rotary_emb
+    found = rotary.full_attention_inv_freq.double()
+    torch.testing.assert_close(found, PLAIN / 4, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -589,7 +609,7 @@ def test_a_scaling_that_the_authors_code_does_not_have_is_refused(folders, tmp_p
     there = shutil.copytree(folders('llada')[1], tmp_path / 'llada')
     change_config(there, rope_scaling={'type': 'linear', 'factor': 2.0})
     with one_line("a LLaDA does not scale .*'linear'"):
-        open_checkpoint(f'masked:{there}').model()
+        opened(there).model()
 
 
 # ---- the commands
@@ -600,11 +620,10 @@ def test_a_writer_says_what_is_unknown_and_begins_once(folders, capsys):
     writer = Writer(f'masked:{folders("bert")[1]}', device='cpu')
     how = {'length': 9, 'n_steps': 2, 'temperature': 0}
     texts = writer.infill(['aÄ[[2]]', 'b[[1]]c', 'Ö[[1]]'], **how)
-    assert (
-        '2 of 5 tokens are unknown' in (said := capsys.readouterr().err)
-        and "'Ä'" in said
-        and said.count('\n') == 1
-    )
+    said = capsys.readouterr().err
+    assert '2 of 5 tokens are unknown' in said
+    assert "'Ä'" in said
+    assert said.count('\n') == 1
     assert writer.infill('[CLS]b[[1]]c', **how) == texts[1]
     assert writer.logprob('[CLS]b[[=d]]') == writer.logprob('b[[=d]]')
     assert not capsys.readouterr().err
@@ -638,123 +657,126 @@ class Spied:
 @pytest.fixture
 def asked(monkeypatch):
     """The names that are asked of masked models and of their configs."""
-    names, model = set(), families.MaskedCheckpoint.model
-    monkeypatch.setattr(
-        families.MaskedCheckpoint, 'model', lambda *args: Spied(model(*args), names)
-    )
+    names = set()
+    model = families.MaskedCheckpoint.model
+
+    def spied(*args):
+        return Spied(model(*args), names)
+
+    monkeypatch.setattr(families.MaskedCheckpoint, 'model', spied)
     return names
+
+
+def sample_text(script, folder):
+    which = [f'--ckpt=masked:{folder}', '--prompt=the [[3]] value is [[2]].', '--order=margin']
+    files = ['--html=replay.html', '--out=samples.json']
+    return script('sample.py', *which, *files, '--metrics').stdout
+
+
+def score_text(script, folder):
+    how = ['--prompt=the [[=qu]] fox', '--score', '--dtype=bfloat16']
+    return script('sample.py', f'--ckpt=masked:{folder}', *how).stdout
+
+
+def measure_text(script, folder, tmp_path):
+    (tmp_path / 'text.txt').write_text(TEXT + TEXT + TEXT)
+    which = [f'--ckpt=masked:{folder}', '--datasets=text.txt', '--out=ppl.json']
+    how = ['--estimates=any,iw', '--orders=l2r', '--n_orders=2', '--n_blocks=2']
+    return script('eval_ppl.py', *which, *how).stdout
+
+
+def solve_puzzles(script, folder, tmp_path):
+    prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
+    which = [f'--ckpt=masked:{folder}', '--dataset=sudoku4', '--data_dir=data']
+    how = ['--policies=random,margin', '--n_steps=0,3', '--html=puzzles.html']
+    return script('eval_puzzle.py', *which, *how).stdout
+
+
+def test_sample_writes_by_a_masked_model(script, folders, tmp_path):
+    _, llada = folders('llada')
+    assert '5 steps for 5 tokens' in sample_text(script, llada)
+    for sample in json.loads((tmp_path / 'samples.json').read_text())['samples']:
+        assert 'the ' in sample['text']
+        assert ' value is ' in sample['text']
+    replay = (tmp_path / 'replay.html').read_text()
+    found = re.search(r'<script.*?>(\{.*\})</script>', replay)[1]
+    assert json.loads(found)['samples']
+
+
+def test_a_masked_model_is_measured_and_solves_puzzles(script, folders, tmp_path):
+    _, bert = folders('bert')
+    assert 'left to right' in measure_text(script, bert, tmp_path)
+    row, *_ = json.loads((tmp_path / 'ppl.json').read_text())['results']
+    assert row['bits_per_byte'] is None
+    assert row['nats_per_token'] > 0
+    assert solve_puzzles(script, bert, tmp_path).count('margin') == 2
 
 
 def test_the_commands_ask_for_what_is_documented_alone(script, folders, asked, tmp_path):
     _, llada = folders('llada')
     _, bert = folders('bert')
-    (tmp_path / 'text.txt').write_text(TEXT * 3)
-    prepare_puzzles('sudoku4', tmp_path / 'data', n_rows={'train': 20, 'val': 5, 'test': 6})
-    said = script(
-        'sample.py',
-        f'--ckpt=masked:{llada}',
-        '--prompt=the [[3]] value is [[2]].',
-        '--order=margin',
-        '--html=replay.html',
-        '--out=samples.json',
-        '--metrics',
-    ).stdout
-    assert '5 steps for 5 tokens' in said
-    samples = json.loads((tmp_path / 'samples.json').read_text())['samples']
-    assert all('the ' in s['text'] and ' value is ' in s['text'] for s in samples)
-    assert json.loads(
-        re.search(r'<script.*?>(\{.*\})</script>', (tmp_path / 'replay.html').read_text())[1]
-    )['samples']
-    script(
-        'sample.py',
-        f'--ckpt=masked:{bert}',
-        '--prompt=the [[=qu]] fox',
-        '--score',
-        '--dtype=bfloat16',
-    )
-    said = script(
-        'eval_ppl.py',
-        f'--ckpt=masked:{bert}',
-        '--datasets=text.txt',
-        '--estimates=any,iw',
-        '--orders=l2r',
-        '--n_orders=2',
-        '--n_blocks=2',
-        '--out=ppl.json',
-    ).stdout
-    row, *_ = json.loads((tmp_path / 'ppl.json').read_text())['results']
-    assert row['bits_per_byte'] is None and row['nats_per_token'] > 0 and 'left to right' in said
-    said = script(
-        'eval_puzzle.py',
-        f'--ckpt=masked:{bert}',
-        '--dataset=sudoku4',
-        '--data_dir=data',
-        '--policies=random,margin',
-        '--n_steps=0,3',
-        '--html=puzzles.html',
-    ).stdout
-    assert said.count('margin') == 2
-    (about,) = re.findall(
-        r'Commands ask for (.*?), and for nothing else', MaskedModel.__doc__, re.DOTALL
-    )
-    wanted = {*re.findall(r'\w+', about)}
-    assert {name for name in asked if '.' not in name} <= wanted
-    (config,) = re.findall(r'config +(.*?), as', Network.__doc__)
-    assert {name for name in asked if '.' in name} <= {
-        f'config.{name}' for name in re.findall(r'\w+', config)
-    }
+    sample_text(script, llada)
+    score_text(script, bert)
+    measure_text(script, bert, tmp_path)
+    solve_puzzles(script, bert, tmp_path)
+    about = re.search('Commands ask for (.*?), and for nothing', MaskedModel.__doc__, re.DOTALL)[1]
+    of_config = re.search('config +(.*?), as', Network.__doc__)[1]
+    documented = {*re.findall(r'\w+', about)}
+    documented |= {f'config.{name}' for name in re.findall(r'\w+', of_config)}
+    assert asked <= documented
 
 
 def test_the_option_sets_the_dtype_and_without_it_the_file(folders):
     _, folder = folders('bert')
     writer = Writer(f'masked:{folder}', dtype='float32', device='cpu')
-    assert {p.dtype for p in writer.network.parameters()} == {torch.float32}
-    assert {p.dtype for p in open_checkpoint(f'masked:{folder}').model().parameters()} == {
-        torch.float64
-    }
+    assert dtypes_of(writer.network) == {torch.float32}
+    assert dtypes_of(opened(folder).model()) == {torch.float64}
     assert writer.infill('the [[3]] fox', seed=3, n=2)[0].startswith('the ')
     assert Writer(f'masked:{folder}').logprob('the [[=q]]') < 0
     without = Writer(f'masked:{folder}', dtype='float32', device='cpu', use_cache=False)
-    assert {p.dtype for p in without.network.parameters()} == {torch.float32}
+    assert dtypes_of(without.network) == {torch.float32}
+
+
+def dtypes_of(network):
+    return {p.dtype for p in network.parameters()}
+
+
+def test_symbols_of_a_task_have_the_ids_of_the_model(folders):
+    from anyorder.tokens.tokenizers import get_tokenizer
+    from eval_puzzle import ids_of
+
+    _, bert = folders('bert')
+    tokenizer = opened(bert).tokenizer
+    one_to_four = [6, 7, 8, 9]  # behind five special tokens and 0
+    assert ids_of(get_tokenizer('sudoku4'), tokenizer).tolist() == one_to_four
+    assert ids_of(get_tokenizer('zebra4'), tokenizer) is None
+    assert ids_of(get_tokenizer('sudoku4'), GPT2) is None
 
 
 def test_puzzles_are_judged_in_the_symbols_of_the_task(folders, tmp_path):
-    from anyorder.tokens.puzzles import prepare_puzzles
     from anyorder.tokens.tokenizers import get_tokenizer
     from configurator import Config
     from eval_puzzle import ids_of, open_puzzles
 
-    checkpoint = open_checkpoint(f'masked:{folders("bert")[1]}')
-    tokenizer = checkpoint.tokenizer
-    assert ids_of(get_tokenizer('sudoku4'), tokenizer).tolist() == [
-        6,
-        7,
-        8,
-        9,
-    ]  # 1 to 4, behind five and 0
-    assert (
-        ids_of(get_tokenizer('zebra4'), tokenizer) is None
-        and ids_of(get_tokenizer('sudoku4'), GPT2) is None
-    )
-    prepare_puzzles(
-        'nae_sat', tmp_path, n_rows={'train': 1, 'val': 1, 'test': 4}, n_latents=3, n_observations=1
-    )
+    _, bert = folders('bert')
+    checkpoint = opened(bert)
+    sizes = {'n_latents': 3, 'n_observations': 1}
+    prepare_puzzles('nae_sat', tmp_path, n_rows={'train': 1, 'val': 1, 'test': 4}, **sizes)
     options = Config(dataset='nae_sat', data_dir=tmp_path, split='test', n_puzzles=0, blanks='')
     puzzles = open_puzzles(checkpoint, options)
-    zero, one = ids_of(get_tokenizer('nae_sat'), tokenizer).tolist()
-    assert (
-        puzzles.tokens.unique().tolist() == [zero, one]
-        and puzzles.check_answer(puzzles.tokens)[1][:, 3].all()
-    )
+    zero, one = ids_of(get_tokenizer('nae_sat'), checkpoint.tokenizer).tolist()
+    (no_bit,) = checkpoint.tokenizer.encode('x')
+    assert puzzles.tokens.unique().tolist() == [zero, one]
+
+    def right(answers):
+        _, of_blanks = puzzles.check_answer(answers)
+        return of_blanks[:, 3].tolist()
+
+    assert right(puzzles.tokens) == [True, True, True, True]
     answers = [
-        [zero] * 4,
+        [zero, zero, zero, zero],
         [zero, one, zero, one],
-        [zero] * 3 + [one],
-        [zero, one, tokenizer.encode('x')[0], one],
-    ]  # a latent that is no bit
-    assert puzzles.check_answer(torch.tensor(answers))[1][:, 3].tolist() == [
-        True,
-        True,
-        False,
-        False,
+        [zero, zero, zero, one],
+        [zero, one, no_bit, one],
     ]
+    assert right(torch.tensor(answers)) == [True, True, False, False]
