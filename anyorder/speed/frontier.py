@@ -1,5 +1,7 @@
-"""What do fewer passes cost? Every way of unmasking at several settings: its passes, slots and seconds, how likely
-held-out text is under its law, and how good its samples are."""
+"""What do fewer passes cost? Every way of unmasking at several settings.
+
+Its passes, slots and seconds, how likely held-out text is under its law, and how good its samples
+are."""
 
 import statistics
 from dataclasses import replace
@@ -33,7 +35,8 @@ from anyorder.machine.terminal import progress
 from anyorder.orders import Order
 
 REFERENCE = 'one token a step'
-# {way: (the option of unmasking_of that varies along its curve, the other options)}. Another way is one entry here
+# {way: (the option of unmasking_of that varies along its curve, the other options)}. Another way is
+# one entry here
 WAYS = {
     REFERENCE: ('n_steps', {}),
     'lossless': ('window', {'unmask': 'lossless'}),
@@ -44,104 +47,247 @@ WAYS = {
     **{f'{policy} threshold': ('threshold', {'policy': policy}) for policy in PROBABILITIES},
 }
 
+HEADINGS = ('passes', 'slots', 'seconds', 'nats a token', 'cost', 'judge', 'entropy')
+WIDTHS = (12, 8, 8, 14, 15, 14, 14)
+
 
 def settings(checkpoint, values):
-    """([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}) of a checkpoint.
+    """Return ([(way, {option: value}, Unmasking)], {why: [way, ...] that are left out}).
 
-    values   {'n_steps', 'window', 'threshold', 'blocks': [value, ...]}; without n_steps a sixteenth to a half of the
-             tokens. A window holds at most all tokens. Margin has a way for each length of `blocks`. The curve of a
-             policy begins at its own one token a step"""
-    N, order, found, left_out = checkpoint.config.block_size, checkpoint.order.name, [], {}
-    values = values | {
-        'n_steps': values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)}),
-        'window': list(dict.fromkeys(min(window, N) for window in values['window'])),
-    }
-    blocks = {
-        f'margin blocks of {n}': ('n_steps', {'policy': 'margin', 'block_length': n})
-        for n in values['blocks']
-    }
-    for way, (option, others) in (WAYS | blocks).items():
-        along = [N] if way == REFERENCE else values[option]
-        if option == 'n_steps' and 'policy' in others:
-            n_blocks = -(-N // others.get('block_length', N))  # each takes a pass at least
-            along = dict.fromkeys([*(max(n, n_blocks) for n in along), N])
-        of_way = [
-            (way, {option: value}, unmasking_of(**{option: value}, **others)) for value in along
-        ]
+    values   {'n_steps', 'window', 'threshold', 'blocks': [value, ...]}; without n_steps a sixteenth
+             to a half of the tokens. A window holds at most all tokens. Margin has a way for each
+             length of `blocks`. The curve of a policy begins at its own one token a step"""
+    N = checkpoint.config.block_size
+    windows = dict.fromkeys(min(window, N) for window in values['window'])
+    n_steps = values['n_steps'] or sorted({max(1, N // n) for n in (2, 4, 8, 16)})
+    values = values | {'n_steps': n_steps, 'window': windows}
+    ways = dict(WAYS)
+    for n in values['blocks']:
+        ways[f'margin blocks of {n}'] = ('n_steps', {'policy': 'margin', 'block_length': n})
+    found = []
+    left_out = {}
+    for way, (option, others) in ways.items():
+        along = values[option]
+        if way == REFERENCE:
+            along = [N]
+        elif option == 'n_steps' and 'policy' in others:
+            along = steps_of_policy(along, N, others.get('block_length', N))
+        of_way = []
+        for value in along:
+            setting = {option: value}
+            of_way.append((way, setting, unmasking_of(**setting, **others)))
         try:
             for _, _, unmasking in of_way:
-                if unmasking.adaptive and order != 'random':
-                    raise ValueError(
-                        f'the checkpoint was trained in the order {order} and knows no other'
-                    )
-                unmasking.check_network(checkpoint.config.slots, N)
+                check_way(unmasking, checkpoint)
             found += of_way
         except ValueError as e:
             left_out.setdefault(str(e), []).append(way)
     return found, left_out
 
 
+def steps_of_policy(n_steps, n_tokens, block_length):
+    """Return the numbers of steps of a policy, each once, and last its own one token a step."""
+    n_blocks = -(-n_tokens // block_length)  # each takes a pass at least
+    return dict.fromkeys([*(max(n, n_blocks) for n in n_steps), n_tokens])
+
+
+def check_way(unmasking, checkpoint):
+    """Raise ValueError for a way that the checkpoint does not have."""
+    order = checkpoint.order.name
+    if unmasking.adaptive and order != 'random':
+        raise ValueError(f'the checkpoint was trained in the order {order} and knows no other')
+    unmasking.check_network(checkpoint.config.slots, checkpoint.config.block_size)
+
+
 class Frontier:
-    """Held-out text, and samples under a judge, by every way of unmasking. Sample r is a function of seed + r."""
+    """Held-out text, and samples under a judge, by every way of unmasking.
+
+    Sample r is a function of seed + r."""
 
     def __init__(self, c, values, device, dtype):
         """c holds options of bench.py, and n_orders=1; values: see settings."""
-        self.c, self.batch_size, self.device, self.dtype = (
-            c,
-            min(c.batch_size, c.n_samples),
-            device,
-            dtype,
-        )
-        self.checkpoint = checkpoint = Checkpoint(c.ckpt)
-        self.drawing, self.journal = Drawing(c.temperature), Journal('', {})
+        checkpoint = Checkpoint(c.ckpt)
+        self.c = c
+        self.batch_size = min(c.batch_size, c.n_samples)
+        self.device = device
+        self.dtype = dtype
+        self.checkpoint = checkpoint
+        self.drawing = Drawing(c.temperature)
+        self.journal = Journal('', {})
         self.settings, self.left_out = settings(checkpoint, values)
-        self.n_tokens, self.tokenizer = checkpoint.config.block_size, checkpoint.tokenizer
-        name, data_dir = (c[key] or checkpoint.run.get(key, '') for key in ('dataset', 'data_dir'))
-        self.text = (
-            open_corpus(
-                name,
-                self.n_tokens,
-                self.tokenizer,
-                data_dir or 'data',
-                n_blocks=c.n_blocks,
-                ckpt=c.ckpt,
-            )
-            if name and c.temperature
-            else None
-        )
-        self.anew = changed_since(checkpoint, data_dir or 'data', name)
+        self.n_tokens = checkpoint.config.block_size
+        self.tokenizer = checkpoint.tokenizer
+        dataset = c.dataset or checkpoint.run.get('dataset', '')
+        data_dir = c.data_dir or checkpoint.run.get('data_dir', '') or 'data'
+        self.text = None
+        if dataset and c.temperature:
+            how = {'n_blocks': c.n_blocks, 'ckpt': c.ckpt}
+            self.text = open_corpus(dataset, self.n_tokens, self.tokenizer, data_dir, **how)
+        self.anew = changed_since(checkpoint, data_dir, dataset)
         self.judge = open_judge(c.judge or c.ckpt, self.tokenizer)
         self.model = checkpoint.model(checkpoint.weights, device)
         with autocast(device, dtype):
             self.network = freeze(self.model)
 
-    def order(self, unmasking):  # blocks, in which a policy chooses, are from left to right
-        return (
-            self.checkpoint.order
-            if unmasking.block_length is None
-            else Order.of('l2r', self.checkpoint.run)
+    def measure(self, config, out=''):
+        """Print the table of all settings, a line as soon as it is there.
+
+        The JSON file `out` has them too."""
+        points = []
+        result = self.about(config) | {'frontier': points}
+        print('\n'.join(self.heading()), flush=True)
+        for way, setting, unmasking in self.settings:
+            is_first = not points or points[-1]['way'] != way
+            point = self.point(way, setting, unmasking)
+            points.append(point)
+            print(format_point(point, way if is_first else ''), flush=True)
+            if out:
+                write_json(out, result)
+        if out:
+            print(f'\nwritten: {out}')
+
+    def about(self, config):
+        """Return what the JSON file says of the run."""
+        return {
+            'config': config,
+            'batch_size': self.batch_size,
+            'order': self.checkpoint.order.entries,
+            'tokens': self.n_tokens,
+            'held_out': self.text and self.text.label,
+            'judge': self.judge.name,
+            'judge_tokenizer': self.judge.tokenizer.name,
+            'device': str(self.device),
+            'dtype': self.dtype,
+            'torch': torch.__version__,
+            'left_out': self.left_out,
+            'reference': REFERENCE,
+        }
+
+    def heading(self):
+        """Return the lines above the table."""
+        c = self.c
+        checkpoint = self.checkpoint
+        lines = [
+            f'{checkpoint.about(checkpoint.weights)}, {self.model.n_parameters():,} parameters, '
+            f'{self.device}, {self.dtype}, torch {torch.__version__}',
+            f'{c.n_samples} samples of {self.n_tokens} {self.tokenizer.name} tokens, '
+            f'{self.batch_size} at a time, order {checkpoint.order.name}, '
+            f'temperature {c.temperature:g}, seed {c.seed}',
+            self.what_is_measured(),
+        ]
+        if self.anew:
+            lines.append(self.anew)
+        judge = self.judge
+        lines.append(
+            f'the judge reads left to right: {judge.name}, by {judge.tokenizer.name} tokens'
         )
+        for why, ways in self.left_out.items():
+            lines.append(f'left out: {", ".join(ways)} ({why})')
+        return [*lines, '', format_line('', '', HEADINGS)]
+
+    def what_is_measured(self):
+        """Return a line on the held-out text."""
+        if not self.text:
+            wanted = '--dataset' if self.c.temperature else 'temperature above 0'
+            return f'neither nats nor cost: they want a {wanted}'
+        clues = ''
+        if self.text.given is not None:
+            clues = ', given what the set gives'
+        order = self.checkpoint.order.name
+        law = f'exact where the model chooses, in the order {order} a mean over orders, a bound'
+        text = f'{self.text.label}, {len(self.text.blocks)} blocks{clues}'
+        return f'nats and cost: {text}, {law}'
+
+    def point(self, way, setting, unmasking):
+        """Return a dict: the way, its setting, and numbers.
+
+        NAME_error is a standard error over samples.
+
+        passes, tokens_per_pass    the passes that revealed a token of a sample, and what each revealed
+        seconds, tokens_per_sec    generation of all samples; slots: of a token, without padding
+        judge_nats                 nats a token under the judge, in float32, left to right
+        nats, cost: see likelihood; entropy, distinct_2: see text_metrics"""
+        samples, time, n_slots = self.write(unmasking, f'{way} {format_setting(setting)}')
+        metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
+        passes = [sample['passes'] for sample in samples]
+        n_tokens = sum(sample['blanks'] for sample in samples)
+        counted = [True for _ in range(self.n_tokens)]
+        entropies = []
+        for sample in samples:
+            entropies.append(text_metrics([sample['tokens']], [counted])['entropy'])
+        likelihood = self.likelihood(unmasking) if self.text else {}
+        return {
+            'way': way,
+            'setting': setting,
+            **likelihood,
+            'passes': statistics.fmean(passes),
+            'passes_error': standard_error(passes),
+            'samples': len(samples),
+            'tokens_per_pass': n_tokens / sum(passes),
+            'slots': n_slots / n_tokens,
+            'seconds': time,
+            'tokens_per_sec': n_tokens / time,
+            'judge_nats': metrics['judge']['nats_per_token'],
+            'judge_nats_error': metrics['judge']['stderr'],
+            'entropy': metrics['entropy'],
+            'entropy_error': standard_error(entropies),
+            'distinct_2': metrics['distinct_2'],
+        }
+
+    def write(self, unmasking, name):
+        """Return (samples, seconds, slots) of this way of unmasking.
+
+        What a warm-up of a few tokens costs is not counted."""
+        starts = range(0, self.c.n_samples, self.batch_size)
+        canvases = [self.canvas(first, unmasking) for first in starts]
+        warm_up = self.canvas(0, unmasking)
+        warm_up.known = warm_up.first = warm_up.known + max(0, self.n_tokens - 8)
+        trunk = self.network.trunk
+        counted = CountedTrunk(trunk)
+        n_tokens = self.c.n_samples * self.n_tokens
+        bar = progress(total=n_tokens, unit='token', desc=name, leave=False)
+        with autocast(self.device, self.dtype), bar:
+
+            def write_one(canvas, bar=None):
+                fill(self.network, canvas, unmasking, self.drawing, with_logprob=False, bar=bar)
+
+            def write_all():
+                for canvas in canvases:
+                    write_one(canvas, bar)
+
+            write_one(warm_up)
+            self.network.trunk = counted
+            time = seconds(write_all, self.device, 1)
+            self.network.trunk = trunk
+        samples = []
+        for canvas in canvases:
+            samples += [sample_of(*row, self.tokenizer) for row in canvas.lists()]
+        return samples, time, int(counted.n_slots)
 
     def canvas(self, first, unmasking):
-        """The blank canvas of the batch that begins with sample `first`."""
-        blank = [0] * self.n_tokens, [False] * self.n_tokens
-        return Canvas.of_texts(
-            [blank] * min(self.batch_size, self.c.n_samples - first),
-            self.order(unmasking),
-            self.c.seed + first,
-            self.device,
-        )
+        """Return the blank canvas of the batch that begins with sample `first`."""
+        n = min(self.batch_size, self.c.n_samples - first)
+        tokens = [0 for _ in range(self.n_tokens)]
+        known = [False for _ in range(self.n_tokens)]
+        texts = [(tokens, known) for _ in range(n)]
+        return Canvas.of_texts(texts, self.order(unmasking), self.c.seed + first, self.device)
+
+    def order(self, unmasking):
+        """Return the Order; blocks, in which a policy chooses, are from left to right."""
+        if unmasking.block_length is None:
+            return self.checkpoint.order
+        return Order.of('l2r', self.checkpoint.run)
 
     def likelihood(self, unmasking):
-        """{'nats', 'cost', each with its error over blocks}, of the held-out text in float32.
+        """Return {'nats', 'cost', each with its error over blocks}, of the held-out text in float32.
 
         nats   nats a token by the law of this way of writing, which lossless has from one token a step
         cost   the nats less one token a step of the same order, block by block"""
         drawing = replace(self.drawing, scores=True)
         order = self.order(unmasking)
         policy, sequential = one_by_one(unmasking, self.n_tokens)
-        how = self.c, self.checkpoint, (), policy
         law = sequential if isinstance(unmasking, Lossless) else unmasking
+        how = self.c, self.checkpoint, (), policy
         one = Written(*how, Way(order, sequential, drawing))
         found = Written(*how, Way(order, law, drawing), one)
         (row,) = found.rows(found.measure(self.model, self.text, self.journal), self.text)
@@ -152,126 +298,6 @@ class Frontier:
             'cost_error': row['cost_stderr'],
         }
 
-    def write(self, unmasking, name):
-        """(samples, seconds, slots) of this way of unmasking. What a warm-up of a few tokens costs is not counted."""
-        canvases = [
-            self.canvas(first, unmasking) for first in range(0, self.c.n_samples, self.batch_size)
-        ]
-        warm_up, trunk = self.canvas(0, unmasking), CountedTrunk(self.network.trunk)
-        warm_up.known = warm_up.first = warm_up.known + max(0, self.n_tokens - 8)
-        with (
-            autocast(self.device, self.dtype),
-            progress(
-                total=self.c.n_samples * self.n_tokens, unit='token', desc=name, leave=False
-            ) as bar,
-        ):
-
-            def write_all():
-                for canvas in canvases:
-                    fill(self.network, canvas, unmasking, self.drawing, with_logprob=False, bar=bar)
-
-            fill(self.network, warm_up, unmasking, self.drawing, with_logprob=False)
-            self.network.trunk = trunk
-            time = seconds(write_all, self.device, 1)
-            self.network.trunk = trunk.trunk
-        samples = [sample_of(*row, self.tokenizer) for canvas in canvases for row in canvas.lists()]
-        return samples, time, int(trunk.n_slots)
-
-    def point(self, way, setting, unmasking):
-        """A dict: the way, its setting, and numbers; NAME_error is a standard error over samples.
-
-        passes, tokens_per_pass    the passes that revealed a token of a sample, and what each revealed
-        seconds, tokens_per_sec    generation of all samples; slots: of a token, without padding
-        judge_nats                 nats a token under the judge, in float32, left to right
-        nats, cost: see likelihood; entropy, distinct_2: see text_metrics"""
-        samples, time, slots = self.write(unmasking, f'{way} {format_setting(setting)}')
-        metrics, _ = measure(samples, self.tokenizer, self.judge, self.device)
-        passes, n_tokens = (
-            [sample['passes'] for sample in samples],
-            sum(sample['blanks'] for sample in samples),
-        )
-        entropies = [
-            text_metrics([sample['tokens']], [[True] * self.n_tokens])['entropy']
-            for sample in samples
-        ]
-        return {
-            'way': way,
-            'setting': setting,
-            **(self.likelihood(unmasking) if self.text else {}),
-            'passes': statistics.fmean(passes),
-            'passes_error': statistics.stdev(passes) / len(passes) ** 0.5,
-            'samples': len(samples),
-            'tokens_per_pass': n_tokens / sum(passes),
-            'slots': slots / n_tokens,
-            'seconds': time,
-            'tokens_per_sec': n_tokens / time,
-            'judge_nats': metrics['judge']['nats_per_token'],
-            'judge_nats_error': metrics['judge']['stderr'],
-            'entropy': metrics['entropy'],
-            'entropy_error': statistics.stdev(entropies) / len(entropies) ** 0.5,
-            'distinct_2': metrics['distinct_2'],
-        }
-
-    def measure(self, config, out=''):
-        """Prints the table of all settings, a line as soon as it is there; the JSON file `out` has them too."""
-        points, checkpoint, held_out = [], self.checkpoint, self.text and self.text.label
-        result = {
-            'config': config,
-            'batch_size': self.batch_size,
-            'order': checkpoint.order.entries,
-            'tokens': self.n_tokens,
-            'held_out': held_out,
-            'judge': self.judge.name,
-            'judge_tokenizer': self.judge.tokenizer.name,
-            'device': str(self.device),
-            'dtype': self.dtype,
-            'torch': torch.__version__,
-            'left_out': self.left_out,
-            'reference': REFERENCE,
-            'frontier': points,
-        }
-        order = checkpoint.order.name
-        clues = ', given what the set gives' if self.text and self.text.given is not None else ''
-        law = f'exact where the model chooses, in the order {order} a mean over orders, a bound'
-        measured = (
-            f'nats and cost: {held_out}, {len(self.text.blocks)} blocks{clues}, {law}'
-            if held_out
-            else 'neither nats nor cost: they want a '
-            + ('--dataset' if self.c.temperature else 'temperature above 0')
-        )
-        measured += f'\n{self.anew}' if self.anew else ''
-        left_out = ''.join(
-            f'left out: {", ".join(ways)} ({why})\n' for why, ways in self.left_out.items()
-        )
-        print(
-            f'{checkpoint.about(checkpoint.weights)}, {self.model.n_parameters():,} parameters, {self.device}, '
-            f'{self.dtype}, torch {torch.__version__}\n{self.c.n_samples} samples of {self.n_tokens} '
-            f'{self.tokenizer.name} tokens, {self.batch_size} at a time, order {order}, '
-            f'temperature {self.c.temperature:g}, seed {self.c.seed}\n{measured}\nthe judge reads left to right: '
-            f'{self.judge.name}, by {self.judge.tokenizer.name} tokens\n{left_out}\n'
-            f'{"":<34}{"passes":>12}{"slots":>8}{"seconds":>8}{"nats a token":>14}{"cost":>15}{"judge":>14}'
-            f'{"entropy":>14}',
-            flush=True,
-        )
-        for way, setting, unmasking in self.settings:
-            name = '' if points and points[-1]['way'] == way else way
-            point = self.point(way, setting, unmasking)
-            points.append(point)
-            passes = figure(point['passes'], point['passes_error'], 1)
-            nats, cost, judge, entropy = (
-                figure(point[key], point[f'{key}_error'], 3) if key in point else ''
-                for key in ('nats', 'cost', 'judge_nats', 'entropy')
-            )
-            print(
-                f'{name:<20}{format_setting(setting):<14}{passes:>12}{point["slots"]:>8.1f}'
-                f'{point["seconds"]:>8.2f}{nats:>14}{cost:>15}{judge:>14}{entropy:>14}',
-                flush=True,
-            )
-            if out:
-                write_json(out, result)
-        if out:
-            print(f'\nwritten: {out}')
-
 
 def one_by_one(unmasking, n_tokens):
     """Return (its policy, the Unmasking that writes one token a step in the order of this one)."""
@@ -279,6 +305,27 @@ def one_by_one(unmasking, n_tokens):
         one = Adaptive(unmasking.score, n_tokens, block_length=unmasking.block_length)
         return unmasking.score, one
     return 'given', Given(n_tokens)
+
+
+def standard_error(values):
+    return statistics.stdev(values) / len(values) ** 0.5
+
+
+def format_point(point, name):
+    """Return a line of the table; what a point does not have stays empty."""
+    cells = [figure(point['passes'], point['passes_error'], 1)]
+    cells += [f'{point["slots"]:.1f}', f'{point["seconds"]:.2f}']
+    for key in ('nats', 'cost', 'judge_nats', 'entropy'):
+        cell = ''
+        if key in point:
+            cell = figure(point[key], point[f'{key}_error'], 3)
+        cells.append(cell)
+    return format_line(name, format_setting(point['setting']), cells)
+
+
+def format_line(name, setting, cells):
+    aligned = [f'{cell:>{width}}' for cell, width in zip(cells, WIDTHS)]
+    return f'{name:<20}{setting:<14}{"".join(aligned)}'
 
 
 def format_setting(setting):
