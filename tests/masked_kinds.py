@@ -14,7 +14,9 @@ TEXT = (
     'The quick brown fox returns the value of the lazy dog.'
 )
 SPECIAL = {'pad': '[PAD]', 'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]', 'unk': '[UNK]'}
-C, H, L = 16, 2, 2  # width, heads, layers
+C = 16  # width
+H = 2  # heads
+L = 2  # layers
 
 
 def write_tokenizer(folder, words=None, **special):

@@ -16,7 +16,8 @@ from model import EMA
 
 transformers = pytest.importorskip('transformers')
 pytestmark = pytest.mark.usefixtures('hub_modules')
-N, V = 9, 11  # as make_model has them
+N = 9  # as make_model has them
+V = 11
 
 
 def same(found, expected):

@@ -17,7 +17,10 @@ from anyorder.others.gpt2 import GPT2_N_TOKENS
 
 save_file = pytest.importorskip('safetensors.torch').save_file
 TRANSFORMERS = importlib.util.find_spec('transformers')  # knows which models are masked
-N, C, H, L = 7, 8, 2, 2
+N = 7
+C = 8
+H = 2
+L = 2
 CONFIG = {'model_type': 'gpt2', 'n_positions': N, 'n_embd': C, 'n_head': H, 'n_layer': L}
 
 
