@@ -40,16 +40,24 @@ TRAINERS = ('train.py', FIM)  # options alone are those of the first
 
 @dataclass(frozen=True)
 class Picture:
-    options: str  # of plot.py
-    lines: dict  # {label: RUN or RUN/EVALUATION}
+    """A figure and a table.
+
+    options  of plot.py
+    lines    {label: RUN or RUN/EVALUATION}"""
+
+    name: str
+    options: str
+    lines: dict
 
 
-@dataclass(frozen=True)
 class Finding:
-    about: str  # what it compares
-    pictures: dict  # {name: Picture}
-    dataset: str = 'pydocs'  # what it learns
-    made_by: str = 'data/prepare.py pydocs'  # the command that makes the set
+    """What is compared, the pictures of it, and the set that is learned with the command for it."""
+
+    def __init__(self, about, *pictures, dataset='pydocs', made_by='data/prepare.py pydocs'):
+        self.about = about
+        self.pictures = pictures
+        self.dataset = dataset
+        self.made_by = made_by
 
 
 def measured(evaluation, runs):
@@ -78,294 +86,277 @@ NAE_SAT = {'decoder': 'nae_sat_decoder', 'encoder': 'nae_sat_encoder', 'mixed': 
 FINDINGS = {
     'orders': Finding(
         '1, 2: any order, left to right, and one fixed order (block-wise, random)',
-        {
-            'orders': Picture(
-                '--y=val_own,val_l2r',
-                {
-                    'left to right': 'l2r',
-                    'blocks of 4': 'block',
-                    'one permutation': 'fixed',
-                    'any order': 'any',
-                },
-            )
-        },
+        Picture(
+            'orders',
+            '--y=val_own,val_l2r',
+            {
+                'left to right': 'l2r',
+                'blocks of 4': 'block',
+                'one permutation': 'fixed',
+                'any order': 'any',
+            },
+        ),
     ),
     'l2r_data': Finding(
         '3: without and with 10 % left-to-right sequences',
-        {
-            'l2r_data': Picture(
-                '--y=val_any,val_l2r', {'none left to right': 'any', '10 % left to right': 'base'}
-            )
-        },
+        Picture(
+            'l2r_data',
+            '--y=val_any,val_l2r',
+            {'none left to right': 'any', '10 % left to right': 'base'},
+        ),
     ),
     'positions': Finding(
         '4: four ways to tell the target position, and rotary; Muon and AdamW',
-        {
-            'positions': Picture(
-                '--y=val_any,val_l2r',
-                {
-                    'AdaLN': 'base',
-                    'added at the input': 'input',
-                    'the same in every layer': 'layer_shared',
-                    'another in every layer': 'layer',
-                    'AdaLN and rotary': 'rotary',
-                },
-            ),
-            'positions_adamw': Picture(
-                '--y=val_any,val_l2r',
-                {
-                    'AdaLN': 'adamw',
-                    'added at the input': 'adamw_input',
-                    'the same in every layer': 'adamw_layer_shared',
-                    'another in every layer': 'adamw_layer',
-                    'AdaLN and rotary': 'adamw_rotary',
-                },
-            ),
-        },
+        Picture(
+            'positions',
+            '--y=val_any,val_l2r',
+            {
+                'AdaLN': 'base',
+                'added at the input': 'input',
+                'the same in every layer': 'layer_shared',
+                'another in every layer': 'layer',
+                'AdaLN and rotary': 'rotary',
+            },
+        ),
+        Picture(
+            'positions_adamw',
+            '--y=val_any,val_l2r',
+            {
+                'AdaLN': 'adamw',
+                'added at the input': 'adamw_input',
+                'the same in every layer': 'adamw_layer_shared',
+                'another in every layer': 'adamw_layer',
+                'AdaLN and rotary': 'adamw_rotary',
+            },
+        ),
     ),
     'gates': Finding(
         "4: AdaLN gates that start at 0, as the paper's, or at 1; Muon and AdamW",
-        {
-            'gates': Picture(
-                '--y=val_any,val_l2r',
-                {
-                    'Muon and gates from 1': 'base',
-                    'Muon and gates from 0': 'gates0',
-                    'AdamW and gates from 1': 'adamw',
-                    'AdamW and gates from 0': 'adamw_gates0',
-                },
-            )
-        },
+        Picture(
+            'gates',
+            '--y=val_any,val_l2r',
+            {
+                'Muon and gates from 1': 'base',
+                'Muon and gates from 0': 'gates0',
+                'AdamW and gates from 1': 'adamw',
+                'AdamW and gates from 0': 'adamw_gates0',
+            },
+        ),
     ),
     'ema': Finding(
         '4: no average of the weights, 0.99, 0.999',
-        {
-            'ema': Picture(
-                '--y=val_any,val_l2r',
-                {'no average': 'ema_none', 'decay 0.99': 'base', 'decay 0.999': 'ema_0.999'},
-            )
-        },
+        Picture(
+            'ema',
+            '--y=val_any,val_l2r',
+            {'no average': 'ema_none', 'decay 0.99': 'base', 'decay 0.999': 'ema_0.999'},
+        ),
     ),
     'ensemble': Finding(
         '5: the context-order ensemble between decoder and encoder',
-        {
-            'ensemble': Picture(
-                '',
-                {
-                    'decoder': 'base/ensemble',
-                    'encoder': 'encoder/bound',
-                    'decoder with rotary': 'rotary/ensemble',
-                    'encoder with rotary': 'encoder_rotary/bound',
-                },
-            )
-        },
+        Picture(
+            'ensemble',
+            '',
+            {
+                'decoder': 'base/ensemble',
+                'encoder': 'encoder/bound',
+                'decoder with rotary': 'rotary/ensemble',
+                'encoder with rotary': 'encoder_rotary/bound',
+            },
+        ),
     ),
     'networks': Finding(
         'text by decoder, encoder, mixed network and two streams',
-        {
-            'networks': Picture('--y=val_any', NETWORKS),
-            'networks_likelihood': Picture('', measured('likelihood', NETWORKS)),
-        },
+        Picture('networks', '--y=val_any', NETWORKS),
+        Picture('networks_likelihood', '', measured('likelihood', NETWORKS)),
     ),
     'two_stream': Finding(
         'two streams against AdaLN, without and with rotary, and wider for as long',
-        {
-            'two_stream': Picture(
-                '--y=val_any,val_l2r',
-                {
-                    'AdaLN': 'base',
-                    'two streams': 'two_stream',
-                    'AdaLN and rotary': 'rotary',
-                    'two streams and rotary': 'two_stream_rotary',
-                },
-            ),
-            'two_stream_wide': Picture(
-                '--y=val_any,val_l2r',
-                {
-                    'AdaLN': 'wide',
-                    'AdaLN for as long': 'wide_longer',
-                    'two streams': 'wide_two_stream',
-                },
-            ),
-        },
+        Picture(
+            'two_stream',
+            '--y=val_any,val_l2r',
+            {
+                'AdaLN': 'base',
+                'two streams': 'two_stream',
+                'AdaLN and rotary': 'rotary',
+                'two streams and rotary': 'two_stream_rotary',
+            },
+        ),
+        Picture(
+            'two_stream_wide',
+            '--y=val_any,val_l2r',
+            {'AdaLN': 'wide', 'AdaLN for as long': 'wide_longer', 'two streams': 'wide_two_stream'},
+        ),
     ),
     'adaptation': Finding(
         'a left-to-right model adapted to any order, beside training from scratch',
-        {
-            'adaptation': Picture(
-                '--x=iter --y=val_any,val_l2r',
-                {
-                    'adapted': 'adapted',
-                    'adapted at a quarter of the rate': 'adapted_gently',
-                    'from scratch': 'scratch',
-                    'from scratch for as long': 'base',
-                },
-            ),
-            'adaptation_before': Picture('--y=val_l2r', {'left to right': 'before'}),
-        },
+        Picture(
+            'adaptation',
+            '--x=iter --y=val_any,val_l2r',
+            {
+                'adapted': 'adapted',
+                'adapted at a quarter of the rate': 'adapted_gently',
+                'from scratch': 'scratch',
+                'from scratch for as long': 'base',
+            },
+        ),
+        Picture('adaptation_before', '--y=val_l2r', {'left to right': 'before'}),
     ),
     'swaps': Finding(
         'pi-learners: one order each between left to right and random; '
         'an any-order model along them',
-        {
-            'swaps': Picture(
-                '--y=val_own',
-                {
-                    'left to right': 'swaps_l2r',
-                    '16 swaps': 'swaps_16',
-                    '26 swaps': 'swaps_26',
-                    'one permutation': 'swaps_fixed',
-                    'any order': 'swaps_any',
-                },
-            ),
-            'swaps_along': Picture('', {'any order': 'swaps_any/along'}),
-        },
+        Picture(
+            'swaps',
+            '--y=val_own',
+            {
+                'left to right': 'swaps_l2r',
+                '16 swaps': 'swaps_16',
+                '26 swaps': 'swaps_26',
+                'one permutation': 'swaps_fixed',
+                'any order': 'swaps_any',
+            },
+        ),
+        Picture('swaps_along', '', {'any order': 'swaps_any/along'}),
     ),
     'sudoku': Finding(
         '9 x 9 Sudoku by decoder, encoder and mixed network; 12 minutes a run',
-        {
-            'sudoku': Picture('--y=val_any', SUDOKU),
-            'sudoku_solved': Picture('', measured('solved', SUDOKU)),
-            'sudoku_graded': Picture('', measured('graded', SUDOKU)),
-            'sudoku_diabolical': Picture('', measured('diabolical', SUDOKU)),
-        },
-        'sudoku_60k',
-        SUDOKU_60K,
+        Picture('sudoku', '--y=val_any', SUDOKU),
+        Picture('sudoku_solved', '', measured('solved', SUDOKU)),
+        Picture('sudoku_graded', '', measured('graded', SUDOKU)),
+        Picture('sudoku_diabolical', '', measured('diabolical', SUDOKU)),
+        dataset='sudoku_60k',
+        made_by=SUDOKU_60K,
     ),
     'plateau': Finding(
         'the seeds of a 9 x 9 decoder: lower rates, and how a slot is told its target; '
         '13 to 27 minutes a run',
-        {
-            'plateau': Picture('--y=val_any', PLATEAU),
-            'plateau_solved': Picture('', measured('solved', PLATEAU)),
-        },
-        'sudoku_60k',
-        SUDOKU_60K,
+        Picture('plateau', '--y=val_any', PLATEAU),
+        Picture('plateau_solved', '', measured('solved', PLATEAU)),
+        dataset='sudoku_60k',
+        made_by=SUDOKU_60K,
     ),
     'zebra4': Finding(
         'Zebra puzzles of 3 or 4 houses by the same; 15 minutes a run',
-        {
-            'zebra4': Picture('--y=val_any', ZEBRA4),
-            'zebra4_solved': Picture('', measured('solved', ZEBRA4)),
-        },
-        'zebra4',
-        'data/puzzles.py zebra4',
+        Picture('zebra4', '--y=val_any', ZEBRA4),
+        Picture('zebra4_solved', '', measured('solved', ZEBRA4)),
+        dataset='zebra4',
+        made_by='data/puzzles.py zebra4',
     ),
     'nae_sat': Finding(
         'latents and observations by the same; 25 minutes a run',
-        {
-            'nae_sat': Picture('--y=val_any', NAE_SAT),
-            'nae_sat_agree': Picture('--y=right', measured('agree', NAE_SAT)),
-        },
-        'nae_sat',
-        'data/puzzles.py nae_sat',
+        Picture('nae_sat', '--y=val_any', NAE_SAT),
+        Picture('nae_sat_agree', '--y=right', measured('agree', NAE_SAT)),
+        dataset='nae_sat',
+        made_by='data/puzzles.py nae_sat',
     ),
     'infilling': Finding(
         'filling in a middle: any order, sorted subsets, and fill-in-the-middle by a '
         'left-to-right model',
-        {
-            'infilling': Picture(
-                '--y=val_l2r',
-                {
-                    'any order': 'infilling_any',
-                    'sorted subsets': 'infilling_subset',
-                    'left to right': 'infilling_l2r',
-                    'fill-in-the-middle': 'infilling_fim',
-                },
-            )
-        },
-        'books_bytes',
-        'data/prepare.py text --name=books_bytes --tokenizer=bytes --source=books_train.jsonl.xz '
-        '--split=train',
+        Picture(
+            'infilling',
+            '--y=val_l2r',
+            {
+                'any order': 'infilling_any',
+                'sorted subsets': 'infilling_subset',
+                'left to right': 'infilling_l2r',
+                'fill-in-the-middle': 'infilling_fim',
+            },
+        ),
+        dataset='books_bytes',
+        made_by=(
+            'data/prepare.py text --name=books_bytes --tokenizer=bytes '
+            '--source=books_train.jsonl.xz --split=train'
+        ),
     ),
     'repeated': Finding(
         '150 KB of text, read 40 to 100 times, by few orders, all orders and masks; '
         '5 to 20 minutes a run',
-        {
-            'repeated': Picture(
-                '--y=val_l2r',
-                {
-                    'left to right': 'repeat_l2r',
-                    'with dropout': 'repeat_l2r_dropout',
-                    '2 orders': 'repeat_few_2',
-                    '16 orders': 'repeat_few_16',
-                    'any order': 'repeat_any',
-                    'any with dropout': 'repeat_any_dropout',
-                    'two streams': 'repeat_two_stream',
-                },
-            ),
-            'repeated_any': Picture(
-                '--y=val_any',
-                {
-                    'any order': 'repeat_any',
-                    'any with dropout': 'repeat_any_dropout',
-                    'two streams': 'repeat_two_stream',
-                    'encoder': 'repeat_encoder',
-                },
-            ),
-        },
-        'pydocs_150',
-        'data/prepare.py text --name=pydocs_150 --tokenizer=bytes --source=pydocs150.txt '
-        '--split=train',
+        Picture(
+            'repeated',
+            '--y=val_l2r',
+            {
+                'left to right': 'repeat_l2r',
+                'with dropout': 'repeat_l2r_dropout',
+                '2 orders': 'repeat_few_2',
+                '16 orders': 'repeat_few_16',
+                'any order': 'repeat_any',
+                'any with dropout': 'repeat_any_dropout',
+                'two streams': 'repeat_two_stream',
+            },
+        ),
+        Picture(
+            'repeated_any',
+            '--y=val_any',
+            {
+                'any order': 'repeat_any',
+                'any with dropout': 'repeat_any_dropout',
+                'two streams': 'repeat_two_stream',
+                'encoder': 'repeat_encoder',
+            },
+        ),
+        dataset='pydocs_150',
+        made_by=(
+            'data/prepare.py text --name=pydocs_150 --tokenizer=bytes --source=pydocs150.txt '
+            '--split=train'
+        ),
     ),
     'stars': Finding(
         'the path to the goal of a path-star graph, by eleven runs; results/stargraphs.md has '
         'stargraphs.py, which makes rows',
-        {
-            'stars': Picture(
-                '--y=val_l2r',
-                {
-                    'GPT': 'star_l2r',
-                    'decoder': 'star_decoder',
-                    'after a GPT': 'star_adapted',
-                    'two streams': 'star_two_stream',
-                    'question first': 'star_question_first',
-                    'half left to right': 'star_half',
-                    'question first after a GPT': 'star_question_adapted',
-                    'the same for longer': 'star_question_long',
-                },
-            ),
-            'stars_own': Picture(
-                '--y=val_own',
-                {
-                    'right to left': 'star_r2l',
-                    'question first': 'star_question_first',
-                    'half left to right': 'star_half',
-                    'question first after a GPT': 'star_question_adapted',
-                    'the same for longer': 'star_question_long',
-                },
-            ),
-            'stars_any': Picture(
-                '--y=val_any',
-                {
-                    'decoder': 'star_decoder',
-                    'after a GPT': 'star_adapted',
-                    'two streams': 'star_two_stream',
-                    'encoder': 'star_encoder_long',
-                    'mixed': 'star_mixed',
-                },
-            ),
-        },
-        'star_2',
-        'data/prepare.py tokens --name=star_2 --source=star_2.npz',
+        Picture(
+            'stars',
+            '--y=val_l2r',
+            {
+                'GPT': 'star_l2r',
+                'decoder': 'star_decoder',
+                'after a GPT': 'star_adapted',
+                'two streams': 'star_two_stream',
+                'question first': 'star_question_first',
+                'half left to right': 'star_half',
+                'question first after a GPT': 'star_question_adapted',
+                'the same for longer': 'star_question_long',
+            },
+        ),
+        Picture(
+            'stars_own',
+            '--y=val_own',
+            {
+                'right to left': 'star_r2l',
+                'question first': 'star_question_first',
+                'half left to right': 'star_half',
+                'question first after a GPT': 'star_question_adapted',
+                'the same for longer': 'star_question_long',
+            },
+        ),
+        Picture(
+            'stars_any',
+            '--y=val_any',
+            {
+                'decoder': 'star_decoder',
+                'after a GPT': 'star_adapted',
+                'two streams': 'star_two_stream',
+                'encoder': 'star_encoder_long',
+                'mixed': 'star_mixed',
+            },
+        ),
+        dataset='star_2',
+        made_by='data/prepare.py tokens --name=star_2 --source=star_2.npz',
     ),
     'facts': Finding(
-        'invented facts asked from their other side, by five networks; '
-        'results/stargraphs.md makes the rows',
-        {
-            'facts': Picture(
-                '--y=val_any,val_l2r',
-                {
-                    'left to right': 'facts_l2r',
-                    'decoder': 'facts_decoder',
-                    'two streams': 'facts_two_stream',
-                    'mixed': 'facts_mixed',
-                    'encoder': 'facts_encoder',
-                },
-            )
-        },
-        'facts',
-        'data/prepare.py tokens --name=facts --source=facts.npz',
+        'invented facts asked from their other side, by five networks; results/stargraphs.md '
+        'makes the rows',
+        Picture(
+            'facts',
+            '--y=val_any,val_l2r',
+            {
+                'left to right': 'facts_l2r',
+                'decoder': 'facts_decoder',
+                'two streams': 'facts_two_stream',
+                'mixed': 'facts_mixed',
+                'encoder': 'facts_encoder',
+            },
+        ),
+        dataset='facts',
+        made_by='data/prepare.py tokens --name=facts --source=facts.npz',
     ),
 }
 WORDS = {name: finding.about for name, finding in FINDINGS.items()}
@@ -572,13 +563,13 @@ def repeated_runs():
 
 
 def choose_pictures(finding, data_dir):
-    """Return {name: Picture}; those whose puzzles are not there are named and left out."""
-    chosen = {}
-    for name, picture in finding.pictures.items():
+    """Return the pictures of a finding; those whose puzzles are not there are said and left out."""
+    chosen = []
+    for picture in finding.pictures:
         if has_sets(picture, data_dir):
-            chosen[name] = picture
+            chosen.append(picture)
         else:
-            print(f'left out: {name}, whose puzzles are not in {data_dir}')
+            print(f'left out: {picture.name}, whose puzzles are not in {data_dir}')
     return chosen
 
 
@@ -733,12 +724,12 @@ def hash_of(path):
     return sha.hexdigest()[:16]
 
 
-def draw(name, picture, c):
+def draw(picture, c):
     """Draw a picture, and print its table."""
     seeds = numbers(c, 'seeds')
     paths = [path_of(line, seed, c) for line in picture.lines.values() for seed in seeds]
     labels = ','.join(picture.lines)
-    out = ['-o', f'{c.out}/{name}.png']
+    out = ['-o', f'{c.out}/{picture.name}.png']
     words = ['plot.py', *out, *picture.options.split(), f'--labels={labels}', *paths]
     subprocess.run([sys.executable, *words], check=True)
 
@@ -755,12 +746,12 @@ def main(config, more):
     (name,) = config.words
     finding = FINDINGS[name]
     pictures = choose_pictures(finding, config.data_dir)
-    lines = [line for picture in pictures.values() for line in picture.lines.values()]
+    lines = [line for picture in pictures for line in picture.lines.values()]
     stages = plan(lines, config, more)
     make_set(finding, config.data_dir)
     make_all(stages, config.jobs, lambda words: read_by(words, finding.dataset, config))
-    for name, picture in pictures.items():
-        draw(name, picture, config)
+    for picture in pictures:
+        draw(picture, config)
 
 
 if __name__ == '__main__':
